@@ -1,0 +1,635 @@
+//! One error enum per family of calls; each knows its NetworkDirect [`Status`].
+//!
+//! Errors that leave a handle usable give it back: see [`Retained`] and [`PostError`].
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use crate::status::Status;
+use crate::types::PrivateData;
+
+/// What the provider itself said about a failure, kept so that nothing is lost in translation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An operating system error number.
+    Errno(i32),
+    /// The peer's MPA reply said no (RFC 5044 section 7.1, the R bit).
+    MpaReject,
+    /// The peer closed before it answered.
+    PeerClosed,
+    /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
+    Terminate {
+        /// Whether this side sent it.
+        sent: bool,
+        /// 0 RDMAP, 1 DDP, 2 LLP (MPA).
+        layer: u8,
+        /// The error type within the layer.
+        etype: u8,
+        /// The error code within the type.
+        code: u8,
+    },
+    /// The peer broke the protocol before a Terminate could be said.
+    Protocol(DecodeError),
+    /// Nothing was heard from the peer for the path timeout.
+    Silence,
+    /// Something local ended it.
+    Local(&'static str),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(code) => io::Error::from_raw_os_error(*code).fmt(f),
+            Self::MpaReject => f.write_str("rejected in the MPA reply"),
+            Self::PeerClosed => f.write_str("the peer closed before it answered"),
+            Self::Terminate { sent, layer, etype, code } => {
+                let who = if *sent { "we" } else { "the peer" };
+                write!(f, "{who} terminated: layer {layer}, type {etype}, code {code}")
+            }
+            Self::Protocol(error) => error.fmt(f),
+            Self::Silence => f.write_str("nothing heard from the peer"),
+            Self::Local(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Bytes from the wire that do not parse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// More bytes are needed before anything can be said.
+    #[error("the frame is truncated")]
+    Truncated,
+    /// It does not start with the MPA key (RFC 5044 section 7.1.1).
+    #[error("not an MPA start-up frame")]
+    BadKey,
+    /// An MPA, DDP or RDMAP version that we do not speak.
+    #[error("unsupported version {0}")]
+    Version(u8),
+    /// Private data longer than the 512 bytes of RFC 5044.
+    #[error("private data of {0} bytes")]
+    PrivateDataTooLong(u16),
+    /// Markers asked for, or CRC refused, against what this side can do.
+    #[error("the peer asks for what we do not do: {0}")]
+    Unsupported(&'static str),
+    /// The CRC32C does not match.
+    #[error("CRC mismatch")]
+    Crc,
+    /// A length or field that contradicts the rest.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+}
+
+/// `Status` of the error, the kind for `io::Error`, in one place.
+macro_rules! into_io {
+    ($($error:ty),* $(,)?) => {$(
+        impl From<$error> for io::Error {
+            fn from(error: $error) -> Self {
+                io::Error::new(error.status().io_kind(), error)
+            }
+        }
+    )*};
+}
+
+into_io!(
+    OpenError,
+    BindError,
+    ConnectError,
+    AcceptError,
+    DisconnectError,
+    StateError,
+    CompletionError,
+    RegisterError
+);
+
+/// Opening a provider or an adapter, or resolving an address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No provider serves this address (`INVALID_ADDRESS`).
+    #[error("no adapter has this address")]
+    InvalidAddress,
+    /// No adapter has this id (`INVALID_PARAMETER`).
+    #[error("no adapter has this id")]
+    InvalidAdapter,
+    /// The address has no route (`NETWORK_UNREACHABLE`).
+    #[error("no route to the address")]
+    Unreachable,
+    /// The provider is not compiled in, or has no device (`NOT_SUPPORTED`).
+    #[error("the provider is not available: {0}")]
+    Unsupported(&'static str),
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// An object cannot be made with this argument; 1-based, as ND counts them (`INVALID_PARAMETER_n`).
+    #[error("argument {argument} is out of range: {what}")]
+    InvalidParameter {
+        /// The argument's number in the ND method.
+        argument: u8,
+        /// Its name, and the limit it broke.
+        what: &'static str,
+    },
+    /// The operating system failed.
+    #[error("{call} failed")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::InvalidAddress => Status::INVALID_ADDRESS,
+            Self::InvalidAdapter => Status::INVALID_PARAMETER,
+            Self::Unreachable => Status::NETWORK_UNREACHABLE,
+            Self::Unsupported(_) => Status::NOT_SUPPORTED,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::InvalidParameter { argument, .. } => {
+                Status::from_code(Status::INVALID_PARAMETER_1.code() + u32::from(*argument) - 1)
+            }
+            Self::Os { source, .. } => Status::from_io(source),
+        }
+    }
+}
+
+/// Binding a connector or a listener, and listening.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The address and port are in use (`SHARING_VIOLATION`).
+    #[error("the local address is in use")]
+    SharingViolation,
+    /// No ephemeral port is left (`TOO_MANY_ADDRESSES`).
+    #[error("no ephemeral port is left")]
+    TooManyAddresses,
+    /// Already bound (0xC0000238).
+    #[error("already bound")]
+    AlreadyBound,
+    /// Not an address of this adapter (`INVALID_ADDRESS`).
+    #[error("not an address of this adapter")]
+    InvalidAddress,
+    /// Listening needs a bound address, or the object is past binding (`INVALID_DEVICE_STATE`).
+    #[error("not valid in this state")]
+    InvalidState,
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// The operating system failed.
+    #[error("{call} failed")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::SharingViolation => Status::SHARING_VIOLATION,
+            Self::TooManyAddresses => Status::TOO_MANY_ADDRESSES,
+            Self::AlreadyBound => Status::ADDRESS_ALREADY_ASSOCIATED,
+            Self::InvalidAddress => Status::INVALID_ADDRESS,
+            Self::InvalidState => Status::INVALID_DEVICE_STATE,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::Os { source, .. } => Status::from_io(source),
+        }
+    }
+}
+
+/// Connect, CompleteConnect, and the Reject of the active side.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No listener, its backlog is full, or the peer rejected, perhaps with data (`CONNECTION_REFUSED`).
+    #[error("the peer refused the connection: {reason}")]
+    Refused {
+        /// What the peer said with its reject.
+        private_data: Option<PrivateData>,
+        /// How it said it.
+        reason: Reason,
+    },
+    /// No route (`NETWORK_UNREACHABLE`).
+    #[error("the network is unreachable")]
+    NetworkUnreachable,
+    /// No such host (`HOST_UNREACHABLE`).
+    #[error("the host is unreachable")]
+    HostUnreachable,
+    /// No answer, or the caller's timeout ran out (`IO_TIMEOUT`).
+    #[error("no answer in time")]
+    TimedOut,
+    /// Private data longer than the adapter sends (`INVALID_BUFFER_SIZE`).
+    #[error("private data of {length} bytes, the limit is {maximum}")]
+    InvalidBufferSize {
+        /// What was asked.
+        length: usize,
+        /// What the adapter allows.
+        maximum: usize,
+    },
+    /// The connector or the queue pair is already connecting or connected (`CONNECTION_ACTIVE`).
+    #[error("already connecting or connected")]
+    Active,
+    /// Not the moment for this call (`CONNECTION_INVALID`).
+    #[error("not valid in this state")]
+    Invalid,
+    /// Cancelled, or the queue pair was dropped (`CANCELED`).
+    #[error("cancelled")]
+    Canceled,
+    /// The peer left after it had accepted (`CONNECTION_ABORTED`).
+    #[error("the peer abandoned the connection: {reason}")]
+    Aborted {
+        /// How that was noticed.
+        reason: Reason,
+    },
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// The destination is not one that this adapter can reach at all (`INVALID_ADDRESS`).
+    #[error("{0} is not a valid destination")]
+    InvalidAddress(SocketAddr),
+    /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
+    #[error("the queue pair belongs to another adapter")]
+    ForeignQueuePair,
+    /// A connection between the same two addresses and ports exists (`ADDRESS_ALREADY_EXISTS`).
+    #[error("a connection with these addresses and ports exists")]
+    AddressAlreadyExists,
+    /// Binding implicitly failed.
+    #[error("binding failed")]
+    Bind(#[source] BindError),
+    /// An option that the provider or the kernel does not have (`NOT_SUPPORTED`).
+    #[error("{0} is not supported")]
+    NotSupported(&'static str),
+    /// Something else, with the number it came with.
+    #[error("connect failed with {status}: {reason}")]
+    Other {
+        /// The status.
+        status: Status,
+        /// What the provider said.
+        reason: Reason,
+    },
+}
+
+impl ConnectError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Refused { .. } => Status::CONNECTION_REFUSED,
+            Self::NetworkUnreachable => Status::NETWORK_UNREACHABLE,
+            Self::HostUnreachable => Status::HOST_UNREACHABLE,
+            Self::TimedOut => Status::IO_TIMEOUT,
+            Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
+            Self::Active => Status::CONNECTION_ACTIVE,
+            Self::Invalid => Status::CONNECTION_INVALID,
+            Self::Canceled => Status::CANCELED,
+            Self::Aborted { .. } => Status::CONNECTION_ABORTED,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+            Self::ForeignQueuePair => Status::INVALID_PARAMETER,
+            Self::AddressAlreadyExists => Status::ADDRESS_ALREADY_EXISTS,
+            Self::Bind(error) => error.status(),
+            Self::NotSupported(_) => Status::NOT_SUPPORTED,
+            Self::Other { status, .. } => *status,
+        }
+    }
+
+    /// Whether the same connector may call Connect again: refused, unreachable, timed out, or nothing begun.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { .. }
+                | Self::NetworkUnreachable
+                | Self::HostUnreachable
+                | Self::TimedOut
+                | Self::InvalidBufferSize { .. }
+                | Self::ForeignQueuePair
+                | Self::NotSupported(_)
+                | Self::Bind(_)
+        )
+    }
+
+    /// The data that came with the peer's reject, empty when there was none.
+    pub fn private_data(&self) -> &[u8] {
+        match self {
+            Self::Refused { private_data: Some(data), .. } => data,
+            _ => &[],
+        }
+    }
+}
+
+/// GetConnectionRequest, Accept, and the Reject of the passive side.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The active side rejected what it was offered (`CONNECTION_REFUSED`).
+    #[error("the active side rejected the connection: {reason}")]
+    Refused {
+        /// What it said, where the wire carries it.
+        private_data: Option<PrivateData>,
+        /// How it said it.
+        reason: Reason,
+    },
+    /// The active side gave up (`CONNECTION_ABORTED`).
+    #[error("the peer abandoned the connection: {reason}")]
+    Aborted {
+        /// How that was noticed.
+        reason: Reason,
+    },
+    /// The active side never completed (`IO_TIMEOUT`).
+    #[error("the peer did not complete the connection in time")]
+    TimedOut,
+    /// Private data longer than the adapter sends (`INVALID_BUFFER_SIZE`).
+    #[error("private data of {length} bytes, the limit is {maximum}")]
+    InvalidBufferSize {
+        /// What was asked.
+        length: usize,
+        /// What the adapter allows.
+        maximum: usize,
+    },
+    /// The queue pair is in use (`CONNECTION_ACTIVE`).
+    #[error("the queue pair is in use")]
+    Active,
+    /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
+    #[error("the queue pair belongs to another adapter")]
+    ForeignQueuePair,
+    /// Cancelled, or the listener was closed, or the queue pair dropped (`CANCELED`).
+    #[error("cancelled")]
+    Canceled,
+    /// The listener is not listening (`INVALID_DEVICE_STATE`).
+    #[error("not listening")]
+    NotListening,
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// Something else, with the number it came with.
+    #[error("accept failed with {status}: {reason}")]
+    Other {
+        /// The status.
+        status: Status,
+        /// What the provider said.
+        reason: Reason,
+    },
+}
+
+impl AcceptError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Refused { .. } => Status::CONNECTION_REFUSED,
+            Self::Aborted { .. } => Status::CONNECTION_ABORTED,
+            Self::TimedOut => Status::IO_TIMEOUT,
+            Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
+            Self::Active => Status::CONNECTION_ACTIVE,
+            Self::ForeignQueuePair => Status::INVALID_PARAMETER,
+            Self::Canceled => Status::CANCELED,
+            Self::NotListening => Status::INVALID_DEVICE_STATE,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::Other { status, .. } => *status,
+        }
+    }
+}
+
+/// Disconnect and NotifyDisconnect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DisconnectError {
+    /// Not connected any more, or already disconnected (`CONNECTION_INVALID`).
+    #[error("not connected")]
+    Invalid,
+    /// Cancelled (`CANCELED`).
+    #[error("cancelled")]
+    Canceled,
+    /// The peer did not answer; the connection is gone all the same (`IO_TIMEOUT`).
+    #[error("the peer did not answer the disconnect")]
+    TimedOut,
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+}
+
+impl DisconnectError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Invalid => Status::CONNECTION_INVALID,
+            Self::Canceled => Status::CANCELED,
+            Self::TimedOut => Status::IO_TIMEOUT,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        }
+    }
+}
+
+/// A query at a moment when it has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// There is no such value in this state of the connection (`CONNECTION_INVALID`).
+    #[error("not valid in this state of the connection")]
+    ConnectionInvalid,
+    /// The listener is not listening (`INVALID_DEVICE_STATE`).
+    #[error("not listening")]
+    InvalidDeviceState,
+}
+
+impl StateError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::ConnectionInvalid => Status::CONNECTION_INVALID,
+            Self::InvalidDeviceState => Status::INVALID_DEVICE_STATE,
+        }
+    }
+}
+
+/// Why a work request could not be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostErrorKind {
+    /// The queue pair is not connected, or no longer (`CONNECTION_INVALID`).
+    #[error("the queue pair is not connected")]
+    ConnectionInvalid,
+    /// The queue is full (`NO_MORE_ENTRIES`).
+    #[error("the queue is full")]
+    QueueFull,
+    /// More bytes than the adapter transfers at once (`BUFFER_OVERFLOW`).
+    #[error("the request is longer than the adapter allows")]
+    TooLong,
+    /// More scatter-gather entries than the queue pair has (`DATA_OVERRUN`).
+    #[error("too many scatter-gather entries")]
+    TooManyEntries,
+    /// The memory lacks the right, or belongs to another adapter (`ACCESS_VIOLATION`).
+    #[error("the memory does not allow this")]
+    AccessViolation,
+    /// Reads were negotiated away: the outbound read limit is 0 (`REMOTE_ERROR`).
+    #[error("the outbound read limit is 0")]
+    NoReads,
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+}
+
+/// A work request that was not posted: nothing happened, and the buffer is here.
+pub struct PostError<B> {
+    /// Why.
+    pub kind: PostErrorKind,
+    /// What was to be posted, untouched.
+    pub buffer: B,
+}
+
+impl<B> PostError<B> {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self.kind {
+            PostErrorKind::ConnectionInvalid => Status::CONNECTION_INVALID,
+            PostErrorKind::QueueFull => Status::NO_MORE_ENTRIES,
+            PostErrorKind::TooLong => Status::BUFFER_OVERFLOW,
+            PostErrorKind::TooManyEntries => Status::DATA_OVERRUN,
+            PostErrorKind::AccessViolation => Status::ACCESS_VIOLATION,
+            PostErrorKind::NoReads => Status::REMOTE_ERROR,
+            PostErrorKind::DeviceRemoved => Status::DEVICE_REMOVED,
+        }
+    }
+}
+
+impl<B> fmt::Debug for PostError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostError").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for PostError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl<B> std::error::Error for PostError<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        None
+    }
+}
+
+impl<B> From<PostError<B>> for io::Error {
+    fn from(error: PostError<B>) -> Self {
+        io::Error::new(error.status().io_kind(), error.kind)
+    }
+}
+
+/// A work request that was posted and failed. The connection is broken, except after `Canceled` by a flush.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request completed with {status}")]
+pub struct CompletionError {
+    /// The status of the completion, one of SEMANTICS: `CANCELED`, `BUFFER_OVERFLOW`, `ACCESS_VIOLATION`, ...
+    pub status: Status,
+}
+
+impl CompletionError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+}
+
+/// Registering memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// A region of no bytes (`INVALID_BUFFER_SIZE`).
+    #[error("a region needs at least one byte")]
+    Empty,
+    /// More than the adapter registers at once (`INVALID_PARAMETER`).
+    #[error("{length} bytes, the limit is {maximum}")]
+    TooLarge {
+        /// What was asked.
+        length: usize,
+        /// What the adapter allows.
+        maximum: usize,
+    },
+    /// Out of memory or keys (`INSUFFICIENT_RESOURCES`).
+    #[error("out of memory or keys")]
+    InsufficientResources,
+    /// Something still uses it (`DEVICE_BUSY`).
+    #[error("the region is in use")]
+    Busy,
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+}
+
+impl RegisterError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Empty => Status::INVALID_BUFFER_SIZE,
+            Self::TooLarge { .. } => Status::INVALID_PARAMETER,
+            Self::InsufficientResources => Status::INSUFFICIENT_RESOURCES,
+            Self::Busy => Status::DEVICE_BUSY,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        }
+    }
+}
+
+/// An error of a call that consumes its handle, with the handle when the call left it as it was.
+///
+/// `?` turns it into the plain error, or into an `io::Error`.
+pub struct Retained<E, H> {
+    /// What went wrong.
+    pub error: E,
+    /// The handle, when it may be used again; `None` when the attempt is over.
+    pub handle: Option<H>,
+}
+
+impl<E: fmt::Debug, H> fmt::Debug for Retained<E, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retained")
+            .field("error", &self.error)
+            .field("usable", &self.handle.is_some())
+            .finish()
+    }
+}
+
+impl<E: fmt::Display, H> fmt::Display for Retained<E, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<E: std::error::Error, H> std::error::Error for Retained<E, H> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+macro_rules! unwrap_retained {
+    ($($error:ty),*) => {$(
+        impl<H> From<Retained<$error, H>> for $error {
+            fn from(retained: Retained<$error, H>) -> Self {
+                retained.error
+            }
+        }
+
+        impl<H> From<Retained<$error, H>> for io::Error {
+            fn from(retained: Retained<$error, H>) -> Self {
+                retained.error.into()
+            }
+        }
+
+        impl<H> Retained<$error, H> {
+            /// The ND status.
+            pub fn status(&self) -> Status {
+                self.error.status()
+            }
+        }
+    )*};
+}
+
+unwrap_retained!(ConnectError, AcceptError);

@@ -1,0 +1,6 @@
+//! Async RDMA connection management for tokio.
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod status;
+pub mod types;
