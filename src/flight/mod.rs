@@ -1,0 +1,42 @@
+//! Who owns a buffer while a device may touch it.
+//!
+//! A work request is posted by a call and completed by a future. In between its memory belongs to the provider, as
+//! a [`Payload`]; the [`Table`] of the queue pair keeps one slot per request, in which the completion and the
+//! payload meet the future again. A future that is dropped leaves its slot behind as an orphan: the payload is
+//! freed when the provider is done with it, not before (`CAN-09`).
+
+mod op;
+mod table;
+
+pub use op::{Completion, Op, WorkBuffer};
+pub(crate) use op::sealed::{Lender, Parts};
+pub(crate) use table::{Completed, Table, Ticket};
+
+use smallvec::SmallVec;
+
+use crate::memory::Slice;
+
+/// The scatter-gather list of a work request.
+pub(crate) type Payload = SmallVec<[Slice; 1]>;
+
+/// The bytes that a scatter-gather list holds.
+pub(crate) fn length(payload: &Payload) -> usize {
+    payload.iter().map(Slice::len).sum()
+}
+
+/// The parts of `payload` that hold the bytes from `from` on, at most `length` of them.
+pub(crate) fn range(payload: &Payload, mut from: usize, mut length: usize) -> Payload {
+    let mut parts = Payload::new();
+    for slice in payload {
+        if length == 0 {
+            break;
+        }
+        if from < slice.len() {
+            let part = slice.part(from, length);
+            length -= part.len();
+            parts.push(part);
+        }
+        from = from.saturating_sub(slice.len());
+    }
+    parts
+}

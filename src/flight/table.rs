@@ -1,0 +1,118 @@
+//! The slots in which completions meet the futures that wait for them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use super::Payload;
+use crate::status::Status;
+
+/// Names the slot of one work request, until its completion has been collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket(usize);
+
+/// What the provider hands back when it is done with a work request.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    pub(crate) status: Status,
+    /// Bytes received, sent, written or read; 0 when it failed.
+    pub(crate) bytes: usize,
+    pub(crate) payload: Payload,
+}
+
+enum Slot {
+    /// The provider has the payload; the future may be waiting.
+    Pending(Option<Waker>),
+    /// The provider has the payload, and nobody waits any more.
+    Orphaned,
+    /// The provider is done; the future has not looked yet.
+    Done(Completed),
+}
+
+/// The work requests of a queue pair that are in flight.
+///
+/// The lock is held for a few instructions at a time, never across a wake or a drop of foreign data.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: Mutex<Slab<Slot>>,
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, Slab<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for a request about to be posted.
+    pub(crate) fn open(&self) -> Ticket {
+        Ticket(self.lock().insert(Slot::Pending(None)))
+    }
+
+    /// Gives the slot back unused: the post failed inline.
+    pub(crate) fn close(&self, ticket: Ticket) {
+        let slot = self.lock().try_remove(ticket.0);
+        drop(slot);
+    }
+
+    /// The provider is done: wakes the future, or frees what an abandoned one left behind.
+    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed) {
+        let mut slots = self.lock();
+        let (waker, orphan) = match slots.get_mut(ticket.0) {
+            Some(slot @ Slot::Pending(_)) => match std::mem::replace(slot, Slot::Done(completed)) {
+                Slot::Pending(waker) => (waker, None),
+                Slot::Orphaned | Slot::Done(_) => (None, None),
+            },
+            Some(Slot::Orphaned) => {
+                slots.remove(ticket.0);
+                (None, Some(completed))
+            }
+            // A second completion of one request would be a bug of the provider; the first one stands.
+            Some(Slot::Done(_)) | None => (None, Some(completed)),
+        };
+        drop(slots);
+        drop(orphan);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The completion, once: afterwards the ticket is void.
+    pub(crate) fn poll(&self, ticket: Ticket, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
+        let mut slots = self.lock();
+        let replaced = match slots.get_mut(ticket.0) {
+            Some(Slot::Pending(waker)) => {
+                if waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                    return Poll::Pending;
+                }
+                waker.replace(cx.waker().clone())
+            }
+            _ => {
+                return Poll::Ready(match slots.try_remove(ticket.0) {
+                    Some(Slot::Done(completed)) => Some(completed),
+                    _ => None,
+                });
+            }
+        };
+        drop(slots);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    /// The future is gone. What it would have got is dropped now, or when the provider is done with it.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        let mut slots = self.lock();
+        let old = match slots.get_mut(ticket.0) {
+            Some(slot @ Slot::Pending(_)) => Some(std::mem::replace(slot, Slot::Orphaned)),
+            Some(Slot::Done(_)) => slots.try_remove(ticket.0),
+            Some(Slot::Orphaned) | None => None,
+        };
+        drop(slots);
+        drop(old);
+    }
+
+    /// How many requests are open, orphans included.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+}

@@ -1,0 +1,378 @@
+//! Device-visible memory: an allocation held by pointer, and the two system calls that work on it in place.
+//!
+//! A provider reads and writes this memory while the application runs, and a peer may write registered memory
+//! at any moment. So there are two handles. [`Owned`] is the only handle to its allocation and is plain bytes.
+//! [`Shared`] may have many holders; it is only ever copied in and out, byte races included, through atomics.
+//! The kernel takes the part of the device: `readv` and `sendmsg` work on raw ranges of live allocations.
+#![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
+
+use std::alloc::{self, Layout};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+#[cfg(feature = "soft")]
+pub(crate) use vectored::{Piece, Target, receive, send};
+
+/// Cache-line alignment: cheap, and what direct memory access likes best.
+const ALIGNMENT: usize = 64;
+const WORD: usize = size_of::<u64>();
+
+/// One zeroed allocation. Never moves, never changes size, freed when the last handle goes.
+struct Allocation {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the allocation is plain memory that this value owns; who may touch it when is decided by `Owned`
+// (exclusive) and `Shared` (atomics only), not by the thread that does.
+unsafe impl Send for Allocation {}
+// SAFETY: as above; a shared reference gives out nothing but the address and the length.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn layout(length: usize) -> Option<Layout> {
+        Layout::from_size_align(length, ALIGNMENT).ok()
+    }
+
+    /// `None` when there is not enough memory.
+    fn zeroed(length: usize) -> Option<Self> {
+        if length == 0 {
+            return Some(Self { start: NonNull::<Aligned>::dangling().cast(), length });
+        }
+        let layout = Self::layout(length)?;
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        Some(Self { start, length })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout, and drop runs once.
+            unsafe { alloc::dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+#[repr(align(64))]
+struct Aligned;
+
+/// The only handle to an allocation: ordinary bytes, read and written by reference.
+///
+/// Invariant: the `Arc` is unique for as long as this value exists.
+pub(crate) struct Owned(Arc<Allocation>);
+
+impl Owned {
+    /// Zeroed memory; `None` when there is not enough.
+    pub(crate) fn zeroed(length: usize) -> Option<Self> {
+        Allocation::zeroed(length).map(|allocation| Self(Arc::new(allocation)))
+    }
+
+    /// Gives up exclusivity, so that a provider and a peer may work on it.
+    pub(crate) fn share(self) -> Shared {
+        Shared(self.0)
+    }
+}
+
+impl Deref for Owned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is one live, initialised allocation, and by the invariant nobody else has a handle,
+        // so nobody writes it while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.length) }
+    }
+}
+
+impl DerefMut for Owned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.length) }
+    }
+}
+
+/// A handle to memory that others may be writing: copies only.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Allocation>);
+
+impl Shared {
+    pub(crate) fn len(&self) -> usize {
+        self.0.length
+    }
+
+    /// Exclusive again, if no other handle is left.
+    pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
+        // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
+        if Arc::get_mut(&mut self.0).is_some() { Ok(Owned(self.0)) } else { Err(self) }
+    }
+
+    /// The whole of it as a slice.
+    pub(crate) fn whole(self) -> Slice {
+        let length = self.len();
+        Slice { memory: self, offset: 0, length }
+    }
+
+    /// A part of it; `None` when it is out of bounds.
+    pub(crate) fn slice(&self, offset: usize, length: usize) -> Option<Slice> {
+        let end = offset.checked_add(length)?;
+        (end <= self.len()).then(|| Slice { memory: self.clone(), offset, length })
+    }
+}
+
+/// A bounds-checked part of shared memory.
+///
+/// Invariant: `offset + length` lies within the allocation.
+#[derive(Clone)]
+pub(crate) struct Slice {
+    memory: Shared,
+    offset: usize,
+    length: usize,
+}
+
+impl Slice {
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The memory that it is a part of.
+    pub(crate) fn into_shared(self) -> Shared {
+        self.memory
+    }
+
+    /// The part from `from` on, at most `length` long; short or empty when there is less.
+    pub(crate) fn part(&self, from: usize, length: usize) -> Self {
+        let from = from.min(self.length);
+        let length = length.min(self.length - from);
+        Self { memory: self.memory.clone(), offset: self.offset + from, length }
+    }
+
+    /// Copies `from` in at `at` and returns how much fitted.
+    pub(crate) fn write(&self, at: usize, from: &[u8]) -> usize {
+        let at = at.min(self.length);
+        let length = from.len().min(self.length - at);
+        for (chunk, place) in words(&from[..length], self.address(at)) {
+            store(place, chunk);
+        }
+        length
+    }
+
+    /// Copies out from `at` and returns how much there was.
+    pub(crate) fn read(&self, at: usize, into: &mut [u8]) -> usize {
+        let at = at.min(self.length);
+        let length = into.len().min(self.length - at);
+        let mut place = self.address(at);
+        let mut rest = &mut into[..length];
+        while !rest.is_empty() {
+            let step = step(place, rest.len());
+            let (chunk, tail) = rest.split_at_mut(step);
+            load(place, chunk);
+            place = Place(place.0.wrapping_add(step), std::marker::PhantomData);
+            rest = tail;
+        }
+        length
+    }
+
+    /// The address `at` bytes into the slice; `at <= length`.
+    fn address(&self, at: usize) -> Place<'_> {
+        debug_assert!(at <= self.length);
+        Place(self.memory.0.start.as_ptr().wrapping_add(self.offset + at), std::marker::PhantomData)
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slice({}+{})", self.offset, self.length)
+    }
+}
+
+/// An address within a live allocation, good for the bytes that `step` grants.
+#[derive(Clone, Copy)]
+struct Place<'a>(*mut u8, std::marker::PhantomData<&'a Slice>);
+
+/// How many bytes to copy at once from or to `place`: a word when it is aligned and fits, else one.
+fn step(place: Place<'_>, left: usize) -> usize {
+    if left >= WORD && place.0.addr().is_multiple_of(WORD) { WORD } else { 1 }
+}
+
+/// `from` cut into the steps of the memory at `place`.
+fn words<'a>(mut from: &'a [u8], mut place: Place<'a>) -> impl Iterator<Item = (&'a [u8], Place<'a>)> {
+    std::iter::from_fn(move || {
+        let step = step(place, from.len());
+        let (chunk, rest) = from.split_at_checked(step)?;
+        let here = place;
+        place = Place(place.0.wrapping_add(step), std::marker::PhantomData);
+        from = rest;
+        Some((chunk, here))
+    })
+}
+
+/// Stores one step. Relaxed atomics: a racing reader sees old or new bytes, and that is all it is promised.
+fn store(place: Place<'_>, chunk: &[u8]) {
+    if let Ok(word) = chunk.try_into().map(u64::from_ne_bytes) {
+        // SAFETY: `step` gave eight bytes, so `place` is aligned to eight and eight bytes of the slice follow it.
+        // The allocation is live while its `Slice` is borrowed, and is only accessed by atomics or the kernel.
+        unsafe { AtomicU64::from_ptr(place.0.cast()) }.store(word, Ordering::Relaxed);
+    } else if let [byte] = *chunk {
+        // SAFETY: as above, for one byte.
+        unsafe { AtomicU8::from_ptr(place.0) }.store(byte, Ordering::Relaxed);
+    }
+}
+
+/// Loads one step, as `store` stores it.
+fn load(place: Place<'_>, chunk: &mut [u8]) {
+    if let Ok(word) = <&mut [u8; WORD]>::try_from(&mut *chunk) {
+        // SAFETY: as in `store`.
+        *word = unsafe { AtomicU64::from_ptr(place.0.cast()) }.load(Ordering::Relaxed).to_ne_bytes();
+    } else if let [byte] = chunk {
+        // SAFETY: as in `store`.
+        *byte = unsafe { AtomicU8::from_ptr(place.0) }.load(Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "soft")]
+mod vectored {
+    use std::io;
+    use std::os::fd::{AsRawFd, BorrowedFd};
+
+    use smallvec::SmallVec;
+
+    use super::Slice;
+
+    /// The most pieces that go into one system call; Linux takes 1024.
+    const MOST: usize = 64;
+
+    /// Where received bytes go.
+    pub(crate) enum Target<'a> {
+        /// Device-visible memory.
+        Memory(&'a Slice),
+        /// A buffer of the provider's own.
+        Bytes(&'a mut [u8]),
+    }
+
+    /// Where bytes to be sent come from.
+    pub(crate) enum Piece<'a> {
+        /// Device-visible memory.
+        Memory(&'a Slice),
+        /// A buffer of the provider's own.
+        Bytes(&'a [u8]),
+    }
+
+    /// `readv(2)` into the targets, in order; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// What the system call returns, `WouldBlock` included.
+    pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
+        let entries: SmallVec<[libc::iovec; 4]> = targets
+            .iter_mut()
+            .take(MOST)
+            .map(|target| match target {
+                Target::Memory(slice) => entry(slice.address(0).0, slice.length),
+                Target::Bytes(bytes) => entry(bytes.as_mut_ptr(), bytes.len()),
+            })
+            .collect();
+        // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, or a
+        // `&mut [u8]`. Shared memory is never referenced by safe code, only copied by atomics, so the kernel
+        // may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
+        checked(|| unsafe { libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int) })
+    }
+
+    /// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
+    ///
+    /// # Errors
+    /// What the system call returns, `WouldBlock` included.
+    pub(crate) fn send<'a>(
+        socket: BorrowedFd<'_>,
+        pieces: impl Iterator<Item = Piece<'a>>,
+    ) -> io::Result<usize> {
+        let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
+            .take(MOST)
+            .map(|piece| match piece {
+                Piece::Memory(slice) => entry(slice.address(0).0, slice.length),
+                Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
+            })
+            .collect();
+        // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no flags.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = entries.as_mut_ptr();
+        message.msg_iovlen = entries.len();
+        // SAFETY: every entry is a live range for the duration of the call (see `receive`), which only reads it.
+        checked(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+    }
+
+    fn entry(base: *mut u8, length: usize) -> libc::iovec {
+        libc::iovec { iov_base: base.cast(), iov_len: length }
+    }
+
+    /// Repeats an interrupted call and turns -1 into the error.
+    fn checked(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+        loop {
+            match usize::try_from(call()) {
+                Ok(length) => return Ok(length),
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn copies_round_trip_at_any_alignment(
+            data in proptest::collection::vec(any::<u8>(), 0..100),
+            at in 0usize..40,
+        ) {
+            let memory = Owned::zeroed(64).expect("memory").share().whole();
+            let wrote = memory.write(at, &data);
+            prop_assert_eq!(wrote, data.len().min(64 - at));
+            let mut back = vec![0; data.len()];
+            let read = memory.read(at, &mut back);
+            prop_assert_eq!(read, wrote);
+            prop_assert_eq!(&back[..read], &data[..wrote]);
+        }
+    }
+
+    #[test]
+    fn ownership_returns_only_with_the_last_handle() {
+        let shared = Owned::zeroed(8).expect("memory").share();
+        let other = shared.clone();
+        let shared = shared.try_own().expect_err("another handle exists").whole();
+        drop(other);
+        let mut owned = shared.into_shared().try_own().ok().expect("the last handle");
+        owned[0] = 7;
+        assert_eq!(owned[0], 7);
+    }
+
+    #[test]
+    fn parts_stay_in_bounds() {
+        let shared = Owned::zeroed(10).expect("memory").share();
+        assert!(shared.slice(4, 7).is_none());
+        assert!(shared.slice(usize::MAX, 2).is_none());
+        let slice = shared.slice(4, 6).expect("in bounds");
+        assert_eq!(slice.part(2, 100).len(), 4);
+        assert_eq!(slice.part(100, 1).len(), 0);
+        assert_eq!(slice.write(6, b"x"), 0);
+    }
+
+    #[test]
+    fn empty_memory_is_fine() {
+        let slice = Owned::zeroed(0).expect("nothing is always there").share().whole();
+        assert_eq!((slice.len(), slice.write(0, b"a"), slice.read(0, &mut [0])), (0, 0, 0));
+    }
+
+    #[test]
+    fn impossible_sizes_are_none() {
+        assert!(Owned::zeroed(isize::MAX as usize).is_none());
+    }
+}

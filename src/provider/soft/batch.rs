@@ -1,0 +1,193 @@
+//! FPDUs on their way into one `sendmsg`: small things copied together, large payload left where it is.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::keys::Registration;
+use crate::flight::{self, Payload};
+use crate::memory::{Piece, Slice};
+use crate::wire::crc::crc32c;
+use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::mpa;
+
+/// Up to this many bytes, copying payload beside its header is cheaper than another piece.
+const COPY_BELOW: usize = 1024;
+/// The most FPDUs of full size in a batch: about a megabyte, and a few pieces each.
+const MAX_FRAMES: usize = 17;
+/// The most pieces: one `sendmsg` takes all of them.
+const MAX_PIECES: usize = 48;
+/// The most copied bytes in a batch, so that they stay in the cache between copy, checksum and system call.
+const MAX_COPIED: usize = 256 * 1024;
+/// An arena that grew beyond this is given back when it is empty.
+const KEEP_ARENA: usize = 4 * 1024;
+
+enum Part {
+    /// Bytes of the arena.
+    Copied(Range<usize>),
+    /// Payload in place.
+    InPlace(Slice),
+}
+
+/// Framed bytes that the socket has not taken yet.
+pub(crate) struct Batch {
+    arena: Vec<u8>,
+    parts: VecDeque<Part>,
+    frames: usize,
+    /// How much of the first part has been sent.
+    sent: usize,
+    /// The registration that in-place parts of Read Responses belong to: it must be valid when they are sent.
+    registration: Option<Arc<Registration>>,
+    crc: bool,
+}
+
+impl Batch {
+    pub(crate) fn new(crc: bool) -> Self {
+        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, registration: None, crc }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Whether another FPDU of any size fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
+    }
+
+    /// Whether payload of this registration may join.
+    pub(crate) fn admits(&self, registration: Option<&Arc<Registration>>) -> bool {
+        match (&self.registration, registration) {
+            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
+            _ => true,
+        }
+    }
+
+    /// The registration that must be valid while this is being sent.
+    pub(crate) fn registration(&self) -> Option<&Arc<Registration>> {
+        self.registration.as_ref()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.parts.clear();
+        self.frames = 0;
+        self.sent = 0;
+        self.registration = None;
+        self.arena.clear();
+        self.arena.shrink_to(KEEP_ARENA);
+    }
+
+    /// A tagged segment. `registration` is that of the payload, when a peer reads it.
+    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, registration: Option<&Arc<Registration>>) {
+        let length = flight::length(parts);
+        if self.frame(&header.encode(length), parts, length) {
+            self.registration = registration.cloned();
+        }
+    }
+
+    /// An untagged segment whose payload is device-visible memory.
+    pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
+        let length = flight::length(parts);
+        self.frame(&header.encode(length), parts, length);
+    }
+
+    /// An untagged segment whose payload is a header of ours.
+    pub(crate) fn untagged(&mut self, header: &Untagged, payload: &[u8]) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(&header.encode(payload.len()));
+        self.arena.extend_from_slice(payload);
+        self.trailer(start, self.arena.len() - start);
+        self.copied(start);
+    }
+
+    /// One FPDU; tells whether its payload was left in place.
+    fn frame(&mut self, header: &[u8], parts: &Payload, length: usize) -> bool {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(header);
+        // A checksum must be of the very bytes that are sent, and others may write registered memory: copy first.
+        let in_place = length > COPY_BELOW && !self.crc;
+        if in_place {
+            self.copied(start);
+            self.parts.extend(parts.iter().cloned().map(Part::InPlace));
+            let start = self.arena.len();
+            self.trailer(start, header.len() + length);
+            self.copied(start);
+        } else {
+            for part in parts {
+                let at = self.arena.len();
+                self.arena.resize(at + part.len(), 0);
+                part.read(0, &mut self.arena[at..]);
+            }
+            self.trailer(start, header.len() + length);
+            self.copied(start);
+        }
+        in_place
+    }
+
+    /// Padding and checksum of the FPDU of `length` bytes (length field included) that starts at `start`.
+    fn trailer(&mut self, start: usize, length: usize) {
+        let pad = mpa::pad_length(length - mpa::LENGTH_FIELD);
+        self.arena.extend_from_slice(&[0; 4][..pad]);
+        // RFC 5044 section 4.4: the field is always there; zero when the checksum is off.
+        let crc = if self.crc { crc32c(&self.arena[start..]) } else { 0 };
+        self.arena.extend_from_slice(&crc.to_le_bytes());
+        self.frames += usize::from(length > COPY_BELOW);
+    }
+
+    /// Makes the end of the arena, from `start` on, the next part, joined to the one before where it can be.
+    fn copied(&mut self, start: usize) {
+        let end = self.arena.len();
+        match self.parts.back_mut() {
+            Some(Part::Copied(range)) if range.end == start => range.end = end,
+            _ if start == end => {}
+            _ => self.parts.push_back(Part::Copied(start..end)),
+        }
+    }
+
+    /// What is to be sent.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = OwnedPiece<'_>> {
+        self.parts.iter().enumerate().map(|(index, part)| {
+            let skip = if index == 0 { self.sent } else { 0 };
+            match part {
+                Part::Copied(range) => OwnedPiece::Bytes(&self.arena[range.start + skip..range.end]),
+                Part::InPlace(slice) if skip == 0 => OwnedPiece::Memory(slice),
+                Part::InPlace(slice) => OwnedPiece::Rest(slice.part(skip, slice.len() - skip)),
+            }
+        })
+    }
+
+    /// The socket has taken `sent` bytes.
+    pub(crate) fn advance(&mut self, mut sent: usize) {
+        while let Some(part) = self.parts.front() {
+            let left = match part {
+                Part::Copied(range) => range.len(),
+                Part::InPlace(slice) => slice.len(),
+            } - self.sent;
+            if sent < left {
+                self.sent += sent;
+                return;
+            }
+            sent -= left;
+            self.sent = 0;
+            self.parts.pop_front();
+        }
+        self.clear();
+    }
+}
+
+/// A piece of a batch: the first one may be a part of what was framed.
+pub(crate) enum OwnedPiece<'a> {
+    Bytes(&'a [u8]),
+    Memory(&'a Slice),
+    Rest(Slice),
+}
+
+impl OwnedPiece<'_> {
+    pub(crate) fn as_piece(&self) -> Piece<'_> {
+        match self {
+            Self::Bytes(bytes) => Piece::Bytes(bytes),
+            Self::Memory(slice) => Piece::Memory(slice),
+            Self::Rest(slice) => Piece::Memory(slice),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Registered memory: who may touch which bytes by which key.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use crate::error::RegisterError;
+use crate::memory::{Shared, Slice};
+use crate::types::Access;
+use crate::wire::rdmap::Terminate;
+
+/// Memory under a key. Remote offsets (TO) count from its first byte.
+pub(crate) struct Registration {
+    memory: Shared,
+    key: u32,
+    access: Access,
+    /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
+    /// `revoke` returns only when the last such byte has been moved.
+    valid: RwLock<bool>,
+}
+
+/// Proof that a registration is valid, for as long as it is held. Only ever held across a non-blocking call.
+pub(crate) struct Valid<'a>(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, bool>);
+
+impl Registration {
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn memory(&self) -> &Shared {
+        &self.memory
+    }
+
+    /// `None` once it has been deregistered.
+    pub(crate) fn hold(&self) -> Option<Valid<'_>> {
+        let valid = self.valid.read().unwrap_or_else(PoisonError::into_inner);
+        valid.then_some(Valid(valid))
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        self.hold().is_some()
+    }
+
+    fn revoke(&self) {
+        *self.valid.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+/// What a peer's key, offset and length stand for.
+pub(crate) struct Grant {
+    pub(crate) registration: Arc<Registration>,
+    pub(crate) slice: Slice,
+}
+
+/// What a peer wants to do with a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    Write,
+    Read,
+}
+
+/// The keys of one protection domain, which is one opened adapter: a key of another domain is not found here.
+#[derive(Default)]
+pub(crate) struct KeyTable {
+    keys: RwLock<HashMap<u32, Arc<Registration>>>,
+}
+
+impl KeyTable {
+    /// Registers memory under a fresh random key.
+    ///
+    /// # Errors
+    /// `InsufficientResources` when the system has no randomness, or no free key is found.
+    pub(crate) fn register(&self, memory: Shared, access: Access) -> Result<Arc<Registration>, RegisterError> {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        // With a thousand million keys in use half of the tries still succeed.
+        for _ in 0..64 {
+            let key = getrandom::u32().map_err(|_| RegisterError::InsufficientResources)?;
+            // Zero names nothing on the wire: the empty Write of the handshake carries it.
+            if key != 0 && !keys.contains_key(&key) {
+                let valid = RwLock::new(true);
+                let registration = Arc::new(Registration { memory, key, access, valid });
+                keys.insert(key, registration.clone());
+                return Ok(registration);
+            }
+        }
+        Err(RegisterError::InsufficientResources)
+    }
+
+    /// Takes the key back. When this returns, no byte of the memory is being moved on a peer's behalf, and none
+    /// will be.
+    pub(crate) fn deregister(&self, registration: &Registration) {
+        let removed = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&registration.key);
+        registration.revoke();
+        drop(removed);
+    }
+
+    /// Checks key, rights and range before a byte is placed or read (RFC 5041 section 5.1, RFC 5040 section 7).
+    ///
+    /// # Errors
+    /// The Terminate that the peer has earned.
+    pub(crate) fn resolve(&self, key: u32, to: u64, length: usize, intent: Intent) -> Result<Grant, Terminate> {
+        let registration = {
+            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            keys.get(&key).cloned()
+        };
+        let (unknown, bounds, right) = match intent {
+            Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::BOUNDS_TAGGED, Access::REMOTE_WRITE),
+            Intent::Read => (Terminate::INVALID_STAG_READ, Terminate::BOUNDS_READ, Access::REMOTE_READ),
+        };
+        let registration = registration.ok_or(unknown.clone())?;
+        if !registration.access.contains(right) {
+            return Err(Terminate::ACCESS_VIOLATION);
+        }
+        let slice = usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
+        Ok(Grant { registration, slice })
+    }
+}

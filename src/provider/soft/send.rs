@@ -1,0 +1,442 @@
+//! The sending half of a connection: work requests to FPDUs, FPDUs to the socket.
+//!
+//! Whoever posts also writes, as long as the socket takes it; the driver of the connection goes on when the socket
+//! was full. All of it under the one lock of [`SendQueue`], with non-blocking calls only.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::batch::Batch;
+use super::keys::Registration;
+use super::link::Command;
+use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
+use crate::proto::rdmap::Outbound;
+use crate::status::Status;
+use crate::types::OpKind;
+use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
+
+/// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
+pub(crate) const MAX_TAGGED: usize = 65_520;
+const MAX_UNTAGGED: usize = 65_516;
+
+/// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
+const MAX_BATCHES: usize = 8;
+
+/// A work request of the initiator queue.
+pub(crate) struct Request {
+    pub(crate) ticket: Ticket,
+    pub(crate) kind: OpKind,
+    /// The peer's key and offset, for reads and writes.
+    pub(crate) remote: (u32, u64),
+    pub(crate) payload: Payload,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Not all of it is in a batch yet.
+    Queued,
+    /// In a batch that the socket has not taken in full.
+    Framed,
+    /// A read that awaits its answer.
+    Waiting,
+    /// Over, but an earlier request is not: completions come in post order (`QP-17`).
+    Done,
+}
+
+struct Entry {
+    request: Request,
+    length: usize,
+    framed: usize,
+    stage: Stage,
+}
+
+/// A Read Request of the peer that is being answered.
+struct Response {
+    registration: Option<Arc<Registration>>,
+    payload: Payload,
+    length: usize,
+    sink: (u32, u64),
+    framed: usize,
+}
+
+/// Who asked for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The request with this sequence number.
+    Request(u64),
+    /// We did, to hear whether the peer is still there.
+    Probe,
+}
+
+/// Which message is cut in two by the end of a batch: messages of one class must not mix.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Any,
+    Request,
+    Response,
+}
+
+/// A read that is being answered: where the answer goes.
+pub(crate) struct ReadSink {
+    pub(crate) parts: Payload,
+    pub(crate) reader: Reader,
+}
+
+/// The state of the sending half.
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    /// Sequence number of the first of `entries`.
+    head: u64,
+    /// How many of `entries` have been framed in full.
+    cursor: usize,
+    depth: usize,
+    outbound: Outbound<Reader>,
+    responses: VecDeque<Response>,
+    /// How many reads of the peer are being answered, the batch included.
+    serving: usize,
+    served_in_batch: usize,
+    turn: Turn,
+    batch: Batch,
+    terminate: Option<Terminate>,
+    /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
+    pub(crate) held: bool,
+    /// Nothing more may be posted.
+    closed: bool,
+    /// The socket was full: the driver writes on when it has room.
+    pub(crate) blocked: bool,
+    pub(crate) driver: Option<Waker>,
+    pub(crate) command: Option<Command>,
+}
+
+/// What became of the attempt to write.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// Everything that may be sent now is with the socket.
+    Idle,
+    /// The socket is full, or enough has been done for one call: the driver has to go on.
+    Blocked,
+}
+
+/// The socket as the sending half sees it.
+pub(crate) trait Sink {
+    /// Writes without blocking; `WouldBlock` when nothing fits.
+    fn write(&self, batch: &Batch) -> io::Result<usize>;
+}
+
+impl SendQueue {
+    pub(crate) fn new(depth: usize, read_limit: u32, crc: bool) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            head: 0,
+            cursor: 0,
+            depth,
+            outbound: Outbound::new(read_limit),
+            responses: VecDeque::new(),
+            serving: 0,
+            served_in_batch: 0,
+            turn: Turn::Any,
+            batch: Batch::new(crc),
+            terminate: None,
+            held: false,
+            closed: false,
+            blocked: false,
+            driver: None,
+            command: None,
+        }
+    }
+
+    /// Bytes that go out before anything else: the ready-to-receive frame of the handshake.
+    pub(crate) fn preface(&mut self, untagged: Option<(u32, ReadRequest)>) {
+        match untagged {
+            Some((stag, request)) => {
+                let header = self.outbound.read(Reader::Probe, stag, 0);
+                self.batch.untagged(&header, &request.encode());
+            }
+            None => self.empty_write(),
+        }
+    }
+
+    /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
+    pub(crate) fn empty_write(&mut self) {
+        self.batch.tagged(&Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 }, &Payload::new(), None);
+    }
+
+    /// Whether another request can be posted.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) fn admits(&self) -> Result<(), crate::error::PostErrorKind> {
+        use crate::error::PostErrorKind;
+        if self.closed {
+            Err(PostErrorKind::ConnectionInvalid)
+        } else if self.entries.len() >= self.depth {
+            Err(PostErrorKind::QueueFull)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn post(&mut self, request: Request) {
+        let length = flight::length(&request.payload);
+        self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued });
+    }
+
+    /// Whether posting may write at once: nothing is ahead of it but requests that await answers.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.blocked || self.held
+    }
+
+    /// Answers a Read Request of the peer.
+    pub(crate) fn respond(
+        &mut self,
+        registration: Option<Arc<Registration>>,
+        payload: Payload,
+        sink: (u32, u64),
+    ) {
+        let length = flight::length(&payload);
+        self.serving += 1;
+        self.responses.push_back(Response { registration, payload, length, sink, framed: 0 });
+    }
+
+    /// How many reads of the peer await their answer.
+    pub(crate) fn serving(&self) -> usize {
+        self.serving
+    }
+
+    /// Asks the peer for nothing, which it has to answer. False when the read limit leaves no room.
+    pub(crate) fn probe(&mut self) -> bool {
+        if !self.outbound.may_read() || !self.batch.is_empty() || self.turn != Turn::Any || self.closed {
+            return false;
+        }
+        let header = self.outbound.read(Reader::Probe, 1, 0);
+        let request = ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
+        self.batch.untagged(&header, &request.encode());
+        true
+    }
+
+    pub(crate) fn has_reads(&self) -> bool {
+        self.outbound.has_reads()
+    }
+
+    /// Whether something of ours waits for the socket.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.batch.is_empty() || self.cursor < self.entries.len() || !self.responses.is_empty()
+    }
+
+    /// Nothing but what is already framed, and these last words, goes out from now on.
+    pub(crate) fn close(&mut self, terminate: Option<Terminate>) {
+        self.closed = true;
+        self.responses.clear();
+        self.terminate = terminate;
+        self.held = false;
+    }
+
+    /// Whether all that is to be sent after `close` has been.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.batch.is_empty() && self.terminate.is_none()
+    }
+
+    /// Frames and writes until there is nothing to send or the socket is full.
+    ///
+    /// # Errors
+    /// What the socket says when it is broken.
+    pub(crate) fn pump(&mut self, sink: &impl Sink, table: &Table, after: &mut Aftermath) -> io::Result<Pumped> {
+        for _ in 0..MAX_BATCHES {
+            if self.batch.is_empty() && !self.fill() {
+                self.blocked = false;
+                return Ok(Pumped::Idle);
+            }
+            match sink.write(&self.batch) {
+                Ok(sent) => {
+                    self.batch.advance(sent);
+                    if self.batch.is_empty() {
+                        self.taken(table, after);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.blocked = true;
+        Ok(Pumped::Blocked)
+    }
+
+    /// The socket has taken the whole batch.
+    fn taken(&mut self, table: &Table, after: &mut Aftermath) {
+        self.serving -= std::mem::take(&mut self.served_in_batch);
+        for entry in self.entries.range_mut(..self.cursor).rev() {
+            match entry.stage {
+                Stage::Framed if entry.request.kind == OpKind::Read => entry.stage = Stage::Waiting,
+                Stage::Framed => entry.stage = Stage::Done,
+                // Framed entries are the last ones before the cursor.
+                Stage::Queued | Stage::Waiting | Stage::Done => break,
+            }
+        }
+        self.retire(table, after);
+    }
+
+    /// Completes what is over, in post order.
+    fn retire(&mut self, table: &Table, after: &mut Aftermath) {
+        while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
+            let Some(entry) = self.pop() else { return };
+            let completed =
+                Completed { status: Status::SUCCESS, bytes: entry.length, payload: entry.request.payload };
+            after.extend(table.complete(entry.request.ticket, completed));
+        }
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.head += 1;
+        self.cursor = self.cursor.saturating_sub(1);
+        Some(entry)
+    }
+
+    /// Completes everything as flushed; the oldest as `first`, when there is something to blame.
+    pub(crate) fn flush(&mut self, first: Status, table: &Table, after: &mut Aftermath) {
+        self.batch.clear();
+        self.responses.clear();
+        let mut status = first;
+        while let Some(Entry { request: Request { ticket, payload, .. }, .. }) = self.pop() {
+            after.extend(table.complete(ticket, Completed { status, bytes: 0, payload }));
+            status = Status::CANCELED;
+        }
+    }
+
+    /// Where a segment of a Read Response goes.
+    ///
+    /// # Errors
+    /// The Terminate for one that nobody asked for.
+    pub(crate) fn response(
+        &mut self,
+        (stag, to): (u32, u64),
+        length: usize,
+        last: bool,
+    ) -> Result<ReadSink, Terminate> {
+        let head = self.head;
+        let piece = self.outbound.response(stag, to, length, last)?;
+        let reader = *piece.owner;
+        let parts = match reader {
+            Reader::Probe => Payload::new(),
+            Reader::Request(sequence) => usize::try_from(sequence - head)
+                .ok()
+                .and_then(|index| self.entries.get(index))
+                .map(|entry| flight::range(&entry.request.payload, piece.offset, length))
+                .unwrap_or_default(),
+        };
+        Ok(ReadSink { parts, reader })
+    }
+
+    /// The oldest outstanding read has been answered, and its sink is no longer in use.
+    pub(crate) fn answered(&mut self, table: &Table, after: &mut Aftermath) {
+        if let Some(Reader::Request(sequence)) = self.outbound.answered() {
+            let index = usize::try_from(sequence - self.head).ok();
+            if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
+                entry.stage = Stage::Done;
+            }
+            self.retire(table, after);
+        }
+    }
+
+    /// Frames as much as a batch holds. False when there is nothing to send now.
+    fn fill(&mut self) -> bool {
+        if self.held {
+            return false;
+        }
+        if self.closed {
+            if let Some(terminate) = self.terminate.take() {
+                let header =
+                    Untagged { last: true, opcode: Opcode::Terminate, invalidate: 0, qn: 2, msn: 1, mo: 0 };
+                self.batch.untagged(&header, &terminate.encode());
+            }
+            return !self.batch.is_empty();
+        }
+        // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
+        let mut progress = true;
+        while progress && self.batch.has_room() {
+            let answered = self.turn != Turn::Request && self.fill_response();
+            let requested = self.turn != Turn::Response && self.fill_request();
+            progress = answered || requested;
+        }
+        !self.batch.is_empty()
+    }
+
+    /// Frames segments of the oldest unfinished answer.
+    fn fill_response(&mut self) -> bool {
+        let Some(response) = self.responses.front_mut() else { return false };
+        if !self.batch.admits(response.registration.as_ref()) {
+            return false;
+        }
+        self.turn = Turn::Response;
+        while self.batch.has_room() {
+            let size = (response.length - response.framed).min(MAX_TAGGED);
+            let last = response.framed + size == response.length;
+            let (stag, to) = response.sink;
+            // The peer chose the sink; where it wraps around is the peer's affair.
+            let to = to.wrapping_add(response.framed as u64);
+            let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
+            let parts = flight::range(&response.payload, response.framed, size);
+            self.batch.tagged(&header, &parts, response.registration.as_ref());
+            response.framed += size;
+            if last {
+                self.responses.pop_front();
+                self.served_in_batch += 1;
+                self.turn = Turn::Any;
+                break;
+            }
+        }
+        true
+    }
+
+    /// Frames segments of the oldest unfinished request.
+    fn fill_request(&mut self) -> bool {
+        let sequence = self.head + self.cursor as u64;
+        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
+        let (stag, to) = entry.request.remote;
+        if entry.request.kind == OpKind::Read {
+            // The queue is in order: what is behind a read that may not start yet waits with it.
+            if !self.outbound.may_read() {
+                return false;
+            }
+            // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
+            let name = (sequence as u32).wrapping_shl(8) | 1;
+            let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
+            // Posting checked that the length fits.
+            let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
+            let request =
+                ReadRequest { sink_stag: name, sink_to: 0, length, source_stag: stag, source_to: to };
+            self.batch.untagged(&header, &request.encode());
+            entry.stage = Stage::Framed;
+            self.cursor += 1;
+            return true;
+        }
+        self.turn = Turn::Request;
+        while self.batch.has_room() {
+            let maximum = if entry.request.kind == OpKind::Send { MAX_UNTAGGED } else { MAX_TAGGED };
+            let size = (entry.length - entry.framed).min(maximum);
+            let last = entry.framed + size == entry.length;
+            let parts: SmallVec<_> = flight::range(&entry.request.payload, entry.framed, size);
+            if entry.request.kind == OpKind::Send {
+                // Posting checked that every offset can be said.
+                let Some(header) = self.outbound.send(entry.framed, last) else { return false };
+                self.batch.untagged_parts(&header, &parts);
+            } else {
+                let to = to.wrapping_add(entry.framed as u64);
+                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
+            }
+            entry.framed += size;
+            if last {
+                entry.stage = Stage::Framed;
+                self.cursor += 1;
+                self.turn = Turn::Any;
+                break;
+            }
+        }
+        true
+    }
+}
