@@ -4,3 +4,6 @@
 pub mod error;
 pub mod status;
 pub mod types;
+
+#[cfg(feature = "soft")]
+pub(crate) mod wire;

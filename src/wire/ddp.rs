@@ -1,0 +1,291 @@
+//! DDP segment headers with their RDMAP control byte (RFC 5041 sections 4.2 and 4.3, RFC 5040 section 4.1).
+//!
+//! The two control bytes are always parsed together: DDP carries the second one for RDMAP ("RsvdULP").
+//! Encoded headers start with the MPA length field, so that header and length go out in one piece.
+
+use super::array;
+use super::mpa::{LENGTH_SIZE, MAX_ULPDU};
+use super::rdmap::Opcode;
+
+const TAGGED: u8 = 0x80;
+const LAST: u8 = 0x40;
+const DDP_VERSION: u8 = 0x01;
+const DDP_VERSION_MASK: u8 = 0x03;
+const RDMAP_VERSION: u8 = 0x40;
+const RDMAP_VERSION_MASK: u8 = 0xc0;
+const OPCODE_MASK: u8 = 0x0f;
+
+/// The two control bytes: T, L and DDP version; RDMAP version and opcode. Reserved bits are zero.
+const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
+    let t = if tagged { TAGGED } else { 0 };
+    let l = if last { LAST } else { 0 };
+    [t | l | DDP_VERSION, RDMAP_VERSION | opcode as u8]
+}
+
+/// The length field for a ULPDU of header and payload. Callers keep within the header's `MAX_PAYLOAD`.
+fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
+    debug_assert!(payload_len <= MAX_ULPDU - header);
+    u16::try_from(payload_len.saturating_add(header)).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+/// The header of a segment whose place the sender names: Write and Read Response (RFC 5041 section 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tagged {
+    /// L: the last segment of its message.
+    pub(crate) last: bool,
+    /// What the message is.
+    pub(crate) opcode: Opcode,
+    /// The region that the payload goes to.
+    pub(crate) stag: u32,
+    /// The place in the region.
+    pub(crate) to: u64,
+}
+
+impl Tagged {
+    /// Header bytes in the ULPDU.
+    pub(crate) const LEN: usize = 14;
+    /// The longest payload behind this header.
+    pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
+
+    /// Length field and header of a segment with `payload_len` bytes of payload.
+    pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
+        let mut out = [0; LENGTH_SIZE + Self::LEN];
+        out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));
+        out[2..4].copy_from_slice(&control(true, self.last, self.opcode));
+        out[4..8].copy_from_slice(&self.stag.to_be_bytes());
+        out[8..16].copy_from_slice(&self.to.to_be_bytes());
+        out
+    }
+}
+
+/// The header of a segment that goes into a queue: Sends, Read Request, Terminate (RFC 5041 section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Untagged {
+    /// L: the last segment of its message.
+    pub(crate) last: bool,
+    /// What the message is.
+    pub(crate) opcode: Opcode,
+    /// The STag that a Send with Invalidate revokes; reserved, so sent as 0 and ignored, in other messages.
+    pub(crate) invalidate: u32,
+    /// The queue: 0 Sends, 1 Read Requests, 2 Terminate (RFC 5040 section 4.2).
+    pub(crate) qn: u32,
+    /// The message's number in its queue, from 1.
+    pub(crate) msn: u32,
+    /// The segment's place in its message.
+    pub(crate) mo: u32,
+}
+
+impl Untagged {
+    /// Header bytes in the ULPDU.
+    pub(crate) const LEN: usize = 18;
+    /// The longest payload behind this header.
+    pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
+
+    /// Length field and header of a segment with `payload_len` bytes of payload.
+    pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
+        let mut out = [0; LENGTH_SIZE + Self::LEN];
+        out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));
+        out[2..4].copy_from_slice(&control(false, self.last, self.opcode));
+        out[4..8].copy_from_slice(&self.invalidate.to_be_bytes());
+        out[8..12].copy_from_slice(&self.qn.to_be_bytes());
+        out[12..16].copy_from_slice(&self.msn.to_be_bytes());
+        out[16..20].copy_from_slice(&self.mo.to_be_bytes());
+        out
+    }
+}
+
+/// A segment header of either kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// T = 1.
+    Tagged(Tagged),
+    /// T = 0.
+    Untagged(Untagged),
+}
+
+/// Why a header cannot be used. All but [`Truncated`](Self::Truncated) end the stream;
+/// [`Terminate::for_header`](super::rdmap::Terminate::for_header) says with which Terminate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderError {
+    /// More bytes are needed. No error of the peer's.
+    Truncated,
+    /// The ULPDU is shorter than its header: LLP/MPA/3 (RFC 5044 section 8), as siw answers it.
+    Short,
+    /// A DDP version other than 1: DDP/tagged/4 or DDP/untagged/6 (RFC 5041 section 7.2).
+    DdpVersion {
+        /// The T bit, which chooses between the two.
+        tagged: bool,
+    },
+    /// An RDMAP version other than 1: RDMAP/remote operation/5 (RFC 5040 section 4.8).
+    RdmapVersion,
+    /// An opcode that we do not know, RFC 7306 included: RDMAP/remote operation/6.
+    Opcode(u8),
+    /// The opcode is of the other class than the T bit says: RDMAP/remote operation/6.
+    TaggedMismatch,
+}
+
+impl Header {
+    /// The header at the start of `fpdu`, whose first byte is the MPA length field: the header, the length of
+    /// the payload and how many bytes the length field and header take.
+    ///
+    /// Reserved bits are ignored. Versions are judged when the whole header is there, so that it can go into
+    /// the Terminate; that is never more than the announced ULPDU.
+    ///
+    /// # Errors
+    /// See [`HeaderError`].
+    pub(crate) fn decode(fpdu: &[u8]) -> Result<(Self, usize, usize), HeaderError> {
+        let length = array(fpdu, 0).map(u16::from_be_bytes).ok_or(HeaderError::Truncated)?;
+        let length = usize::from(length);
+        if length < Tagged::LEN {
+            return Err(HeaderError::Short);
+        }
+        let [ddp, rdmap] = array(fpdu, 2).ok_or(HeaderError::Truncated)?;
+        let tagged = ddp & TAGGED != 0;
+        let header = if tagged { Tagged::LEN } else { Untagged::LEN };
+        let payload = length.checked_sub(header).ok_or(HeaderError::Short)?;
+        if fpdu.len() < LENGTH_SIZE + header {
+            return Err(HeaderError::Truncated);
+        }
+        if ddp & DDP_VERSION_MASK != DDP_VERSION {
+            return Err(HeaderError::DdpVersion { tagged });
+        }
+        if rdmap & RDMAP_VERSION_MASK != RDMAP_VERSION {
+            return Err(HeaderError::RdmapVersion);
+        }
+        let number = rdmap & OPCODE_MASK;
+        let opcode = Opcode::from_number(number).ok_or(HeaderError::Opcode(number))?;
+        if opcode.is_tagged() != tagged {
+            return Err(HeaderError::TaggedMismatch);
+        }
+        let last = ddp & LAST != 0;
+        let word = |at| array(fpdu, at).map(u32::from_be_bytes).ok_or(HeaderError::Truncated);
+        let parsed = if tagged {
+            let to = array(fpdu, 8).map(u64::from_be_bytes).ok_or(HeaderError::Truncated)?;
+            Self::Tagged(Tagged { last, opcode, stag: word(4)?, to })
+        } else {
+            let (invalidate, qn, msn, mo) = (word(4)?, word(8)?, word(12)?, word(16)?);
+            Self::Untagged(Untagged { last, opcode, invalidate, qn, msn, mo })
+        };
+        Ok((parsed, payload, LENGTH_SIZE + header))
+    }
+
+    /// What the message is.
+    pub(crate) const fn opcode(&self) -> Opcode {
+        match self {
+            Self::Tagged(header) => header.opcode,
+            Self::Untagged(header) => header.opcode,
+        }
+    }
+
+    /// L: the last segment of its message.
+    pub(crate) const fn last(&self) -> bool {
+        match self {
+            Self::Tagged(header) => header.last,
+            Self::Untagged(header) => header.last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WRITE: Tagged = Tagged { last: true, opcode: Opcode::Write, stag: 0x100, to: 0x7f00_0000_1000 };
+    const SEND: Untagged =
+        Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0x20 };
+
+    #[test]
+    fn tagged_bytes() {
+        let bytes = WRITE.encode(4);
+        assert_eq!(bytes, [0, 18, 0xc1, 0x40, 0, 0, 1, 0, 0, 0, 0x7f, 0, 0, 0, 0x10, 0]);
+        assert_eq!(Header::decode(&bytes), Ok((Header::Tagged(WRITE), 4, 16)));
+        let more = Tagged { last: false, opcode: Opcode::ReadResponse, ..WRITE };
+        assert_eq!(more.encode(0)[..4], [0, 14, 0x81, 0x42]);
+    }
+
+    #[test]
+    fn untagged_bytes() {
+        let bytes = SEND.encode(0x100);
+        assert_eq!(bytes, [1, 18, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x20]);
+        assert_eq!(Header::decode(&bytes), Ok((Header::Untagged(SEND), 0x100, 20)));
+        let more = Untagged { last: false, opcode: Opcode::SendInvalidate, invalidate: 0x300, ..SEND };
+        assert_eq!(more.encode(0)[..8], [0, 18, 0x01, 0x44, 0, 0, 3, 0]);
+    }
+
+    #[test]
+    fn every_truncation_of_a_header() {
+        for bytes in [&WRITE.encode(9)[..], &SEND.encode(9)[..]] {
+            for length in 0..bytes.len() {
+                assert_eq!(Header::decode(&bytes[..length]), Err(HeaderError::Truncated), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ulpdu_shorter_than_its_header() {
+        for length in 0..Tagged::LEN {
+            assert_eq!(Header::decode(&[0, length as u8]), Err(HeaderError::Short));
+        }
+        for length in Tagged::LEN..Untagged::LEN {
+            assert_eq!(Header::decode(&[0, length as u8, 0x41, 0x43]), Err(HeaderError::Short));
+            assert_eq!(Header::decode(&[0, length as u8, 0xc1, 0x40]), Err(HeaderError::Truncated));
+        }
+    }
+
+    #[test]
+    fn versions_and_opcodes() {
+        let decode = |ddp, rdmap| {
+            let mut bytes = SEND.encode(0);
+            bytes[2..4].copy_from_slice(&[ddp, rdmap]);
+            Header::decode(&bytes).map(|_| ())
+        };
+        assert_eq!(decode(0x42, 0x43), Err(HeaderError::DdpVersion { tagged: false }));
+        assert_eq!(decode(0xc0, 0x40), Err(HeaderError::DdpVersion { tagged: true }));
+        assert_eq!(decode(0x41, 0x03), Err(HeaderError::RdmapVersion));
+        assert_eq!(decode(0x41, 0x83), Err(HeaderError::RdmapVersion));
+        for opcode in 8..16 {
+            assert_eq!(decode(0x41, 0x40 | opcode), Err(HeaderError::Opcode(opcode)));
+        }
+        for opcode in 0..8 {
+            let tagged = matches!(opcode, 0 | 2);
+            let wrong = Err(HeaderError::TaggedMismatch);
+            assert_eq!(decode(0x41, 0x40 | opcode), if tagged { wrong } else { Ok(()) });
+            assert_eq!(decode(0xc1, 0x40 | opcode), if tagged { Ok(()) } else { wrong });
+        }
+        assert_eq!(decode(0x41 | 0x3c, 0x43 | 0x30), Ok(()), "reserved bits are ignored");
+    }
+
+    fn opcodes(tagged: bool) -> impl Strategy<Value = Opcode> {
+        (0u8..8).prop_filter_map("of the other class", move |number| {
+            Opcode::from_number(number).filter(|opcode| opcode.is_tagged() == tagged)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn tagged_round_trip(
+            last: bool, opcode in opcodes(true), stag: u32, to: u64, payload in 0..=Tagged::MAX_PAYLOAD,
+        ) {
+            let header = Tagged { last, opcode, stag, to };
+            prop_assert_eq!(Header::decode(&header.encode(payload)), Ok((Header::Tagged(header), payload, 16)));
+        }
+
+        #[test]
+        fn untagged_round_trip(
+            last: bool, opcode in opcodes(false), invalidate: u32, qn: u32, msn: u32, mo: u32,
+            payload in 0..=Untagged::MAX_PAYLOAD,
+        ) {
+            let header = Untagged { last, opcode, invalidate, qn, msn, mo };
+            let expected = Ok((Header::Untagged(header), payload, 20));
+            prop_assert_eq!(Header::decode(&header.encode(payload)), expected);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok((_, _, used)) = Header::decode(&bytes) {
+                prop_assert!(used <= bytes.len());
+            }
+        }
+    }
+}

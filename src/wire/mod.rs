@@ -1,0 +1,16 @@
+//! iWARP bytes to values and back: MPA, DDP and RDMAP frames.
+//!
+//! No state, no clock and no panic on any bytes. What is encoded follows the RFCs (5044, 6581, 5041, 5040);
+//! what is decoded also covers what the Linux soft-iWARP driver (siw) is known to send instead.
+// Nothing outside the tests uses this layer yet; remove when the protocol machines and the provider do.
+#![allow(dead_code)]
+
+pub(crate) mod crc;
+pub(crate) mod ddp;
+pub(crate) mod mpa;
+pub(crate) mod rdmap;
+
+/// The `N` bytes at `at`, or `None` when the input ends before them.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk::<N>().copied()
+}

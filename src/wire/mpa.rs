@@ -1,0 +1,349 @@
+//! MPA: the start-up frames (RFC 5044 section 7.1.1, RFC 6581) and the size of an FPDU (RFC 5044 section 4).
+//!
+//! A start-up frame is a 16-byte key, a byte of flags, the revision, the length of the private data and the
+//! private data. With the S flag the first four bytes of the private data are [`Enhanced`].
+
+use bytes::{BufMut, Bytes};
+
+use super::array;
+use crate::error::DecodeError;
+
+/// Bytes of the ULPDU length in front of every FPDU.
+pub(crate) const LENGTH_SIZE: usize = 2;
+/// Bytes of the CRC behind every FPDU; present, but zero and unchecked, when CRC is off.
+pub(crate) const CRC_SIZE: usize = 4;
+/// The longest ULPDU that the length field can say.
+pub(crate) const MAX_ULPDU: usize = u16::MAX as usize;
+
+/// Zero bytes between the ULPDU and the CRC: they make `2 + ulpdu + pad` a multiple of four
+/// (RFC 5044 section 4.3).
+pub(crate) const fn pad_length(ulpdu_len: usize) -> usize {
+    (LENGTH_SIZE + ulpdu_len % 4).wrapping_neg() % 4
+}
+
+/// Bytes of a whole FPDU without markers: length, ULPDU, pad, CRC.
+pub(crate) const fn fpdu_length(ulpdu_len: usize) -> usize {
+    LENGTH_SIZE + ulpdu_len + pad_length(ulpdu_len) + CRC_SIZE
+}
+
+const KEY_SIZE: usize = 16;
+const REQUEST_KEY: &[u8; KEY_SIZE] = b"MPA ID Req Frame";
+const REPLY_KEY: &[u8; KEY_SIZE] = b"MPA ID Rep Frame";
+
+mod flag {
+    /// M: the sender wants to receive markers.
+    pub(super) const MARKERS: u8 = 0x80;
+    /// C: the sender wants CRC.
+    pub(super) const CRC: u8 = 0x40;
+    /// R: the responder rejects.
+    pub(super) const REJECT: u8 = 0x20;
+    /// S: RFC 6581 parameters lead the private data.
+    pub(super) const ENHANCED: u8 = 0x10;
+}
+
+/// Which of the two start-up frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartKind {
+    /// From the initiator.
+    Request,
+    /// From the responder.
+    Reply,
+}
+
+impl StartKind {
+    const fn key(self) -> &'static [u8; KEY_SIZE] {
+        match self {
+            Self::Request => REQUEST_KEY,
+            Self::Reply => REPLY_KEY,
+        }
+    }
+}
+
+/// An MPA request or reply frame (RFC 5044 section 7.1.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StartFrame {
+    /// Request or reply; it decides the key.
+    pub(crate) kind: StartKind,
+    /// M: the sender wants markers in what it receives.
+    pub(crate) markers: bool,
+    /// C: the sender wants CRC in both directions.
+    pub(crate) crc: bool,
+    /// R: the responder declines the connection.
+    pub(crate) reject: bool,
+    /// S: `private_data` starts with [`Enhanced`] (RFC 6581); only meaningful from revision 2 on.
+    pub(crate) enhanced: bool,
+    /// The MPA revision. Not judged here.
+    pub(crate) revision: u8,
+    /// Everything behind the length field, the four [`Enhanced`] bytes included.
+    pub(crate) private_data: Bytes,
+}
+
+impl StartFrame {
+    /// Bytes before the private data.
+    pub(crate) const HEADER: usize = KEY_SIZE + 4;
+    /// The most private data that a frame may have (RFC 5044 section 7.1.1), `Enhanced` included.
+    pub(crate) const MAX_PRIVATE_DATA: usize = 512;
+    /// The longest frame.
+    pub(crate) const MAX_LEN: usize = Self::HEADER + Self::MAX_PRIVATE_DATA;
+
+    /// Appends the frame to `out`. Callers keep the private data within
+    /// [`MAX_PRIVATE_DATA`](Self::MAX_PRIVATE_DATA); what is beyond is left out.
+    pub(crate) fn encode(&self, out: &mut impl BufMut) {
+        debug_assert!(self.private_data.len() <= Self::MAX_PRIVATE_DATA);
+        let length = self.private_data.len().min(Self::MAX_PRIVATE_DATA);
+        let bit = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_slice(self.kind.key());
+        out.put_u8(
+            bit(self.markers, flag::MARKERS)
+                | bit(self.crc, flag::CRC)
+                | bit(self.reject, flag::REJECT)
+                | bit(self.enhanced, flag::ENHANCED),
+        );
+        out.put_u8(self.revision);
+        out.put_u16(length as u16);
+        out.put_slice(&self.private_data[..length]);
+    }
+
+    /// The frame at the start of `bytes`, and how many bytes it takes.
+    ///
+    /// Reserved flag bits are ignored: siw echoes whatever bits the request had.
+    ///
+    /// # Errors
+    /// [`BadKey`](DecodeError::BadKey) and [`PrivateDataTooLong`](DecodeError::PrivateDataTooLong) as soon as
+    /// they can be seen, also in a part of a frame; [`Truncated`](DecodeError::Truncated) when more is needed.
+    pub(crate) fn decode(kind: StartKind, bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
+        let seen = bytes.len().min(KEY_SIZE);
+        if bytes[..seen] != kind.key()[..seen] {
+            return Err(DecodeError::BadKey);
+        }
+        let [flags, revision, high, low] = array(bytes, KEY_SIZE).ok_or(DecodeError::Truncated)?;
+        let length = u16::from_be_bytes([high, low]);
+        if usize::from(length) > Self::MAX_PRIVATE_DATA {
+            return Err(DecodeError::PrivateDataTooLong(length));
+        }
+        let end = Self::HEADER + usize::from(length);
+        let private_data = bytes.get(Self::HEADER..end).ok_or(DecodeError::Truncated)?;
+        let frame = Self {
+            kind,
+            markers: flags & flag::MARKERS != 0,
+            crc: flags & flag::CRC != 0,
+            reject: flags & flag::REJECT != 0,
+            enhanced: flags & flag::ENHANCED != 0,
+            revision,
+            private_data: Bytes::copy_from_slice(private_data),
+        };
+        Ok((frame, end))
+    }
+}
+
+/// The RFC 6581 parameters at the start of the private data: read limits and the "ready to receive" frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Enhanced {
+    /// Reads that the sender of this frame serves at once; 14 bits.
+    pub(crate) ird: u16,
+    /// Reads that the sender of this frame issues at once; 14 bits.
+    pub(crate) ord: u16,
+    /// A: peer-to-peer, that is the initiator sends an RTR frame first.
+    pub(crate) peer_to_peer: bool,
+    /// B: the RTR frame may be a zero-length FPDU (a Send).
+    pub(crate) rtr_send: bool,
+    /// C: the RTR frame may be a zero-length RDMA Write.
+    pub(crate) rtr_write: bool,
+    /// D: the RTR frame may be a zero-length RDMA Read Request.
+    pub(crate) rtr_read: bool,
+}
+
+impl Enhanced {
+    /// Encoded length.
+    pub(crate) const LEN: usize = 4;
+    /// The largest value of [`ird`](Self::ird) and [`ord`](Self::ord). It means "not negotiated here"
+    /// (RFC 6581), and so works as no limit at all.
+    pub(crate) const NO_LIMIT: u16 = 0x3fff;
+
+    const UPPER: u16 = 0x8000;
+    const LOWER: u16 = 0x4000;
+
+    /// The two big-endian words. Values above 14 bits become [`NO_LIMIT`](Self::NO_LIMIT).
+    pub(crate) fn encode(&self) -> [u8; Self::LEN] {
+        let word = |value: u16, upper: bool, lower: bool| {
+            value.min(Self::NO_LIMIT)
+                | if upper { Self::UPPER } else { 0 }
+                | if lower { Self::LOWER } else { 0 }
+        };
+        let [a, b] = word(self.ird, self.peer_to_peer, self.rtr_send).to_be_bytes();
+        let [c, d] = word(self.ord, self.rtr_write, self.rtr_read).to_be_bytes();
+        [a, b, c, d]
+    }
+
+    /// The parameters at the start of `private_data`.
+    ///
+    /// # Errors
+    /// [`Truncated`](DecodeError::Truncated) when there are fewer than four bytes.
+    pub(crate) fn decode(private_data: &[u8]) -> Result<Self, DecodeError> {
+        let [a, b, c, d] = array(private_data, 0).ok_or(DecodeError::Truncated)?;
+        let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Ok(Self {
+            ird: first & Self::NO_LIMIT,
+            ord: second & Self::NO_LIMIT,
+            peer_to_peer: first & Self::UPPER != 0,
+            rtr_send: first & Self::LOWER != 0,
+            rtr_write: second & Self::UPPER != 0,
+            rtr_read: second & Self::LOWER != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded(frame: &StartFrame) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame.encode(&mut out);
+        out
+    }
+
+    /// A frame from its flag word, as siw's own logs write it, and its private data.
+    fn raw(kind: StartKind, word: u16, private_data: &[u8]) -> Vec<u8> {
+        let mut bytes = kind.key().to_vec();
+        bytes.put_u16(word);
+        bytes.put_u16(private_data.len() as u16);
+        bytes.put_slice(private_data);
+        bytes
+    }
+
+    fn flags(frame: &StartFrame) -> (bool, bool, bool, bool, u8) {
+        (frame.markers, frame.crc, frame.reject, frame.enhanced, frame.revision)
+    }
+
+    #[test]
+    fn siw_request() {
+        let bytes = raw(StartKind::Request, 0x1002, &[0, 1, 0, 2, b'h', b'i']);
+        let (frame, used) = StartFrame::decode(StartKind::Request, &bytes).unwrap();
+        assert_eq!(used, 26);
+        assert_eq!(flags(&frame), (false, false, false, true, 2));
+        let enhanced = Enhanced::decode(&frame.private_data).unwrap();
+        assert_eq!((enhanced.ird, enhanced.ord, enhanced.peer_to_peer), (1, 2, false));
+        assert_eq!(encoded(&frame), bytes);
+    }
+
+    #[test]
+    fn rebuilt_siw_request_with_crc_and_peer_to_peer() {
+        let bytes = raw(StartKind::Request, 0x5002, &[0x80, 0x01, 0xc0, 0x01]);
+        let (frame, _) = StartFrame::decode(StartKind::Request, &bytes).unwrap();
+        assert_eq!(flags(&frame), (false, true, false, true, 2));
+        let enhanced = Enhanced::decode(&frame.private_data).unwrap();
+        let expected =
+            Enhanced { ird: 1, ord: 1, peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: true };
+        assert_eq!(enhanced, expected);
+        assert_eq!(enhanced.encode(), [0x80, 0x01, 0xc0, 0x01]);
+        assert_eq!(encoded(&frame), bytes);
+    }
+
+    #[test]
+    fn reply_flag_words() {
+        for (word, expected) in [
+            (0x2001, (false, false, true, false, 1)),
+            (0x3002, (false, false, true, true, 2)),
+            (0x1802, (false, false, false, true, 2)), // an echoed siw hint bit
+            (0x8001, (true, false, false, false, 1)),
+            (0x0000, (false, false, false, false, 0)),
+            (0x5003, (false, true, false, true, 3)),
+        ] {
+            let bytes = raw(StartKind::Reply, word, &[]);
+            let (frame, used) = StartFrame::decode(StartKind::Reply, &bytes).unwrap();
+            assert_eq!((flags(&frame), used), (expected, 20), "{word:#06x}");
+        }
+    }
+
+    #[test]
+    fn each_parameter_bit() {
+        for (bytes, bits) in [
+            ([0x80, 0, 0, 0], [true, false, false, false]),
+            ([0x40, 0, 0, 0], [false, true, false, false]),
+            ([0, 0, 0x80, 0], [false, false, true, false]),
+            ([0, 0, 0x40, 0], [false, false, false, true]),
+        ] {
+            let e = Enhanced::decode(&bytes).unwrap();
+            assert_eq!([e.peer_to_peer, e.rtr_send, e.rtr_write, e.rtr_read], bits);
+            assert_eq!(e.encode(), bytes);
+        }
+        for length in 0..4 {
+            assert_eq!(Enhanced::decode(&[0; 4][..length]), Err(DecodeError::Truncated));
+        }
+    }
+
+    #[test]
+    fn every_truncation_of_a_frame() {
+        let bytes = raw(StartKind::Request, 0x5002, &[7; 30]);
+        for length in 0..bytes.len() {
+            let result = StartFrame::decode(StartKind::Request, &bytes[..length]);
+            assert_eq!(result, Err(DecodeError::Truncated), "{length}");
+        }
+        assert!(StartFrame::decode(StartKind::Request, &bytes).is_ok());
+    }
+
+    #[test]
+    fn wrong_bytes_are_seen_early() {
+        assert_eq!(StartFrame::decode(StartKind::Request, b"G"), Err(DecodeError::BadKey));
+        assert_eq!(StartFrame::decode(StartKind::Request, b"MPA ID Rep"), Err(DecodeError::BadKey));
+        assert_eq!(StartFrame::decode(StartKind::Reply, b"MPA ID Req Frame"), Err(DecodeError::BadKey));
+        let mut bytes = raw(StartKind::Request, 0x0001, &[]);
+        bytes[18..20].copy_from_slice(&513u16.to_be_bytes());
+        let result = StartFrame::decode(StartKind::Request, &bytes);
+        assert_eq!(result, Err(DecodeError::PrivateDataTooLong(513)));
+    }
+
+    #[test]
+    fn the_longest_private_data() {
+        let mut bytes = raw(StartKind::Reply, 0x0001, &[9; 512]);
+        bytes.extend_from_slice(b"the next frame");
+        let (frame, used) = StartFrame::decode(StartKind::Reply, &bytes).unwrap();
+        assert_eq!((frame.private_data.len(), used), (512, StartFrame::MAX_LEN));
+    }
+
+    #[test]
+    fn fpdu_sizes() {
+        assert_eq!([0, 1, 2, 3, 4, 18].map(pad_length), [2, 1, 0, 3, 2, 0]);
+        // siw's segments at MTU 1500 and 9000, and a read request
+        assert_eq!([1442, 8938, 46].map(fpdu_length), [1448, 8944, 52]);
+        for ulpdu in 0..=MAX_ULPDU {
+            assert_eq!((LENGTH_SIZE + ulpdu + pad_length(ulpdu)) % 4, 0);
+            assert!(pad_length(ulpdu) < 4);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_round_trip(
+            request: bool, markers: bool, crc: bool, reject: bool, enhanced: bool, revision: u8,
+            private_data in proptest::collection::vec(any::<u8>(), 0..=512),
+        ) {
+            let kind = if request { StartKind::Request } else { StartKind::Reply };
+            let private_data = Bytes::from(private_data);
+            let frame = StartFrame { kind, markers, crc, reject, enhanced, revision, private_data };
+            let bytes = encoded(&frame);
+            prop_assert_eq!(StartFrame::decode(kind, &bytes), Ok((frame, bytes.len())));
+        }
+
+        #[test]
+        fn parameters_round_trip(bytes: [u8; 4]) {
+            prop_assert_eq!(Enhanced::decode(&bytes).unwrap().encode(), bytes);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..600), keyed: bool, request: bool,
+        ) {
+            let kind = if request { StartKind::Request } else { StartKind::Reply };
+            if keyed {
+                bytes.splice(..0, kind.key().iter().copied());
+            }
+            if let Ok((frame, used)) = StartFrame::decode(kind, &bytes) {
+                prop_assert!(used <= bytes.len());
+                let _ = Enhanced::decode(&frame.private_data);
+            }
+        }
+    }
+}
