@@ -10,7 +10,7 @@ mod table;
 
 pub use op::{Completion, Op, WorkBuffer};
 pub(crate) use op::sealed::{Lender, Parts};
-pub(crate) use table::{Completed, Table, Ticket};
+pub(crate) use table::{After, Aftermath, Completed, Table, Ticket};
 
 use smallvec::SmallVec;
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::Payload;
 use crate::status::Status;
@@ -19,6 +20,37 @@ pub(crate) struct Completed {
     /// Bytes received, sent, written or read; 0 when it failed.
     pub(crate) bytes: usize,
     pub(crate) payload: Payload,
+}
+
+/// What follows a completion, once no lock is held.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// The future that waits.
+    Wake(Waker),
+    /// The memory of a future that was dropped.
+    Free(#[allow(dead_code, reason = "held to be dropped")] Completed),
+}
+
+/// Completions whose foreign code has yet to run: call [`settle`](Self::settle) without a lock.
+#[derive(Debug, Default)]
+#[must_use = "futures wait for it"]
+pub(crate) struct Aftermath(SmallVec<[After; 4]>);
+
+impl Aftermath {
+    /// Wakes and frees, in the order of the completions.
+    pub(crate) fn settle(self) {
+        for after in self.0 {
+            if let After::Wake(waker) = after {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Extend<After> for Aftermath {
+    fn extend<T: IntoIterator<Item = After>>(&mut self, iter: T) {
+        self.0.extend(iter);
+    }
 }
 
 enum Slot {
@@ -54,25 +86,22 @@ impl Table {
         drop(slot);
     }
 
-    /// The provider is done: wakes the future, or frees what an abandoned one left behind.
-    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed) {
+    /// The provider is done. What is left to do for it, waking the future or freeing what an abandoned one left
+    /// behind, runs foreign code: the caller drops its locks first, see [`Aftermath`].
+    #[must_use]
+    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed) -> Option<After> {
         let mut slots = self.lock();
-        let (waker, orphan) = match slots.get_mut(ticket.0) {
+        match slots.get_mut(ticket.0) {
             Some(slot @ Slot::Pending(_)) => match std::mem::replace(slot, Slot::Done(completed)) {
-                Slot::Pending(waker) => (waker, None),
-                Slot::Orphaned | Slot::Done(_) => (None, None),
+                Slot::Pending(waker) => waker.map(After::Wake),
+                Slot::Orphaned | Slot::Done(_) => None,
             },
             Some(Slot::Orphaned) => {
                 slots.remove(ticket.0);
-                (None, Some(completed))
+                Some(After::Free(completed))
             }
             // A second completion of one request would be a bug of the provider; the first one stands.
-            Some(Slot::Done(_)) | None => (None, Some(completed)),
-        };
-        drop(slots);
-        drop(orphan);
-        if let Some(waker) = waker {
-            waker.wake();
+            Some(Slot::Done(_)) | None => Some(After::Free(completed)),
         }
     }
 

@@ -5,16 +5,11 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::ddp::{Header, HeaderError, Tagged, Untagged};
-use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
-
-/// Untagged queues (RFC 5040 section 6.1): Sends, Read Requests, Terminate.
-const QN_SEND: u32 = 0;
-const QN_READ: u32 = 1;
-const QN_TERMINATE: u32 = 2;
+use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, queue, read_request_header};
 
 /// The longest Terminate that is looked at: control word, segment length, DDP header, RDMAP header.
-const MAX_TERMINATE: usize = 4 + 2 + Untagged::LEN + ReadRequest::LEN;
+pub(crate) const MAX_TERMINATE: usize = 4 + 2 + Untagged::LEN + ReadRequest::LEN;
 
 /// What an arriving segment is, when it may arrive now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,20 +62,18 @@ impl Inbound {
     }
 
     fn untagged(&mut self, header: &Untagged, length: usize) -> Result<Segment, Terminate> {
-        let queue = match header.opcode {
-            Opcode::Send | Opcode::SendInvalidate | Opcode::SendSolicited | Opcode::SendSolicitedInvalidate => {
-                QN_SEND
-            }
-            Opcode::ReadRequest => QN_READ,
-            Opcode::Terminate => QN_TERMINATE,
-            Opcode::Write | Opcode::ReadResponse => return Err(Terminate::UNEXPECTED_OPCODE),
+        let expected = match header.opcode {
+            opcode if opcode.is_send() => queue::SEND,
+            Opcode::ReadRequest => queue::READ_REQUEST,
+            Opcode::Terminate => queue::TERMINATE,
+            _ => return Err(Terminate::UNEXPECTED_OPCODE),
         };
-        if header.qn != queue {
+        if header.qn != expected {
             return Err(Terminate::INVALID_QN);
         }
-        match queue {
-            QN_SEND => self.send(header, length),
-            QN_READ => self.read_request(header, length),
+        match expected {
+            queue::SEND => self.send(header, length),
+            queue::READ_REQUEST => self.read_request(header, length),
             _ if header.mo != 0 || !header.last || length > MAX_TERMINATE => Err(Terminate::INVALID_MO),
             _ => Ok(Segment::Terminate),
         }
@@ -88,7 +81,7 @@ impl Inbound {
 
     fn send(&mut self, header: &Untagged, length: usize) -> Result<Segment, Terminate> {
         if header.msn != self.send_msn {
-            return Err(Terminate::INVALID_MSN);
+            return Err(Terminate::MSN_RANGE);
         }
         let offset = self.send_offset;
         // TCP keeps the order, so the offset of a segment is what came before it.
@@ -109,28 +102,16 @@ impl Inbound {
 
     fn read_request(&mut self, header: &Untagged, length: usize) -> Result<Segment, Terminate> {
         if header.msn != self.read_msn {
-            return Err(Terminate::INVALID_MSN);
+            return Err(Terminate::MSN_RANGE);
         }
         if header.mo != 0 || !header.last {
             return Err(Terminate::INVALID_MO);
         }
         if length != ReadRequest::LEN {
-            return Err(Terminate::MESSAGE_TOO_LONG);
+            return Err(Terminate::TOO_LONG);
         }
         self.read_msn = self.read_msn.wrapping_add(1);
         Ok(Segment::ReadRequest)
-    }
-}
-
-/// The Terminate that a header error earns (RFC 5041 section 7.2, RFC 5040 section 4.8).
-pub(crate) fn terminate_for(error: HeaderError) -> Terminate {
-    match error {
-        // Nothing says "too short" better than the MPA layer's own length error.
-        HeaderError::Truncated | HeaderError::Short => Terminate::MPA_LENGTH,
-        HeaderError::DdpVersion { tagged: true } => Terminate::TAGGED_VERSION,
-        HeaderError::DdpVersion { tagged: false } => Terminate::UNTAGGED_VERSION,
-        HeaderError::RdmapVersion => Terminate::RDMAP_VERSION,
-        HeaderError::Opcode(_) | HeaderError::TaggedMismatch => Terminate::UNEXPECTED_OPCODE,
     }
 }
 
@@ -183,7 +164,7 @@ impl<T> Outbound<T> {
     /// `None` beyond the 4 GiB that a message offset can say.
     pub(crate) fn send(&mut self, offset: usize, last: bool) -> Option<Untagged> {
         let mo = u32::try_from(offset).ok()?;
-        let header = Untagged { last, opcode: Opcode::Send, invalidate: 0, qn: QN_SEND, msn: self.send_msn, mo };
+        let header = Untagged { last, opcode: Opcode::Send, invalidate: 0, qn: queue::SEND, msn: self.send_msn, mo };
         if last {
             self.send_msn = self.send_msn.wrapping_add(1);
         }
@@ -196,14 +177,9 @@ impl<T> Outbound<T> {
     /// key and gives the peer no right.
     pub(crate) fn read(&mut self, owner: T, stag: u32, length: usize) -> Untagged {
         self.reads.push_back(OutstandingRead { owner, stag, length, received: 0 });
-        self.read_request_header()
-    }
-
-    /// The header of a Read Request whose answer will be nothing but zero bytes long: the RTR and the probe.
-    fn read_request_header(&mut self) -> Untagged {
         let msn = self.read_msn;
         self.read_msn = self.read_msn.wrapping_add(1);
-        Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: QN_READ, msn, mo: 0 }
+        read_request_header(msn)
     }
 
     /// Matches a segment of a Read Response with the oldest outstanding read (RFC 5040 section 5.2: responses come
@@ -257,8 +233,8 @@ mod tests {
         assert_eq!(inbound.segment(&send(1, 9, true), 1), Err(Terminate::INVALID_MO));
         let second = inbound.segment(&send(1, 10, true), 1).expect("second part");
         assert_eq!(second, Segment::Send { offset: 10, last: true, solicited: false, invalidate: None });
-        assert_eq!(inbound.segment(&send(1, 0, true), 1), Err(Terminate::INVALID_MSN));
-        assert_eq!(inbound.segment(&send(3, 0, true), 1), Err(Terminate::INVALID_MSN));
+        assert_eq!(inbound.segment(&send(1, 0, true), 1), Err(Terminate::MSN_RANGE));
+        assert_eq!(inbound.segment(&send(3, 0, true), 1), Err(Terminate::MSN_RANGE));
         inbound.segment(&send(2, 0, true), 0).expect("next message");
     }
 
@@ -268,9 +244,9 @@ mod tests {
         let header = |opcode, qn| Header::Untagged(Untagged { last: true, opcode, invalidate: 0, qn, msn: 1, mo: 0 });
         assert_eq!(inbound.segment(&header(Opcode::Send, 3), 0), Err(Terminate::INVALID_QN));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 0), 28), Err(Terminate::INVALID_QN));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 27), Err(Terminate::MESSAGE_TOO_LONG));
+        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 27), Err(Terminate::TOO_LONG));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Ok(Segment::ReadRequest));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Err(Terminate::INVALID_MSN));
+        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Err(Terminate::MSN_RANGE));
         assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 4), Ok(Segment::Terminate));
         assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 1000), Err(Terminate::INVALID_MO));
     }

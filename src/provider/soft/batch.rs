@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::keys::Registration;
 use crate::flight::{self, Payload};
 use crate::memory::{Piece, Slice};
-use crate::wire::crc::crc32c;
+use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 
@@ -19,7 +19,7 @@ const MAX_FRAMES: usize = 17;
 const MAX_PIECES: usize = 48;
 /// The most copied bytes in a batch, so that they stay in the cache between copy, checksum and system call.
 const MAX_COPIED: usize = 256 * 1024;
-/// An arena that grew beyond this is given back when it is empty.
+/// What an idle connection keeps of the arena.
 const KEEP_ARENA: usize = 4 * 1024;
 
 enum Part {
@@ -74,7 +74,13 @@ impl Batch {
         self.sent = 0;
         self.registration = None;
         self.arena.clear();
-        self.arena.shrink_to(KEEP_ARENA);
+    }
+
+    /// Gives back what a burst left behind.
+    pub(crate) fn trim(&mut self) {
+        if self.is_empty() {
+            self.arena.shrink_to(KEEP_ARENA);
+        }
     }
 
     /// A tagged segment. `registration` is that of the payload, when a peer reads it.
@@ -126,11 +132,11 @@ impl Batch {
 
     /// Padding and checksum of the FPDU of `length` bytes (length field included) that starts at `start`.
     fn trailer(&mut self, start: usize, length: usize) {
-        let pad = mpa::pad_length(length - mpa::LENGTH_FIELD);
+        let pad = mpa::pad_length(length - mpa::LENGTH_SIZE);
         self.arena.extend_from_slice(&[0; 4][..pad]);
         // RFC 5044 section 4.4: the field is always there; zero when the checksum is off.
         let crc = if self.crc { crc32c(&self.arena[start..]) } else { 0 };
-        self.arena.extend_from_slice(&crc.to_le_bytes());
+        self.arena.extend_from_slice(&crc::to_wire(crc));
         self.frames += usize::from(length > COPY_BELOW);
     }
 

@@ -108,11 +108,11 @@ impl KeyTable {
         };
         let (unknown, bounds, right) = match intent {
             Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::BOUNDS_TAGGED, Access::REMOTE_WRITE),
-            Intent::Read => (Terminate::INVALID_STAG_READ, Terminate::BOUNDS_READ, Access::REMOTE_READ),
+            Intent::Read => (Terminate::INVALID_STAG_REMOTE, Terminate::BOUNDS_REMOTE, Access::REMOTE_READ),
         };
         let registration = registration.ok_or(unknown.clone())?;
         if !registration.access.contains(right) {
-            return Err(Terminate::ACCESS_VIOLATION);
+            return Err(Terminate::ACCESS_REMOTE);
         }
         let slice = usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
         Ok(Grant { registration, slice })

@@ -17,7 +17,7 @@ use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
 use crate::proto::rdmap::Outbound;
 use crate::status::Status;
 use crate::types::OpKind;
-use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::ddp::Tagged;
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
@@ -350,9 +350,9 @@ impl SendQueue {
         }
         if self.closed {
             if let Some(terminate) = self.terminate.take() {
-                let header =
-                    Untagged { last: true, opcode: Opcode::Terminate, invalidate: 0, qn: 2, msn: 1, mo: 0 };
-                self.batch.untagged(&header, &terminate.encode());
+                let mut payload = Vec::with_capacity(terminate.payload_len());
+                terminate.encode(&mut payload);
+                self.batch.untagged(&Terminate::HEADER, &payload);
             }
             return !self.batch.is_empty();
         }

@@ -1,0 +1,99 @@
+//! The states of a queue pair, and what may be posted in each.
+//!
+//! ```text
+//! Unconnected --associate--> Associated --establish--> Connected --end--> Over
+//!      ^                          |
+//!      +-------dissociate---------+      a connect or accept that failed leaves it as it was (CM-21)
+//! ```
+
+use crate::error::PostErrorKind;
+use crate::types::OpKind;
+
+/// Where a queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueuePairState {
+    /// Receives may be posted; it is free for a connector.
+    Unconnected,
+    /// A connector is connecting it; receives may still be posted.
+    Associated,
+    /// Everything may be posted.
+    Connected,
+    /// It was connected once: nothing is posted any more, receives come back flushed (`DIS-10`).
+    Over,
+}
+
+impl QueuePairState {
+    /// A connector takes it: at most one at a time (`CM-22`).
+    ///
+    /// # Errors
+    /// With `CONNECTION_ACTIVE` in mind: it is not free.
+    pub(crate) fn associate(&mut self) -> Result<(), Busy> {
+        if *self != Self::Unconnected {
+            return Err(Busy);
+        }
+        *self = Self::Associated;
+        Ok(())
+    }
+
+    /// The attempt failed.
+    pub(crate) fn dissociate(&mut self) {
+        if *self == Self::Associated {
+            *self = Self::Unconnected;
+        }
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn establish(&mut self) {
+        if *self == Self::Associated {
+            *self = Self::Connected;
+        }
+    }
+
+    /// The connection is over, or the queue pair was flushed while it had one.
+    pub(crate) fn end(&mut self) {
+        *self = Self::Over;
+    }
+
+    /// Whether work of this kind may be posted.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` for what needs a connection (`QP-06`).
+    pub(crate) fn admits(self, kind: OpKind) -> Result<(), PostErrorKind> {
+        match (self, kind) {
+            (_, OpKind::Receive) | (Self::Connected, OpKind::Send | OpKind::Write | OpKind::Read) => Ok(()),
+            (Self::Unconnected | Self::Associated | Self::Over, _) => Err(PostErrorKind::ConnectionInvalid),
+        }
+    }
+}
+
+/// The queue pair is connecting or connected already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // QP-05, QP-06, CM-21, CM-22, DIS-10
+    #[test]
+    fn every_state_admits_what_it_should() {
+        use QueuePairState::{Associated, Connected, Over, Unconnected};
+        for state in [Unconnected, Associated, Connected, Over] {
+            assert!(state.admits(OpKind::Receive).is_ok());
+            for kind in [OpKind::Send, OpKind::Write, OpKind::Read] {
+                assert_eq!(state.admits(kind).is_ok(), state == Connected);
+            }
+            let mut next = state;
+            assert_eq!(next.associate().is_ok(), state == Unconnected);
+            let mut next = state;
+            next.dissociate();
+            assert_eq!(next, if state == Associated { Unconnected } else { state });
+            let mut next = state;
+            next.establish();
+            assert_eq!(next, if state == Associated { Connected } else { state });
+            let mut next = state;
+            next.end();
+            assert_eq!(next, Over);
+        }
+    }
+}

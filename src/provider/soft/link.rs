@@ -1,0 +1,625 @@
+//! An established connection: the shared sending half, and the driver task that reads and tidies up.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::batch::{Batch, OwnedPiece};
+use super::cm::{Cm, Ending};
+use super::keys::{Intent, KeyTable};
+use super::queue::ReceiveQueue;
+use super::receive::{Receiver, Stop, blame};
+use super::send::{Pumped, Request, SendQueue, Sink};
+use crate::error::{PostErrorKind, Reason};
+use crate::flight::{Aftermath, Payload, Table};
+use crate::memory;
+use crate::status::Status;
+use crate::types::Role;
+use crate::wire::rdmap::{ReadRequest, Terminate};
+
+/// An initiator that hears nothing sends an empty Write after this long: siw may have missed its first frame.
+const NUDGE: Duration = Duration::from_millis(200);
+
+/// What the connection manager tells the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Say goodbye and wait for the answer until then.
+    Disconnect(Instant),
+    /// Say no during the handshake.
+    Refuse,
+    /// Drop everything at once; requests finish with this status.
+    Abandon(Status),
+}
+
+/// The socket, shared by whoever posts and the driver.
+pub(crate) struct Socket(TcpStream);
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> Arc<Self> {
+        Arc::new(Self(stream))
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.0
+    }
+
+    /// One non-blocking `readv`: how much came, and whether there may be more. A read that comes back short has
+    /// emptied the socket: told so, tokio waits for the next event without another system call.
+    pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<(usize, bool)> {
+        let mut short = None;
+        let outcome = self.0.try_io(Interest::READABLE, || match memory::receive(self.0.as_fd(), targets) {
+            Ok(length) if length > 0 && length < asked => {
+                short = Some(length);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            other => other,
+        });
+        match (outcome, short) {
+            (Err(_), Some(length)) => Ok((length, false)),
+            (outcome, _) => outcome.map(|length| (length, true)),
+        }
+    }
+}
+
+impl Sink for Arc<Socket> {
+    fn write(&self, batch: &Batch) -> io::Result<usize> {
+        let _valid = match batch.registration() {
+            None => None,
+            Some(registration) => match registration.hold() {
+                Some(valid) => Some(valid),
+                None => return Err(io::Error::other("deregistered while it was being read")),
+            },
+        };
+        self.0.try_io(Interest::WRITABLE, || {
+            let pieces: smallvec::SmallVec<[OwnedPiece<'_>; 64]> = batch.pieces().collect();
+            memory::send(self.0.as_fd(), pieces.iter().map(OwnedPiece::as_piece))
+        })
+    }
+}
+
+/// The part of a connection that posting calls and the driver share.
+pub(crate) struct Link {
+    pub(crate) crc: bool,
+    role: Role,
+    /// The most reads of the peer that are served at once.
+    inbound_reads: usize,
+    pub(crate) table: Arc<Table>,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) keys: Arc<KeyTable>,
+    cm: Arc<Cm>,
+    sending: Mutex<Sending>,
+}
+
+struct Sending {
+    queue: SendQueue,
+    /// Gone when the connection is.
+    socket: Option<Arc<Socket>>,
+}
+
+/// What a link is made of.
+pub(crate) struct LinkParts {
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) queue: SendQueue,
+    pub(crate) crc: bool,
+    pub(crate) role: Role,
+    pub(crate) inbound_reads: u32,
+    pub(crate) table: Arc<Table>,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) keys: Arc<KeyTable>,
+    pub(crate) cm: Arc<Cm>,
+}
+
+/// Access to the sending half.
+pub(crate) struct SendHalf<'a>(MutexGuard<'a, Sending>);
+
+impl std::ops::Deref for SendHalf<'_> {
+    type Target = SendQueue;
+    fn deref(&self) -> &SendQueue {
+        &self.0.queue
+    }
+}
+
+impl std::ops::DerefMut for SendHalf<'_> {
+    fn deref_mut(&mut self) -> &mut SendQueue {
+        &mut self.0.queue
+    }
+}
+
+impl SendHalf<'_> {
+    /// Writes what can be written now.
+    fn pump(&mut self, table: &Table, after: &mut Aftermath) -> io::Result<Pumped> {
+        let Sending { queue, socket } = &mut *self.0;
+        let Some(socket) = socket else { return Ok(Pumped::Idle) };
+        queue.pump(socket, table, after)
+    }
+
+    /// Wakes the driver, once the lock is gone.
+    fn wake_driver(mut self) {
+        let waker = self.driver.take();
+        drop(self);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
+        let LinkParts { socket, queue, crc, role, inbound_reads, table, receives, keys, cm } = parts;
+        let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
+        let sending = Mutex::new(Sending { queue, socket: Some(socket) });
+        Arc::new(Self { crc, role, inbound_reads, table, receives, keys, cm, sending })
+    }
+
+    pub(crate) fn send_queue(&self) -> SendHalf<'_> {
+        SendHalf(self.sending.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Posts a request of the initiator queue and writes it, if nothing is ahead of it.
+    ///
+    /// # Errors
+    /// Why it was not posted; the request comes back.
+    pub(crate) fn post(&self, request: Request) -> Result<(), (PostErrorKind, Request)> {
+        let mut after = Aftermath::default();
+        let mut sending = self.send_queue();
+        if let Err(kind) = sending.admits() {
+            return Err((kind, request));
+        }
+        sending.post(request);
+        let outcome = if sending.is_busy() { Ok(Pumped::Idle) } else { sending.pump(&self.table, &mut after) };
+        match outcome {
+            Ok(Pumped::Idle) => drop(sending),
+            Ok(Pumped::Blocked) => sending.wake_driver(),
+            // The driver will see the same error and put an end to it.
+            Err(_) => {
+                sending.blocked = true;
+                sending.wake_driver();
+            }
+        }
+        after.settle();
+        Ok(())
+    }
+
+    /// Tells the driver. The first command stands, unless the new one is more urgent.
+    pub(crate) fn command(&self, command: Command) {
+        let mut sending = self.send_queue();
+        match (sending.command, command) {
+            (None, _) | (Some(Command::Disconnect(_) | Command::Refuse), Command::Abandon(_)) => {
+                sending.command = Some(command);
+            }
+            (Some(_), _) => {}
+        }
+        sending.wake_driver();
+    }
+
+    /// The peer's first frame: it completed the connection, and may be sent to.
+    pub(crate) fn first_frame(&self, after: &mut Aftermath) {
+        self.cm.first_frame();
+        let mut sending = self.send_queue();
+        if std::mem::take(&mut sending.held) {
+            self.go_on(sending, after);
+        }
+    }
+
+    /// The oldest of our reads has been answered.
+    pub(crate) fn answered(&self, after: &mut Aftermath) {
+        let mut sending = self.send_queue();
+        sending.answered(&self.table, after);
+        if !sending.is_busy() {
+            self.go_on(sending, after);
+        }
+    }
+
+    /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
+    /// whatever the read limits.
+    ///
+    /// # Errors
+    /// The Terminate that the peer has earned.
+    pub(crate) fn serve(
+        &self,
+        request: &ReadRequest,
+        first: bool,
+        after: &mut Aftermath,
+    ) -> Result<(), Terminate> {
+        let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
+        let sink = (request.sink_stag, request.sink_to);
+        let (registration, payload) = if length == 0 {
+            // Of an empty read neither key nor offset is checked.
+            (None, Payload::new())
+        } else {
+            let grant = self.keys.resolve(request.source_stag, request.source_to, length, Intent::Read)?;
+            (Some(grant.registration), Payload::from_iter([grant.slice]))
+        };
+        let mut sending = self.send_queue();
+        if sending.serving() >= self.inbound_reads && !(first && length == 0) {
+            // More at once than was agreed: no buffer is left in the queue of Read Requests (RFC 5040 section 7.1).
+            return Err(Terminate::NO_BUFFER);
+        }
+        sending.respond(registration, payload, sink);
+        if !sending.is_busy() {
+            self.go_on(sending, after);
+        }
+        Ok(())
+    }
+
+    /// Writes on the driver's time; what stays behind it picks up itself.
+    fn go_on(&self, mut sending: SendHalf<'_>, after: &mut Aftermath) {
+        if sending.pump(&self.table, after).is_err() {
+            sending.blocked = true;
+        }
+    }
+}
+
+/// When the driver looks at the clock.
+struct Timing {
+    sleep: Pin<Box<Sleep>>,
+    /// Half of the path timeout; `None` when only the nudge is due.
+    half: Option<Duration>,
+    nudge: bool,
+    heard: bool,
+    strikes: u8,
+}
+
+enum State {
+    Open,
+    /// The last frames are going out; then the peer's end of stream is awaited, until `deadline`.
+    Closing { deadline: Pin<Box<Sleep>>, shut: bool, flushed: bool },
+    Over,
+}
+
+/// The task of a connection: reads, writes on when the socket was full, watches the clock, and tidies up.
+pub(crate) struct Driver {
+    link: Arc<Link>,
+    socket: Arc<Socket>,
+    receiver: Receiver,
+    timing: Option<Timing>,
+    state: State,
+    disconnect_timeout: Duration,
+}
+
+impl Driver {
+    /// `half` of the path timeout is the rhythm in which silence is noticed.
+    pub(crate) fn new(
+        link: Arc<Link>,
+        socket: Arc<Socket>,
+        receiver: Receiver,
+        path_timeout: Option<Duration>,
+        disconnect_timeout: Duration,
+    ) -> Self {
+        let half = path_timeout.map(|timeout| timeout / 2);
+        let nudge = link.role == Role::Active;
+        let first = if nudge { Some(NUDGE) } else { half };
+        let timing = first.map(|first| Timing {
+            sleep: Box::pin(sleep_until(Instant::now() + first)),
+            half,
+            nudge,
+            heard: false,
+            strikes: 0,
+        });
+        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout }
+    }
+
+    /// One pass over an open connection. Ready when the state has changed.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut after = Aftermath::default();
+        let (command, blocked) = {
+            let mut sending = self.link.send_queue();
+            if !sending.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                sending.driver = Some(cx.waker().clone());
+            }
+            (sending.command.take(), sending.blocked)
+        };
+        if let Some(command) = command {
+            self.obey(command);
+            return Poll::Ready(());
+        }
+        if blocked && let Poll::Ready(ready) = self.socket.stream().poll_write_ready(cx) {
+            let outcome = ready.and_then(|()| self.link.send_queue().pump(&self.link.table, &mut after));
+            after.settle();
+            match outcome {
+                // Reading may still bring the reason: the peer's last words come before its reset.
+                Err(error) if self.receiver.is_idle() => self.stopped(Stop::Broken(error)),
+                Err(_) => {}
+                Ok(Pumped::Idle) => return Poll::Ready(()),
+                Ok(Pumped::Blocked) => cx.waker().wake_by_ref(),
+            }
+            if !matches!(self.state, State::Open) {
+                return Poll::Ready(());
+            }
+            after = Aftermath::default();
+        }
+        if self.poll_clock(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let outcome = match self.receiver.pending(&self.link, &mut after) {
+            Err(stop) => Err(stop),
+            Ok(()) => match self.socket.stream().poll_read_ready(cx) {
+                Poll::Pending => {
+                    after.settle();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(error)) => Err(Stop::Broken(error)),
+                Poll::Ready(Ok(())) => self.receiver.turn(&self.link, &self.socket, &mut after),
+            },
+        };
+        after.settle();
+        if let Some(timing) = &mut self.timing {
+            timing.heard = true;
+        }
+        if let Err(stop) = outcome {
+            self.stopped(stop);
+        }
+        Poll::Ready(())
+    }
+
+    /// Nudges, probes, gives up. Ready when the state has changed.
+    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timing) = &mut self.timing else { return Poll::Pending };
+        if timing.sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let established = self.link.role == Role::Active || self.receiver.has_heard();
+        if std::mem::take(&mut timing.nudge) {
+            if !self.receiver.has_heard() {
+                self.write_on(SendQueue::empty_write);
+            }
+        } else if std::mem::take(&mut timing.heard) || !established {
+            timing.strikes = 0;
+        } else {
+            timing.strikes += 1;
+            let waiting = self.write_on(|queue| {
+                queue.trim();
+                queue.has_reads() || queue.probe()
+            });
+            if self.timing.as_ref().is_some_and(|timing| timing.strikes > 1) && waiting {
+                self.lost(Reason::Silence, Status::IO_TIMEOUT, None);
+                return Poll::Ready(());
+            }
+        }
+        match &mut self.timing {
+            Some(Timing { sleep, half: Some(half), .. }) => sleep.as_mut().reset(Instant::now() + *half),
+            timing => *timing = None,
+        }
+        // Once around, so that the clock is armed again.
+        Poll::Ready(())
+    }
+
+    /// Puts something into the sending half and writes it.
+    fn write_on<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
+        let mut after = Aftermath::default();
+        let mut sending = self.link.send_queue();
+        let result = change(&mut sending);
+        if !sending.is_busy() {
+            self.link.go_on(sending, &mut after);
+        }
+        after.settle();
+        result
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Disconnect(deadline) => {
+                self.flush_receives(Status::CANCELED);
+                self.link.send_queue().close(None);
+                self.close_until(deadline, false);
+            }
+            Command::Refuse => {
+                self.link.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                self.flush(Status::CANCELED, Status::CANCELED);
+                self.close_until(Instant::now() + self.disconnect_timeout, true);
+            }
+            Command::Abandon(status) => {
+                super::net::abort(self.socket.stream());
+                self.flush(status, status);
+                self.over(false);
+            }
+        }
+    }
+
+    fn close_until(&mut self, deadline: Instant, flushed: bool) {
+        let deadline = Box::pin(sleep_until(deadline));
+        self.state = State::Closing { deadline, shut: false, flushed };
+    }
+
+    /// The reader has come to an end.
+    fn stopped(&mut self, stop: Stop) {
+        let established = self.link.role == Role::Active || self.receiver.has_heard();
+        match stop {
+            Stop::Closed if established => {
+                self.link.cm.ended(Ending::PeerDisconnected);
+                self.flush(Status::CANCELED, Status::CANCELED);
+                self.over(true);
+            }
+            Stop::Closed => self.never(Ending::GaveUp(Reason::PeerClosed)),
+            Stop::Broken(error) => {
+                let reason = match error.raw_os_error() {
+                    Some(code) => Reason::Errno(code),
+                    None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        Reason::Local("the stream ended within a frame")
+                    }
+                    None => Reason::Local("the memory of a transfer was deregistered"),
+                };
+                if established {
+                    let timed_out = error.kind() == io::ErrorKind::TimedOut;
+                    let status = if timed_out { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
+                    self.lost(reason, status, None);
+                } else {
+                    self.never(Ending::GaveUp(reason));
+                }
+            }
+            Stop::Terminated(terminate) => {
+                let reason = terminate.reason(false);
+                if established {
+                    self.lost(reason, blame(&terminate), None);
+                } else {
+                    self.never(Ending::Refused(reason));
+                }
+            }
+            Stop::Violation(violation) => {
+                let reason = violation.terminate.reason(true);
+                if established {
+                    self.lost(reason, violation.blame, Some(violation.terminate));
+                } else {
+                    self.never(Ending::GaveUp(reason));
+                }
+            }
+        }
+    }
+
+    /// The connection is lost; `last_words` still go out when the socket takes them.
+    fn lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
+        self.link.cm.ended(Ending::Lost(reason, first));
+        let Some(terminate) = last_words else {
+            self.flush(first, Status::CANCELED);
+            return self.over(false);
+        };
+        // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
+        let mut after = Aftermath::default();
+        let mut sending = self.link.send_queue();
+        let framed = matches!(sending.pump(&self.link.table, &mut after), Ok(Pumped::Idle));
+        sending.close(framed.then_some(terminate));
+        let _ = sending.pump(&self.link.table, &mut after);
+        let drained = sending.is_drained();
+        drop(sending);
+        after.settle();
+        self.flush(first, Status::CANCELED);
+        if drained {
+            self.close_until(Instant::now() + self.disconnect_timeout, true);
+        } else {
+            self.over(false);
+        }
+    }
+
+    /// The handshake came to nothing: the queue pair stays as it was.
+    fn never(&mut self, ending: Ending) {
+        self.state = State::Over;
+        self.forget_socket();
+        self.link.cm.ended(ending);
+        self.link.cm.closed(false);
+    }
+
+    /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
+    fn flush(&mut self, first: Status, rest: Status) {
+        let mut after = Aftermath::default();
+        self.link.send_queue().flush(first, rest, &self.link.table, &mut after);
+        after.settle();
+        self.flush_receives(rest);
+    }
+
+    fn flush_receives(&mut self, status: Status) {
+        let mut after = Aftermath::default();
+        let current = self.receiver.take_receive();
+        self.link.receives.flush(current, Some(status), &self.link.table, &mut after);
+        after.settle();
+    }
+
+    fn forget_socket(&self) {
+        let socket = self.link.send_queue().0.socket.take();
+        drop(socket);
+    }
+
+    fn over(&mut self, answered: bool) {
+        self.state = State::Over;
+        self.forget_socket();
+        self.link.cm.closed(answered);
+    }
+
+    /// One pass over a connection that is being closed. Ready when the state has changed.
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let command = {
+            let mut sending = self.link.send_queue();
+            sending.driver = Some(cx.waker().clone());
+            sending.command.take()
+        };
+        if let Some(Command::Abandon(status)) = command {
+            self.obey(Command::Abandon(status));
+            return Poll::Ready(());
+        }
+        let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
+        if deadline.as_mut().poll(cx).is_ready() {
+            super::net::abort(self.socket.stream());
+            self.flush(Status::CANCELED, Status::CANCELED);
+            self.over(false);
+            return Poll::Ready(());
+        }
+        if !*shut {
+            let mut after = Aftermath::default();
+            let mut sending = self.link.send_queue();
+            let outcome = sending.pump(&self.link.table, &mut after);
+            let drained = sending.is_drained();
+            drop(sending);
+            after.settle();
+            match outcome {
+                Ok(_) if drained => {
+                    *shut = true;
+                    let _ = socket2::SockRef::from(self.socket.stream()).shutdown(std::net::Shutdown::Write);
+                    if !std::mem::replace(flushed, true) {
+                        self.flush(Status::CANCELED, Status::CANCELED);
+                    }
+                    return Poll::Ready(());
+                }
+                Ok(_) => match self.socket.stream().poll_write_ready(cx) {
+                    Poll::Ready(_) => cx.waker().wake_by_ref(),
+                    Poll::Pending => {}
+                },
+                Err(_) => {
+                    self.flush(Status::CANCELED, Status::CANCELED);
+                    self.over(true);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        // What the peer still sends has nowhere to go; its end of stream is the answer.
+        loop {
+            match self.socket.stream().poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => break,
+                Poll::Ready(Ok(())) => match self.receiver.discard(&self.socket) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                },
+            }
+        }
+        self.flush(Status::CANCELED, Status::CANCELED);
+        self.over(true);
+        Poll::Ready(())
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let progress = match self.state {
+                State::Open => self.poll_open(cx),
+                State::Closing { .. } => self.poll_closing(cx),
+                State::Over => return Poll::Ready(()),
+            };
+            if progress.is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// The runtime is going away under an open connection: nobody may be left waiting.
+    fn drop(&mut self) {
+        if !matches!(self.state, State::Over) {
+            self.link.cm.ended(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));
+            self.flush(Status::CANCELED, Status::CANCELED);
+            self.over(false);
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! The receiving half of a connection: bytes from the socket to memory.
+//!
+//! One reader per connection owns this state; nothing here is shared. Payload goes from the socket straight to where
+//! it belongs, by one `readv` into [what is missing of the payload | a small staging buffer], so that headers cost
+//! no system call of their own. With CRC on, a frame is gathered and checked before any of it is placed (RFC 5044
+//! section 4.4: nothing unchecked is delivered).
+
+use std::io;
+use std::sync::Arc;
+
+use super::keys::{Intent, Registration};
+use super::link::Link;
+use super::queue::Receive;
+use super::send::Reader;
+use crate::flight::{self, Aftermath, Completed, Payload};
+use crate::memory::Target;
+use crate::proto::rdmap::{Inbound, MAX_TERMINATE, Segment};
+use crate::status::Status;
+use crate::wire::crc::{self, crc32c};
+use crate::wire::ddp::{Header, HeaderError};
+use crate::wire::mpa;
+use crate::wire::rdmap::{Phase as TerminatePhase, ReadRequest, Terminate};
+
+/// Room for headers, and for small messages whole. The price of an idle connection.
+const STAGING: usize = 4096;
+/// With at least this much payload still to come, the staging buffer only gets what should be the next header: what
+/// lands there has to be copied.
+const LARGE: usize = 16 * 1024;
+const HEADERS_ONLY: usize = 512;
+
+/// Why the reader stopped.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The peer ended the stream between two frames.
+    Closed,
+    /// The stream ended or failed within a frame, or the socket did.
+    Broken(io::Error),
+    /// The peer sent a Terminate.
+    Terminated(Terminate),
+    /// The peer broke a rule: this is to be sent.
+    Violation(Box<Violation>),
+}
+
+/// What the peer did wrong, and how a local request suffers from it.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    pub(crate) terminate: Terminate,
+    /// The status of the oldest request of the initiator queue: something to blame for a bad answer to it.
+    pub(crate) blame: Status,
+}
+
+impl From<Terminate> for Stop {
+    fn from(terminate: Terminate) -> Self {
+        Self::Violation(Box::new(Violation { terminate, blame: Status::CANCELED }))
+    }
+}
+
+/// Where the payload of the current segment goes.
+enum Place {
+    /// Into a posted receive, or the sink of a read.
+    Local(Payload),
+    /// Into memory that the peer addressed: valid at every single transfer, or not touched.
+    Remote(Arc<Registration>, Payload),
+}
+
+impl Place {
+    fn parts(&self) -> &Payload {
+        match self {
+            Self::Local(parts) | Self::Remote(_, parts) => parts,
+        }
+    }
+
+    fn shrink(&mut self, by: usize) {
+        let (Self::Local(parts) | Self::Remote(_, parts)) = self;
+        *parts = flight::range(parts, by, usize::MAX);
+    }
+}
+
+/// What is to be done when the current segment is complete.
+enum Finish {
+    Nothing,
+    Send { last: bool },
+    Response { last: bool },
+    ReadRequest,
+    Terminate,
+}
+
+enum State {
+    /// At a frame boundary, or within a header.
+    Header,
+    /// `left` bytes of payload to come, then the trailer.
+    Payload { place: Place, left: usize, trailer: usize, finish: Finish },
+    /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
+    Control { length: usize, trailer: usize, finish: Finish },
+    /// Pad and CRC.
+    Trailer { left: usize, finish: Finish },
+    /// CRC is on: a whole frame is being gathered.
+    Gather { length: usize },
+}
+
+/// The state of the receiving half.
+pub(crate) struct Receiver {
+    staging: Box<[u8]>,
+    /// The unread part of `staging`.
+    start: usize,
+    end: usize,
+    state: State,
+    inbound: Inbound,
+    /// The receive that the current Send goes to, with the bytes it has got.
+    receive: Option<(Receive, usize)>,
+    /// A frame that is being gathered, with CRC on.
+    frame: Vec<u8>,
+    gathered: usize,
+    /// The header of the current segment, for a Terminate that names it.
+    header: [u8; 20],
+    /// How many frames have been received, as far as it matters: none, or some.
+    heard: bool,
+}
+
+impl Receiver {
+    /// `leftover` is what came behind the start-up frames.
+    pub(crate) fn new(leftover: &[u8]) -> Self {
+        let mut staging = vec![0; STAGING.max(leftover.len())].into_boxed_slice();
+        staging[..leftover.len()].copy_from_slice(leftover);
+        Self {
+            staging,
+            start: 0,
+            end: leftover.len(),
+            state: State::Header,
+            inbound: Inbound::new(),
+            receive: None,
+            frame: Vec::new(),
+            gathered: 0,
+            header: [0; 20],
+            heard: false,
+        }
+    }
+
+    /// Whether a whole frame has ever been received.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard
+    }
+
+    /// Whether the stream is between two frames, where it may end.
+    fn at_boundary(&self) -> bool {
+        matches!(self.state, State::Header) && self.start == self.end
+    }
+
+    /// What the connection leaves behind: the receive that was being filled.
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        self.state = State::Header;
+        self.receive.take().map(|(receive, _)| receive)
+    }
+
+    /// Reads once and processes what came. `Ok(false)` when the socket has no more for now.
+    pub(crate) fn turn(&mut self, link: &Link, after: &mut Aftermath) -> Result<bool, Stop> {
+        // What came with the start-up frames is processed before the first read.
+        self.process(link, after)?;
+        match self.read(link) {
+            Ok((0, _)) if self.at_boundary() => Err(Stop::Closed),
+            Ok((0, _)) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok((length, more)) => {
+                self.received(length);
+                self.process(link, after)?;
+                Ok(more)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(Stop::Broken(error)),
+        }
+    }
+
+    /// One `readv`: how much came, and whether there may be more.
+    fn read(&mut self, link: &Link) -> io::Result<(usize, bool)> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == self.staging.len() {
+            self.staging.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let staging = &mut self.staging[self.end..];
+        match &self.state {
+            State::Payload { place, left, .. } => {
+                let room = if *left >= LARGE { HEADERS_ONLY.min(staging.len()) } else { staging.len() };
+                let asked = *left + room;
+                let mut targets: smallvec::SmallVec<[Target<'_>; 2]> =
+                    place.parts().iter().map(Target::Memory).collect();
+                targets.push(Target::Bytes(&mut staging[..room]));
+                let _valid = match place {
+                    Place::Local(_) => None,
+                    // Checked again at every read: it may have been deregistered within the frame.
+                    Place::Remote(registration, _) => match registration.hold() {
+                        Some(valid) => Some(valid),
+                        None => return Err(io::Error::other("deregistered while it was being written")),
+                    },
+                };
+                link.read(&mut targets, asked)
+            }
+            State::Gather { length } => {
+                let frame = &mut self.frame[self.gathered..*length];
+                let asked = frame.len() + staging.len();
+                link.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)
+            }
+            State::Header | State::Control { .. } | State::Trailer { .. } => {
+                let asked = staging.len();
+                link.read(&mut [Target::Bytes(staging)], asked)
+            }
+        }
+    }
+
+    /// Accounts for bytes that `read` brought.
+    fn received(&mut self, length: usize) {
+        let direct = match &mut self.state {
+            State::Payload { place, left, .. } => {
+                let direct = length.min(*left);
+                *left -= direct;
+                place.shrink(direct);
+                direct
+            }
+            State::Gather { length: whole } => {
+                let direct = length.min(*whole - self.gathered);
+                self.gathered += direct;
+                direct
+            }
+            State::Header | State::Control { .. } | State::Trailer { .. } => 0,
+        };
+        self.end += length - direct;
+    }
+
+    /// Takes staged bytes apart until there are too few.
+    fn process(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+        loop {
+            let staged = self.end - self.start;
+            match &mut self.state {
+                State::Header if link.crc => {
+                    let Some(&[high, low]) = self.staging[self.start..self.end].first_chunk() else {
+                        return Ok(());
+                    };
+                    let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
+                    self.frame.resize(length.max(self.frame.len()), 0);
+                    self.gathered = 0;
+                    self.state = State::Gather { length };
+                }
+                State::Header => {
+                    let bytes = &self.staging[self.start..self.end];
+                    match Header::decode(bytes) {
+                        Ok((header, length, consumed)) => {
+                            self.header[..consumed].copy_from_slice(&bytes[..consumed]);
+                            self.start += consumed;
+                            self.begin(&header, length, consumed, link)?;
+                        }
+                        Err(HeaderError::Truncated) => return Ok(()),
+                        Err(error) => return Err(reject(error, bytes)),
+                    }
+                }
+                State::Payload { place, left, trailer, finish } => {
+                    if *left > 0 && staged == 0 {
+                        return Ok(());
+                    }
+                    let taken = staged.min(*left);
+                    if taken > 0 {
+                        put(place, &self.staging[self.start..self.start + taken])?;
+                        place.shrink(taken);
+                        self.start += taken;
+                        *left -= taken;
+                    }
+                    if *left == 0 {
+                        let finish = std::mem::replace(finish, Finish::Nothing);
+                        self.state = State::Trailer { left: *trailer, finish };
+                    }
+                }
+                State::Control { length, trailer, finish } => {
+                    if staged < *length + *trailer {
+                        return Ok(());
+                    }
+                    let mut payload = [0; MAX_TERMINATE];
+                    let length = *length;
+                    payload[..length].copy_from_slice(&self.staging[self.start..self.start + length]);
+                    self.start += length + *trailer;
+                    let finish = std::mem::replace(finish, Finish::Nothing);
+                    self.state = State::Header;
+                    self.control(&finish, &payload[..length], link, after)?;
+                    self.hear(link, after);
+                }
+                State::Trailer { left, finish } => {
+                    let taken = staged.min(*left);
+                    self.start += taken;
+                    *left -= taken;
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    let finish = std::mem::replace(finish, Finish::Nothing);
+                    self.state = State::Header;
+                    self.finish(&finish, link, after);
+                    self.hear(link, after);
+                }
+                State::Gather { length } => {
+                    let length = *length;
+                    let taken = staged.min(length - self.gathered);
+                    self.frame[self.gathered..self.gathered + taken]
+                        .copy_from_slice(&self.staging[self.start..self.start + taken]);
+                    self.start += taken;
+                    self.gathered += taken;
+                    if self.gathered < length {
+                        return Ok(());
+                    }
+                    self.state = State::Header;
+                    let frame = std::mem::take(&mut self.frame);
+                    let outcome = self.checked(&frame[..length], link, after);
+                    self.frame = frame;
+                    outcome?;
+                    self.hear(link, after);
+                }
+            }
+        }
+    }
+
+    /// The first frame of the peer says that it is ready (RFC 6581 section 4.3).
+    fn hear(&mut self, link: &Link, after: &mut Aftermath) {
+        if !self.heard {
+            self.heard = true;
+            link.first_frame(after);
+        }
+    }
+
+    /// A whole frame, with CRC on.
+    fn checked(&mut self, frame: &[u8], link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+        let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
+        let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
+        let (header, length, consumed) = match Header::decode(body) {
+            Ok(decoded) => decoded,
+            Err(_) if !good => return Err(Terminate::CRC.into()),
+            Err(error) => return Err(reject(error, body)),
+        };
+        // siw sends its Terminate without a checksum when the start-up itself went wrong.
+        let last_words = !self.heard && header.opcode() == crate::wire::rdmap::Opcode::Terminate;
+        if !good && !last_words {
+            return Err(Terminate::CRC.into());
+        }
+        self.header[..consumed].copy_from_slice(&body[..consumed]);
+        self.begin(&header, length, consumed, link)?;
+        let payload = &body[consumed..consumed + length];
+        match std::mem::replace(&mut self.state, State::Header) {
+            State::Payload { place, finish, .. } => {
+                put(&place, payload)?;
+                drop(place);
+                self.finish(&finish, link, after);
+            }
+            State::Control { finish, .. } => self.control(&finish, payload, link, after)?,
+            State::Header | State::Trailer { .. } | State::Gather { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A header has come: decides where its payload goes.
+    fn begin(&mut self, header: &Header, length: usize, consumed: usize, link: &Link) -> Result<(), Stop> {
+        let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
+        let segment = self.inbound.segment(header, length).map_err(named)?;
+        let (place, finish) = match segment {
+            Segment::Send { offset, last, .. } => {
+                (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
+            }
+            // Of an empty Write neither key nor offset is checked.
+            Segment::Write { .. } if length == 0 => (Place::Local(Payload::new()), Finish::Nothing),
+            Segment::Write { stag, to } => {
+                let grant = link.keys.resolve(stag, to, length, Intent::Write).map_err(named)?;
+                (Place::Remote(grant.registration, Payload::from_iter([grant.slice])), Finish::Nothing)
+            }
+            Segment::ReadResponse { stag, to, last } => {
+                let sink = link.send_queue().response((stag, to), length, last).map_err(|terminate| {
+                    let blame = Status::REMOTE_ERROR;
+                    let terminate = terminate.with_header(&self.header[..consumed]);
+                    Stop::Violation(Box::new(Violation { terminate, blame }))
+                })?;
+                (Place::Local(sink.parts), Finish::Response { last })
+            }
+            Segment::ReadRequest => {
+                self.state = State::Control { length, trailer, finish: Finish::ReadRequest };
+                return Ok(());
+            }
+            Segment::Terminate => {
+                self.state = State::Control { length, trailer, finish: Finish::Terminate };
+                return Ok(());
+            }
+        };
+        self.state = State::Payload { place, left: length, trailer, finish };
+        Ok(())
+    }
+
+    /// The part of a posted receive that a segment of a Send goes to.
+    fn receive_part(&mut self, offset: usize, length: usize, link: &Link) -> Result<Payload, Stop> {
+        if self.receive.is_none() {
+            // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
+            let receive = link.receives.take().ok_or(Terminate::NO_BUFFER)?;
+            self.receive = Some((receive, 0));
+        }
+        let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
+        if offset + length > flight::length(&receive.payload) {
+            // `X4`: the receive says so, the connection breaks.
+            link.receives.overflowed();
+            return Err(Terminate::TOO_LONG.with_header(&self.header).into());
+        }
+        *got = offset + length;
+        Ok(flight::range(&receive.payload, offset, length))
+    }
+
+    /// The payload of the current segment is in place.
+    fn finish(&mut self, finish: &Finish, link: &Link, after: &mut Aftermath) {
+        match finish {
+            Finish::Send { last: true } => {
+                if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
+                    let completed = Completed { status: Status::SUCCESS, bytes, payload };
+                    after.extend(link.table.complete(ticket, completed));
+                }
+            }
+            Finish::Response { last: true } => link.answered(after),
+            Finish::Send { .. } | Finish::Response { .. } => {}
+            Finish::Nothing | Finish::ReadRequest | Finish::Terminate => {}
+        }
+    }
+
+    /// A message whose payload is for RDMAP itself.
+    fn control(
+        &mut self,
+        finish: &Finish,
+        payload: &[u8],
+        link: &Link,
+        after: &mut Aftermath,
+    ) -> Result<(), Stop> {
+        if matches!(finish, Finish::ReadRequest) {
+            let mut whole = [0; 20 + ReadRequest::LEN];
+            whole[..20].copy_from_slice(&self.header);
+            if let Some(place) = whole[20..].get_mut(..payload.len()) {
+                place.copy_from_slice(payload);
+            }
+            let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
+            let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
+            return link.serve(&request, !self.heard, after).map_err(named);
+        }
+        let phase = if self.heard { TerminatePhase::Streaming } else { TerminatePhase::StartUp };
+        Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
+    }
+}
+
+/// The peer's header is wrong.
+fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
+    Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
+}
+
+/// Copies staged payload to its place.
+fn put(place: &Place, mut bytes: &[u8]) -> Result<(), Stop> {
+    let _valid = match place {
+        Place::Local(_) => None,
+        Place::Remote(registration, _) => Some(registration.hold().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+    };
+    for part in place.parts() {
+        let taken = bytes.len().min(part.len());
+        part.write(0, &bytes[..taken]);
+        bytes = &bytes[taken..];
+    }
+    Ok(())
+}
+
+/// The oldest outstanding request is the one that a Terminate is about; this is what it completes with.
+pub(crate) fn blame(terminate: &Terminate) -> Status {
+    match (terminate.layer, terminate.etype, terminate.code) {
+        // RDMAP remote protection, DDP tagged buffer errors but the version: a key, a range or a right.
+        (0, 1, _) | (1, 1, 0..=3) => Status::ACCESS_VIOLATION,
+        _ => Status::REMOTE_ERROR,
+    }
+}
+
+/// Whether a reader is the probe rather than a request.
+impl Reader {
+    pub(crate) fn is_probe(self) -> bool {
+        matches!(self, Self::Probe)
+    }
+}
