@@ -6,8 +6,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use crate::status::Status;
-use crate::types::PrivateData;
+use crate::status::{Status, status_of_errno};
+use crate::types::{PrivateData, TooShort};
 
 /// What the provider itself said about a failure, kept so that nothing is lost in translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,27 +82,78 @@ pub enum DecodeError {
     Malformed(&'static str),
 }
 
-/// `Status` of the error, the kind for `io::Error`, in one place.
-macro_rules! into_io {
-    ($($error:ty),* $(,)?) => {$(
-        impl From<$error> for io::Error {
+/// The way into an `io::Error` and the way back, for the same list of types.
+macro_rules! through_io {
+    ($($error:ty),* $(,)?) => {
+        $(impl From<$error> for io::Error {
             fn from(error: $error) -> Self {
                 io::Error::new(error.status().io_kind(), error)
             }
+        })*
+
+        /// The status of an error of this crate; `None` for a stranger's.
+        fn status_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<Status> {
+            $(if let Some(error) = error.downcast_ref::<$error>() {
+                return Some(error.status());
+            })*
+            None
         }
-    )*};
+    };
 }
 
-into_io!(
+through_io!(
     OpenError,
     BindError,
     ConnectError,
     AcceptError,
     DisconnectError,
     StateError,
+    PostErrorKind,
     CompletionError,
-    RegisterError
+    RegisterError,
+    TooShort,
 );
+
+// Here and not beside `Status`, which knows numbers and none of the types that have one.
+impl Status {
+    /// The status that stands for an `io::Error`: of the error of ours inside it, else of its number, else
+    /// of its kind, else `UNSUCCESSFUL`. Never one that is numerically a success.
+    ///
+    /// Some numbers mean one thing in bind and another in connect; they get the meaning of bind.
+    pub fn from_io(error: &io::Error) -> Self {
+        // A status inside may be `PENDING` if somebody put it there; an error must not turn into a success.
+        let inner = error.get_ref().and_then(|inner| match inner.downcast_ref::<io::Error>() {
+            Some(wrapped) => Some(Self::from_io(wrapped)),
+            None => status_of(inner).filter(|status| status.severity() >= 2),
+        });
+        inner
+            .or_else(|| error.raw_os_error().and_then(status_of_errno))
+            .unwrap_or_else(|| Self::from_kind(error.kind()))
+    }
+
+    /// The status nearest to a kind, for errors that have no number.
+    fn from_kind(kind: io::ErrorKind) -> Self {
+        match kind {
+            io::ErrorKind::ConnectionRefused => Self::CONNECTION_REFUSED,
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Self::NETWORK_UNREACHABLE,
+            io::ErrorKind::HostUnreachable => Self::HOST_UNREACHABLE,
+            io::ErrorKind::TimedOut => Self::IO_TIMEOUT,
+            io::ErrorKind::AddrInUse => Self::SHARING_VIOLATION,
+            io::ErrorKind::AddrNotAvailable => Self::INVALID_ADDRESS,
+            io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull => Self::INSUFFICIENT_RESOURCES,
+            io::ErrorKind::InvalidInput => Self::INVALID_PARAMETER,
+            io::ErrorKind::NotConnected => Self::CONNECTION_INVALID,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+                Self::CONNECTION_DISCONNECTED
+            }
+            io::ErrorKind::ConnectionAborted => Self::CONNECTION_ABORTED,
+            io::ErrorKind::PermissionDenied => Self::ACCESS_VIOLATION,
+            io::ErrorKind::ResourceBusy => Self::DEVICE_BUSY,
+            io::ErrorKind::Unsupported => Self::NOT_SUPPORTED,
+            _ => Self::UNSUCCESSFUL,
+        }
+    }
+}
 
 /// Opening a provider or an adapter, or resolving an address.
 #[derive(Debug, thiserror::Error)]
@@ -151,9 +202,11 @@ impl OpenError {
             Self::Unreachable => Status::NETWORK_UNREACHABLE,
             Self::Unsupported(_) => Status::NOT_SUPPORTED,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::InvalidParameter { argument, .. } => {
+            Self::InvalidParameter { argument: argument @ 1..=10, .. } => {
                 Status::from_code(Status::INVALID_PARAMETER_1.code() + u32::from(*argument) - 1)
             }
+            // ND numbers ten arguments. Beyond them the sum would be a number of another meaning.
+            Self::InvalidParameter { .. } => Status::INVALID_PARAMETER,
             Self::Os { source, .. } => Status::from_io(source),
         }
     }
@@ -169,7 +222,7 @@ pub enum BindError {
     /// No ephemeral port is left (`TOO_MANY_ADDRESSES`).
     #[error("no ephemeral port is left")]
     TooManyAddresses,
-    /// Already bound (0xC0000238).
+    /// Already bound (`ADDRESS_ALREADY_ASSOCIATED`, which ND's documentation does not list).
     #[error("already bound")]
     AlreadyBound,
     /// Not an address of this adapter (`INVALID_ADDRESS`).
@@ -477,6 +530,21 @@ pub enum PostErrorKind {
     DeviceRemoved,
 }
 
+impl PostErrorKind {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::ConnectionInvalid => Status::CONNECTION_INVALID,
+            Self::QueueFull => Status::NO_MORE_ENTRIES,
+            Self::TooLong => Status::BUFFER_OVERFLOW,
+            Self::TooManyEntries => Status::DATA_OVERRUN,
+            Self::AccessViolation => Status::ACCESS_VIOLATION,
+            Self::NoReads => Status::REMOTE_ERROR,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        }
+    }
+}
+
 /// A work request that was not posted: nothing happened, and the buffer is here.
 pub struct PostError<B> {
     /// Why.
@@ -488,15 +556,7 @@ pub struct PostError<B> {
 impl<B> PostError<B> {
     /// The ND status.
     pub fn status(&self) -> Status {
-        match self.kind {
-            PostErrorKind::ConnectionInvalid => Status::CONNECTION_INVALID,
-            PostErrorKind::QueueFull => Status::NO_MORE_ENTRIES,
-            PostErrorKind::TooLong => Status::BUFFER_OVERFLOW,
-            PostErrorKind::TooManyEntries => Status::DATA_OVERRUN,
-            PostErrorKind::AccessViolation => Status::ACCESS_VIOLATION,
-            PostErrorKind::NoReads => Status::REMOTE_ERROR,
-            PostErrorKind::DeviceRemoved => Status::DEVICE_REMOVED,
-        }
+        self.kind.status()
     }
 }
 
@@ -520,7 +580,8 @@ impl<B> std::error::Error for PostError<B> {
 
 impl<B> From<PostError<B>> for io::Error {
     fn from(error: PostError<B>) -> Self {
-        io::Error::new(error.status().io_kind(), error.kind)
+        // Without the buffer, which need not be `Send`.
+        error.kind.into()
     }
 }
 

@@ -1,6 +1,22 @@
-//! The status vocabulary of NetworkDirect.
+//! The status vocabulary: one set of outcomes, and the numbers that each interface has for them.
+//!
+//! [`Status`] is NetworkDirect's number, equal to its NTSTATUS twin. [`Outcome`] names how an attempt to
+//! connect can end and holds the one table that translates it to NDv1, uDAPL, rdma_cm and `std::io`.
+//! Every number type carries what it does not know, so that a provider's surprise reaches the caller.
 
 use std::fmt;
+use std::io::ErrorKind;
+
+mod cm;
+mod dat;
+mod errno;
+mod numbers;
+mod outcome;
+
+pub use cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
+pub use dat::{DatEvent, DatReturn};
+pub(crate) use errno::status_of_errno;
+pub use outcome::Outcome;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $nt:literal;)*) => {
@@ -54,10 +70,14 @@ statuses! {
     INVALID_DEVICE_REQUEST = 0xC000_0010, "STATUS_INVALID_DEVICE_REQUEST";
     /// Out of memory.
     NO_MEMORY = 0xC000_0017, "STATUS_NO_MEMORY";
+    /// The buffer is too small and nothing was written; NDK's GetConnectionData only.
+    BUFFER_TOO_SMALL = 0xC000_0023, "STATUS_BUFFER_TOO_SMALL";
     /// The parameters contradict each other.
     INVALID_PARAMETER_MIX = 0xC000_0030, "STATUS_INVALID_PARAMETER_MIX";
     /// Too many scatter-gather entries, or a local length error.
     DATA_OVERRUN = 0xC000_003C, "STATUS_DATA_OVERRUN";
+    /// Some providers' status of a send that was longer than the peer's receive.
+    DATA_ERROR = 0xC000_003E, "STATUS_DATA_ERROR";
     /// The local address is in use.
     SHARING_VIOLATION = 0xC000_0043, "STATUS_SHARING_VIOLATION";
     /// Out of some resource.
@@ -68,6 +88,8 @@ statuses! {
     IO_TIMEOUT = 0xC000_00B5, "STATUS_IO_TIMEOUT";
     /// Not offered here.
     NOT_SUPPORTED = 0xC000_00BB, "STATUS_NOT_SUPPORTED";
+    /// No such network name; some providers answer an invalid destination so.
+    BAD_NETWORK_NAME = 0xC000_00CC, "STATUS_BAD_NETWORK_NAME";
     /// The provider failed.
     INTERNAL_ERROR = 0xC000_00E5, "STATUS_INTERNAL_ERROR";
     /// The first parameter is not valid.
@@ -90,8 +112,6 @@ statuses! {
     INVALID_PARAMETER_9 = 0xC000_00F7, "STATUS_INVALID_PARAMETER_9";
     /// The tenth parameter is not valid.
     INVALID_PARAMETER_10 = 0xC000_00F8, "STATUS_INVALID_PARAMETER_10";
-    /// No such network name; some providers answer an invalid destination so.
-    BAD_NETWORK_NAME = 0xC000_00CC, "STATUS_BAD_NETWORK_NAME";
     /// Cancelled, or flushed from its queue.
     CANCELED = 0xC000_0120, "STATUS_CANCELLED";
     /// The peer could not carry out the request.
@@ -126,6 +146,24 @@ statuses! {
     DEVICE_REMOVED = 0xC000_02B6, "STATUS_DEVICE_REMOVED";
 }
 
+/// What a status says about its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StatusClass {
+    /// Finished, and well: [`Status::SUCCESS`] and nothing else.
+    Success,
+    /// Not finished: [`Status::PENDING`], though its number is a success.
+    Pending,
+    /// Finished in vain: [`Status::TIMEOUT`], though its number is a success.
+    Timeout,
+    /// Any other number that is a success or an information. It has no meaning here; do not take it for one.
+    Informational,
+    /// Severity 2: the operation failed, the object did not.
+    Warning,
+    /// Severity 3.
+    Error,
+}
+
 impl Status {
     /// The status with this number, known or not.
     pub const fn from_code(code: u32) -> Self {
@@ -135,6 +173,85 @@ impl Status {
     /// The number.
     pub const fn code(self) -> u32 {
         self.0
+    }
+
+    /// The status that equals this NTSTATUS. Windows declares the number signed.
+    pub const fn from_ntstatus(ntstatus: i32) -> Self {
+        Self(ntstatus.cast_unsigned())
+    }
+
+    /// The NTSTATUS of the same number, signed as Windows declares it.
+    pub const fn ntstatus(self) -> i32 {
+        self.0.cast_signed()
+    }
+
+    /// The top two bits: 0 success, 1 information, 2 warning, 3 error.
+    pub const fn severity(self) -> u8 {
+        // Two bits are left, so nothing is lost.
+        (self.0 >> 30) as u8
+    }
+
+    /// What the status says. Use this, not the sign: two failures to finish have the number of a success.
+    pub const fn class(self) -> StatusClass {
+        match (self, self.severity()) {
+            (Self::SUCCESS, _) => StatusClass::Success,
+            (Self::PENDING, _) => StatusClass::Pending,
+            (Self::TIMEOUT, _) => StatusClass::Timeout,
+            (_, 0 | 1) => StatusClass::Informational,
+            (_, 2) => StatusClass::Warning,
+            _ => StatusClass::Error,
+        }
+    }
+
+    /// Whether the operation finished well, which only [`SUCCESS`](Self::SUCCESS) says.
+    pub const fn is_success(self) -> bool {
+        matches!(self.class(), StatusClass::Success)
+    }
+
+    /// The kind that an `io::Error` with this status has.
+    ///
+    /// `CANCELED` is `Other`, not `Interrupted`: std's loops retry the latter, and here that never ends.
+    pub fn io_kind(self) -> ErrorKind {
+        match self {
+            Self::PENDING | Self::NO_MORE_ENTRIES => ErrorKind::WouldBlock,
+            Self::TIMEOUT => ErrorKind::TimedOut,
+            Self::DEVICE_BUSY => ErrorKind::ResourceBusy,
+            Self::ACCESS_VIOLATION => ErrorKind::PermissionDenied,
+            Self::NO_MEMORY => ErrorKind::OutOfMemory,
+            Self::NOT_SUPPORTED => ErrorKind::Unsupported,
+            Self::DATA_ERROR => ErrorKind::InvalidData,
+            Self::BUFFER_OVERFLOW
+            | Self::BUFFER_TOO_SMALL
+            | Self::DATA_OVERRUN
+            | Self::INVALID_HANDLE
+            | Self::INVALID_PARAMETER
+            | Self::INVALID_PARAMETER_MIX
+            | Self::INVALID_DEVICE_REQUEST
+            | Self::INVALID_DEVICE_STATE => ErrorKind::InvalidInput,
+            _ if (Self::INVALID_PARAMETER_1..=Self::INVALID_PARAMETER_10).contains(&self) => {
+                ErrorKind::InvalidInput
+            }
+            // How a connection fares is in the table of outcomes, and only there.
+            _ => Outcome::kind_of_status(self).unwrap_or(ErrorKind::Other),
+        }
+    }
+
+    /// The status of an rdma_cm event on an id in `phase`, where [`Outcome::from_cm_in`] may not be able to
+    /// tell which outcome it is: an iWARP `REJECTED` is `CONNECTION_REFUSED`, whoever refused.
+    pub fn from_cm(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
+        Outcome::status_from_cm(phase, event, status, transport)
+    }
+}
+
+impl From<Status> for u32 {
+    fn from(status: Status) -> Self {
+        status.code()
+    }
+}
+
+impl From<u32> for Status {
+    fn from(code: u32) -> Self {
+        Self::from_code(code)
     }
 }
 
@@ -150,19 +267,5 @@ impl fmt::Display for Status {
             Some(name) => f.write_str(name),
             None => write!(f, "{:#010X}", self.0),
         }
-    }
-}
-
-impl Status {
-    /// The kind that an `io::Error` with this status has.
-    pub fn io_kind(self) -> std::io::ErrorKind {
-        let _ = self;
-        std::io::ErrorKind::Other
-    }
-
-    /// The status that stands for an error of the operating system.
-    pub fn from_io(error: &std::io::Error) -> Self {
-        let _ = error;
-        Self::UNSUCCESSFUL
     }
 }

@@ -1,0 +1,404 @@
+//! How an attempt to connect can end, in every vocabulary at once.
+
+use std::io::ErrorKind;
+
+use super::errno::{
+    EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EISCONN,
+    ENETUNREACH, ENODEV, ENOMEM, ENOSPC, ENOTCONN, ETIMEDOUT,
+};
+use super::{CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Status};
+
+/// A row of the table. In the lists the first is what to say, the others are what may be heard.
+struct Row {
+    status: &'static [Status],
+    nt: Option<Status>,
+    nd1: Option<Status>,
+    dat_events: &'static [DatEvent],
+    dat_returns: &'static [DatReturn],
+    cm: &'static [CmSign],
+    kind: Option<ErrorKind>,
+}
+
+impl Row {
+    /// What a row says of the interfaces that it does not mention.
+    const SILENT: Self =
+        Self { status: &[], nt: None, nd1: None, dat_events: &[], dat_returns: &[], cm: &[], kind: None };
+}
+
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $value:expr,)* })*) => {
+        /// How an attempt to connect, or a connection, can end.
+        ///
+        /// One table holds what each interface calls it; both directions read that table. The way back
+        /// answers only where the answer is unique: several outcomes share `CONNECTION_REFUSED`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Outcome {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Outcome {
+            /// Every outcome, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            #[allow(clippy::needless_update, reason = "some rows mention every interface")]
+            fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$name => const { &Row { $($field: $value,)* ..Row::SILENT } },)*
+                }
+            }
+        }
+    };
+}
+
+outcomes! {
+    /// Connected.
+    Established {
+        status: &[Status::SUCCESS],
+        nt: Some(Status::SUCCESS),
+        nd1: Some(Status::SUCCESS),
+        dat_events: &[DatEvent::ESTABLISHED],
+        cm: &[CmSign::with(CmEvent::ESTABLISHED, 0), CmSign::with(CmEvent::CONNECT_RESPONSE, 0)],
+    }
+    /// Nobody listens there.
+    NoListener {
+        status: &[Status::CONNECTION_REFUSED],
+        nt: Some(Status::CONNECTION_REFUSED),
+        nd1: Some(Status::CONNECTION_REFUSED),
+        dat_events: &[DatEvent::NON_PEER_REJECTED],
+        cm: &[
+            CmSign::reject(IbRejectReason::INVALID_SERVICE_ID),
+            CmSign::iwarp_reject(ECONNREFUSED),
+            // Where the driver connects its TCP inside the call, as siw does.
+            CmSign::Errno(ECONNREFUSED),
+        ],
+        kind: Some(ErrorKind::ConnectionRefused),
+    }
+    /// The peer's application said no.
+    PeerRejected {
+        status: &[Status::CONNECTION_REFUSED],
+        nt: Some(Status::CONNECTION_REFUSED),
+        nd1: Some(Status::CONNECTION_REFUSED),
+        dat_events: &[DatEvent::PEER_REJECTED],
+        cm: &[
+            CmSign::reject(IbRejectReason::CONSUMER_DEFINED),
+            CmSign::iwarp_reject(ECONNREFUSED),
+            CmSign::iwarp_reject(ECONNRESET),
+        ],
+        kind: Some(ErrorKind::ConnectionRefused),
+    }
+    /// The peer's backlog is full, it lacks a resource, or its machine refused for a reason not listed here.
+    PeerUnable {
+        status: &[Status::CONNECTION_REFUSED],
+        nt: Some(Status::CONNECTION_REFUSED),
+        nd1: Some(Status::CONNECTION_REFUSED),
+        dat_events: &[DatEvent::NON_PEER_REJECTED],
+        cm: &[
+            CmSign::reject(IbRejectReason::NO_RESOURCES),
+            CmSign::reject(IbRejectReason::NO_QP),
+            // The list of resources in the standard is longer than ours; a refusal it is in any case.
+            CmSign::Event {
+                event: CmEvent::REJECTED,
+                status: None,
+                transport: Some(CmTransport::InfiniBand),
+                phase: Some(CmPhase::Connecting),
+            },
+        ],
+        kind: Some(ErrorKind::ConnectionRefused),
+    }
+    /// The peer still remembers an earlier connection of this queue pair; trying again helps.
+    StaleConnection {
+        status: &[Status::CONNECTION_REFUSED],
+        dat_events: &[DatEvent::NON_PEER_REJECTED],
+        cm: &[CmSign::reject(IbRejectReason::STALE_CONNECTION)],
+        kind: Some(ErrorKind::ConnectionRefused),
+    }
+    /// No route to the network.
+    NetworkUnreachable {
+        status: &[Status::NETWORK_UNREACHABLE],
+        nt: Some(Status::NETWORK_UNREACHABLE),
+        nd1: Some(Status::HOST_UNREACHABLE),
+        dat_events: &[DatEvent::UNREACHABLE],
+        dat_returns: &[DatReturn::INVALID_ADDRESS_UNREACHABLE],
+        // An event of resolving has the errno that the call would have had.
+        cm: &[CmSign::Errno(ENETUNREACH), CmSign::with(CmEvent::ADDR_ERROR, -ENETUNREACH)],
+        kind: Some(ErrorKind::NetworkUnreachable),
+    }
+    /// No such host, or no path to it.
+    HostUnreachable {
+        status: &[Status::HOST_UNREACHABLE],
+        nt: Some(Status::HOST_UNREACHABLE),
+        nd1: Some(Status::HOST_UNREACHABLE),
+        dat_events: &[DatEvent::UNREACHABLE],
+        cm: &[
+            CmSign::with(CmEvent::ADDR_ERROR, -EHOSTUNREACH),
+            CmSign::with(CmEvent::ADDR_ERROR, -ETIMEDOUT),
+            CmSign::any(CmEvent::ROUTE_ERROR),
+            CmSign::Errno(EHOSTUNREACH),
+        ],
+        kind: Some(ErrorKind::HostUnreachable),
+    }
+    /// The host is there, as far as one knows, and says nothing.
+    NoAnswer {
+        status: &[Status::IO_TIMEOUT],
+        nt: Some(Status::IO_TIMEOUT),
+        nd1: Some(Status::TIMEOUT),
+        dat_events: &[DatEvent::TIMED_OUT],
+        dat_returns: &[DatReturn::TIMEOUT_EXPIRED],
+        cm: &[
+            CmSign::Event {
+                event: CmEvent::UNREACHABLE,
+                status: Some(-ETIMEDOUT),
+                transport: None,
+                phase: Some(CmPhase::Connecting),
+            },
+            // siw again.
+            CmSign::Errno(ETIMEDOUT),
+        ],
+        kind: Some(ErrorKind::TimedOut),
+    }
+    /// Not an address that the adapter can bind or reach.
+    AddressInvalid {
+        status: &[Status::INVALID_ADDRESS, Status::BAD_NETWORK_NAME],
+        nt: Some(Status::INVALID_ADDRESS),
+        nd1: Some(Status::INVALID_ADDRESS),
+        dat_returns: &[DatReturn::INVALID_ADDRESS_MALFORMED, DatReturn::INVALID_ADDRESS_UNSUPPORTED],
+        cm: &[
+            CmSign::Errno(EADDRNOTAVAIL),
+            CmSign::Errno(EINVAL),
+            CmSign::Errno(EAFNOSUPPORT),
+            CmSign::Errno(ENODEV),
+            CmSign::with(CmEvent::ADDR_ERROR, -ENODEV),
+        ],
+        kind: Some(ErrorKind::AddrNotAvailable),
+    }
+    /// The local port is taken.
+    PortInUse {
+        status: &[Status::SHARING_VIOLATION],
+        nt: Some(Status::SHARING_VIOLATION),
+        nd1: Some(Status::ADDRESS_ALREADY_EXISTS),
+        dat_returns: &[DatReturn::CONN_QUAL_IN_USE],
+        cm: &[CmSign::Errno(EADDRINUSE)],
+        kind: Some(ErrorKind::AddrInUse),
+    }
+    /// No ephemeral port is left.
+    PortsExhausted {
+        status: &[Status::TOO_MANY_ADDRESSES],
+        nt: Some(Status::TOO_MANY_ADDRESSES),
+        nd1: Some(Status::TOO_MANY_ADDRESSES),
+        dat_returns: &[DatReturn::CONN_QUAL_UNAVAILABLE],
+        cm: &[CmSign::Errno(EADDRNOTAVAIL)],
+        kind: Some(ErrorKind::AddrNotAvailable),
+    }
+    /// A connection with the same two addresses and ports exists.
+    ConnectionExists {
+        status: &[Status::ADDRESS_ALREADY_EXISTS],
+        nt: Some(Status::ADDRESS_ALREADY_EXISTS),
+        dat_returns: &[DatReturn::PORT_IN_USE],
+        cm: &[CmSign::Errno(EADDRNOTAVAIL), CmSign::Errno(EADDRINUSE)],
+        kind: Some(ErrorKind::AddrInUse),
+    }
+    /// The connector or listener has an address.
+    AlreadyBound {
+        status: &[Status::ADDRESS_ALREADY_ASSOCIATED],
+        nt: Some(Status::ADDRESS_ALREADY_ASSOCIATED),
+        dat_returns: &[DatReturn::INVALID_STATE],
+        cm: &[CmSign::Errno(EINVAL)],
+        kind: Some(ErrorKind::InvalidInput),
+    }
+    /// The queue pair is connecting or connected.
+    QueuePairBusy {
+        status: &[Status::CONNECTION_ACTIVE],
+        nd1: Some(Status::CONNECTION_ACTIVE),
+        dat_returns: &[DatReturn::INVALID_STATE],
+        cm: &[CmSign::Errno(EISCONN), CmSign::Errno(EINVAL)],
+    }
+    /// Not the moment for this call.
+    WrongMoment {
+        status: &[Status::CONNECTION_INVALID],
+        nt: Some(Status::CONNECTION_INVALID),
+        nd1: Some(Status::CONNECTION_INVALID),
+        dat_returns: &[DatReturn::INVALID_STATE],
+        cm: &[CmSign::Errno(ENOTCONN), CmSign::Errno(EINVAL)],
+        kind: Some(ErrorKind::NotConnected),
+    }
+    /// The active side went away while this side was accepting.
+    PeerGaveUp {
+        // ND's own tests expect the second where its document says the first.
+        status: &[Status::CONNECTION_ABORTED, Status::CONNECTION_REFUSED],
+        nt: Some(Status::CONNECTION_ABORTED),
+        nd1: Some(Status::CONNECTION_ABORTED),
+        dat_events: &[DatEvent::ACCEPT_COMPLETION_ERROR],
+        cm: &[
+            CmSign::during(CmPhase::Accepting, CmEvent::REJECTED),
+            CmSign::during(CmPhase::Accepting, CmEvent::UNREACHABLE),
+            CmSign::during(CmPhase::Accepting, CmEvent::CONNECT_ERROR),
+        ],
+        kind: Some(ErrorKind::ConnectionAborted),
+    }
+    /// More private data than the adapter sends.
+    PrivateDataTooLarge {
+        status: &[Status::INVALID_BUFFER_SIZE],
+        nt: Some(Status::INVALID_PARAMETER),
+        nd1: Some(Status::BUFFER_OVERFLOW),
+        dat_returns: &[DatReturn::INVALID_PARAMETER, DatReturn::LENGTH_ERROR],
+        cm: &[CmSign::Errno(EINVAL)],
+        kind: Some(ErrorKind::InvalidInput),
+    }
+    /// This side called it off. rdma_cm says nothing: its id is destroyed.
+    Canceled {
+        status: &[Status::CANCELED],
+        nt: Some(Status::CANCELED),
+        nd1: Some(Status::CANCELED),
+        dat_events: &[DatEvent::DISCONNECTED],
+        dat_returns: &[DatReturn::ABORT],
+        kind: Some(ErrorKind::Other),
+    }
+    /// The adapter was removed.
+    DeviceRemoved {
+        status: &[Status::DEVICE_REMOVED],
+        nd1: Some(Status::DEVICE_REMOVED),
+        dat_events: &[DatEvent::ASYNC_IA_CATASTROPHIC],
+        cm: &[CmSign::any(CmEvent::DEVICE_REMOVAL), CmSign::Errno(ENODEV)],
+        kind: Some(ErrorKind::Other),
+    }
+    /// The peer disconnected in good order: a success to who waits for it.
+    PeerDisconnected {
+        status: &[Status::SUCCESS, Status::CONNECTION_DISCONNECTED],
+        nd1: Some(Status::SUCCESS),
+        dat_events: &[DatEvent::DISCONNECTED],
+        cm: &[CmSign::with(CmEvent::DISCONNECTED, 0)],
+        kind: Some(ErrorKind::ConnectionReset),
+    }
+    /// The connection was lost. Also a success to who waits for the end; the work requests fail.
+    ConnectionBroken {
+        status: &[Status::SUCCESS],
+        nd1: Some(Status::SUCCESS),
+        dat_events: &[DatEvent::BROKEN, DatEvent::ASYNC_EP_BROKEN],
+        cm: &[
+            CmSign::with(CmEvent::DISCONNECTED, -ETIMEDOUT),
+            CmSign::during(CmPhase::Connected, CmEvent::UNREACHABLE),
+            // iWARP's drivers put the errno of their TCP here.
+            CmSign::any(CmEvent::DISCONNECTED),
+        ],
+        kind: Some(ErrorKind::ConnectionReset),
+    }
+    /// Out of memory, or of something the adapter has few of.
+    OutOfResources {
+        status: &[Status::INSUFFICIENT_RESOURCES],
+        nt: Some(Status::INSUFFICIENT_RESOURCES),
+        nd1: Some(Status::INSUFFICIENT_RESOURCES),
+        dat_returns: &[DatReturn::INSUFFICIENT_RESOURCES],
+        cm: &[CmSign::Errno(ENOMEM), CmSign::Errno(ENOSPC)],
+        kind: Some(ErrorKind::OutOfMemory),
+    }
+    /// The connection manager failed by itself.
+    InternalFailure {
+        status: &[Status::UNSUCCESSFUL, Status::INTERNAL_ERROR],
+        dat_events: &[DatEvent::NON_PEER_REJECTED, DatEvent::UNREACHABLE],
+        cm: &[CmSign::during(CmPhase::Connecting, CmEvent::CONNECT_ERROR)],
+        kind: Some(ErrorKind::Other),
+    }
+}
+
+impl Outcome {
+    /// The status of NetworkDirect 2.
+    pub fn status(self) -> Status {
+        // No row is without one; the table test sees to it.
+        self.row().status.first().copied().unwrap_or(Status::UNSUCCESSFUL)
+    }
+
+    /// The status of the kernel's interface (NDK), where it has one; [`Status::nt_name`] names it.
+    ///
+    /// A disconnect is a callback there, not a status.
+    pub fn nt_status(self) -> Option<Status> {
+        self.row().nt
+    }
+
+    /// The status of NetworkDirect 1, where it tells the outcome at all.
+    pub fn nd1_status(self) -> Option<Status> {
+        self.row().nd1
+    }
+
+    /// The event of uDAPL, for outcomes that come later than the call.
+    pub fn dat_event(self) -> Option<DatEvent> {
+        self.row().dat_events.first().copied()
+    }
+
+    /// The return value of uDAPL, for outcomes that come from the call.
+    pub fn dat_return(self) -> Option<DatReturn> {
+        self.row().dat_returns.first().copied()
+    }
+
+    /// Every way in which rdma_cm tells it, the usual one first; empty where it says nothing.
+    pub fn cm(self) -> &'static [CmSign] {
+        self.row().cm
+    }
+
+    /// The kind of an `io::Error`; `None` where std has none that fits, or there is no error.
+    pub fn io_kind(self) -> Option<ErrorKind> {
+        self.row().kind
+    }
+
+    /// The only outcome with this status, if there is only one.
+    pub fn from_status(status: Status) -> Option<Self> {
+        only(Self::ALL.iter().copied().filter(|outcome| outcome.row().status.contains(&status)))
+    }
+
+    /// The only outcome with this event, if there is only one.
+    pub fn from_dat_event(event: DatEvent) -> Option<Self> {
+        only(Self::ALL.iter().copied().filter(|outcome| outcome.row().dat_events.contains(&event)))
+    }
+
+    /// What an event says on an id that is resolving or connecting.
+    ///
+    /// `None` for events that are not an outcome, and for an iWARP reject of which the driver does not say
+    /// who sent it; [`Status::from_cm`] has an answer even then.
+    pub fn from_cm(event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
+        Self::from_cm_in(CmPhase::Connecting, event, status, transport)
+    }
+
+    /// What an event says on an id in any phase.
+    pub fn from_cm_in(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
+        only(Self::heard(phase, event, status, transport))
+    }
+
+    /// The status that all outcomes with this event agree on.
+    pub(super) fn status_from_cm(
+        phase: CmPhase,
+        event: CmEvent,
+        status: i32,
+        transport: CmTransport,
+    ) -> Option<Status> {
+        let mut statuses = Self::heard(phase, event, status, transport).map(Self::status);
+        let first = statuses.next()?;
+        statuses.all(|status| status == first).then_some(first)
+    }
+
+    /// The kind for a status in the table. Outcomes that share a status share the kind, but for successes.
+    pub(super) fn kind_of_status(status: Status) -> Option<ErrorKind> {
+        // A row that says the status comes before one that may only be heard with it.
+        let said = Self::ALL.iter().find(|outcome| outcome.status() == status);
+        said.or_else(|| Self::ALL.iter().find(|outcome| outcome.row().status.contains(&status)))?.io_kind()
+    }
+
+    /// The outcomes that fit an event; those that name its very status beat those that take any.
+    fn heard(
+        phase: CmPhase,
+        event: CmEvent,
+        status: i32,
+        transport: CmTransport,
+    ) -> impl Iterator<Item = Self> {
+        let best = move |outcome: Self| {
+            outcome.cm().iter().filter_map(move |sign| sign.fit(event, status, transport, phase)).max()
+        };
+        let exact = Self::ALL.iter().filter_map(|outcome| best(*outcome)).max();
+        Self::ALL.iter().copied().filter(move |outcome| exact.is_some() && best(*outcome) == exact)
+    }
+}
+
+/// The item of an iterator that has one.
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    let first = items.next()?;
+    items.next().is_none().then_some(first)
+}
