@@ -51,9 +51,9 @@ impl Socket {
         &self.0
     }
 
-    /// One non-blocking `readv`: how much came, and whether there may be more. A read that comes back short has
+    /// One non-blocking `readv`. A read that comes back short has
     /// emptied the socket: told so, tokio waits for the next event without another system call.
-    pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<(usize, bool)> {
+    pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
         let mut short = None;
         let outcome = self.0.try_io(Interest::READABLE, || match memory::receive(self.0.as_fd(), targets) {
             Ok(length) if length > 0 && length < asked => {
@@ -62,10 +62,7 @@ impl Socket {
             }
             other => other,
         });
-        match (outcome, short) {
-            (Err(_), Some(length)) => Ok((length, false)),
-            (outcome, _) => outcome.map(|length| (length, true)),
-        }
+        short.map_or(outcome, Ok)
     }
 }
 
@@ -134,11 +131,17 @@ impl std::ops::DerefMut for SendHalf<'_> {
 }
 
 impl SendHalf<'_> {
-    /// Writes what can be written now.
-    fn pump(&mut self, table: &Table, after: &mut Aftermath) -> io::Result<Pumped> {
+    /// Writes what can be written now, unless the driver or the peer has to act first. A socket that fails is shut
+    /// down, so that the driver reads what there is and finds the end.
+    fn pump(&mut self, table: &Table, after: &mut Aftermath) -> Pumped {
         let Sending { queue, socket } = &mut *self.0;
-        let Some(socket) = socket else { return Ok(Pumped::Idle) };
-        queue.pump(socket, table, after)
+        let Some(socket) = socket.as_ref().filter(|_| queue.broken.is_none()) else { return Pumped::Idle };
+        queue.pump(socket, table, after).unwrap_or_else(|error| {
+            queue.broken = Some(error);
+            queue.blocked = false;
+            let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
+            Pumped::Blocked
+        })
     }
 
     /// Wakes the driver, once the lock is gone.
@@ -174,15 +177,10 @@ impl Link {
             return Err((kind, request));
         }
         sending.post(request);
-        let outcome = if sending.is_busy() { Ok(Pumped::Idle) } else { sending.pump(&self.table, &mut after) };
-        match outcome {
-            Ok(Pumped::Idle) => drop(sending),
-            Ok(Pumped::Blocked) => sending.wake_driver(),
-            // The driver will see the same error and put an end to it.
-            Err(_) => {
-                sending.blocked = true;
-                sending.wake_driver();
-            }
+        if sending.is_busy() || sending.pump(&self.table, &mut after) == Pumped::Idle {
+            drop(sending);
+        } else {
+            sending.wake_driver();
         }
         after.settle();
         Ok(())
@@ -205,7 +203,7 @@ impl Link {
         self.cm.first_frame();
         let mut sending = self.send_queue();
         if std::mem::take(&mut sending.held) {
-            self.go_on(sending, after);
+            sending.pump(&self.table, after);
         }
     }
 
@@ -214,7 +212,7 @@ impl Link {
         let mut sending = self.send_queue();
         sending.answered(&self.table, after);
         if !sending.is_busy() {
-            self.go_on(sending, after);
+            sending.pump(&self.table, after);
         }
     }
 
@@ -245,16 +243,9 @@ impl Link {
         }
         sending.respond(registration, payload, sink);
         if !sending.is_busy() {
-            self.go_on(sending, after);
+            sending.pump(&self.table, after);
         }
         Ok(())
-    }
-
-    /// Writes on the driver's time; what stays behind it picks up itself.
-    fn go_on(&self, mut sending: SendHalf<'_>, after: &mut Aftermath) {
-        if sending.pump(&self.table, after).is_err() {
-            sending.blocked = true;
-        }
     }
 }
 
@@ -321,25 +312,18 @@ impl Driver {
             self.obey(command);
             return Poll::Ready(());
         }
-        if blocked && let Poll::Ready(ready) = self.socket.stream().poll_write_ready(cx) {
-            let outcome = ready.and_then(|()| self.link.send_queue().pump(&self.link.table, &mut after));
-            after.settle();
-            match outcome {
-                // Reading may still bring the reason: the peer's last words come before its reset.
-                Err(error) if self.receiver.is_idle() => self.stopped(Stop::Broken(error)),
-                Err(_) => {}
-                Ok(Pumped::Idle) => return Poll::Ready(()),
-                Ok(Pumped::Blocked) => cx.waker().wake_by_ref(),
+        if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+            let pumped = self.link.send_queue().pump(&self.link.table, &mut after);
+            std::mem::take(&mut after).settle();
+            if pumped == Pumped::Blocked {
+                // Full again, or enough for one turn: look at the other direction, and come back.
+                cx.waker().wake_by_ref();
             }
-            if !matches!(self.state, State::Open) {
-                return Poll::Ready(());
-            }
-            after = Aftermath::default();
         }
         if self.poll_clock(cx).is_ready() {
             return Poll::Ready(());
         }
-        let outcome = match self.receiver.pending(&self.link, &mut after) {
+        let outcome = match self.receiver.start(&self.link, &mut after) {
             Err(stop) => Err(stop),
             Ok(()) => match self.socket.stream().poll_read_ready(cx) {
                 Poll::Pending => {
@@ -398,8 +382,9 @@ impl Driver {
         let mut sending = self.link.send_queue();
         let result = change(&mut sending);
         if !sending.is_busy() {
-            self.link.go_on(sending, &mut after);
+            sending.pump(&self.link.table, &mut after);
         }
+        drop(sending);
         after.settle();
         result
     }
@@ -432,6 +417,12 @@ impl Driver {
     /// The reader has come to an end.
     fn stopped(&mut self, stop: Stop) {
         let established = self.link.role == Role::Active || self.receiver.has_heard();
+        // A write may have met the error first; the read that followed found just an end. Only EPIPE says that the
+        // peer had closed in order before.
+        let stop = match (stop, self.link.send_queue().broken.take()) {
+            (Stop::Closed, Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => Stop::Broken(error),
+            (stop, _) => stop,
+        };
         match stop {
             Stop::Closed if established => {
                 self.link.cm.ended(Ending::PeerDisconnected);
@@ -484,9 +475,9 @@ impl Driver {
         // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
         let mut after = Aftermath::default();
         let mut sending = self.link.send_queue();
-        let framed = matches!(sending.pump(&self.link.table, &mut after), Ok(Pumped::Idle));
+        let framed = sending.pump(&self.link.table, &mut after) == Pumped::Idle;
         sending.close(framed.then_some(terminate));
-        let _ = sending.pump(&self.link.table, &mut after);
+        sending.pump(&self.link.table, &mut after);
         let drained = sending.is_drained();
         drop(sending);
         after.settle();
@@ -501,6 +492,9 @@ impl Driver {
     /// The handshake came to nothing: the queue pair stays as it was.
     fn never(&mut self, ending: Ending) {
         self.state = State::Over;
+        if let Some(receive) = self.receiver.take_receive() {
+            self.link.receives.put_back(receive);
+        }
         self.forget_socket();
         self.link.cm.ended(ending);
         self.link.cm.closed(false);
@@ -517,7 +511,7 @@ impl Driver {
     fn flush_receives(&mut self, status: Status) {
         let mut after = Aftermath::default();
         let current = self.receiver.take_receive();
-        self.link.receives.flush(current, Some(status), &self.link.table, &mut after);
+        self.link.receives.flush(current, status, true, &self.link.table, &mut after);
         after.settle();
     }
 
@@ -553,28 +547,20 @@ impl Driver {
         if !*shut {
             let mut after = Aftermath::default();
             let mut sending = self.link.send_queue();
-            let outcome = sending.pump(&self.link.table, &mut after);
-            let drained = sending.is_drained();
+            sending.pump(&self.link.table, &mut after);
+            let done = sending.is_drained() || sending.broken.is_some();
             drop(sending);
             after.settle();
-            match outcome {
-                Ok(_) if drained => {
-                    *shut = true;
-                    let _ = socket2::SockRef::from(self.socket.stream()).shutdown(std::net::Shutdown::Write);
-                    if !std::mem::replace(flushed, true) {
-                        self.flush(Status::CANCELED, Status::CANCELED);
-                    }
-                    return Poll::Ready(());
-                }
-                Ok(_) => match self.socket.stream().poll_write_ready(cx) {
-                    Poll::Ready(_) => cx.waker().wake_by_ref(),
-                    Poll::Pending => {}
-                },
-                Err(_) => {
+            if done {
+                *shut = true;
+                let _ = socket2::SockRef::from(self.socket.stream()).shutdown(std::net::Shutdown::Write);
+                if !std::mem::replace(flushed, true) {
                     self.flush(Status::CANCELED, Status::CANCELED);
-                    self.over(true);
-                    return Poll::Ready(());
                 }
+                return Poll::Ready(());
+            }
+            if self.socket.stream().poll_write_ready(cx).is_ready() {
+                cx.waker().wake_by_ref();
             }
         }
         // What the peer still sends has nowhere to go; its end of stream is the answer.

@@ -62,23 +62,35 @@ impl ReceiveQueue {
         self.lock().queue.pop_front()
     }
 
+    /// The message never came: the receive is the next one again.
+    pub(crate) fn put_back(&self, receive: Receive) {
+        self.lock().queue.push_front(receive);
+    }
+
     /// The message was longer than the receive that was taken for it.
     pub(crate) fn overflowed(&self) {
         self.lock().overflowed = true;
     }
 
-    /// Completes everything as flushed: first `current`, the receive that a message was arriving in.
+    /// Completes everything with `status`: first `current`, the receive that a message was arriving in.
     /// With `dead`, later posts are flushed too.
-    pub(crate) fn flush(&self, current: Option<Receive>, dead: bool, table: &Table, after: &mut Aftermath) {
+    pub(crate) fn flush(
+        &self,
+        current: Option<Receive>,
+        status: Status,
+        dead: bool,
+        table: &Table,
+        after: &mut Aftermath,
+    ) {
         let mut inner = self.lock();
         inner.dead |= dead;
         let overflowed = std::mem::take(&mut inner.overflowed);
         if let Some(receive) = current {
-            let status = if overflowed { Status::BUFFER_OVERFLOW } else { Status::CANCELED };
+            let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
             after.extend(cancel(receive, status, table));
         }
         for receive in inner.queue.drain(..) {
-            after.extend(cancel(receive, Status::CANCELED, table));
+            after.extend(cancel(receive, status, table));
         }
     }
 }

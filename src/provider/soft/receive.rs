@@ -9,9 +9,8 @@ use std::io;
 use std::sync::Arc;
 
 use super::keys::{Intent, Registration};
-use super::link::Link;
+use super::link::{Link, Socket};
 use super::queue::Receive;
-use super::send::Reader;
 use crate::flight::{self, Aftermath, Completed, Payload};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_TERMINATE, Segment};
@@ -115,6 +114,8 @@ pub(crate) struct Receiver {
     header: [u8; 20],
     /// How many frames have been received, as far as it matters: none, or some.
     heard: bool,
+    /// What came with the start-up frames has been processed.
+    started: bool,
 }
 
 impl Receiver {
@@ -133,6 +134,7 @@ impl Receiver {
             gathered: 0,
             header: [0; 20],
             heard: false,
+            started: false,
         }
     }
 
@@ -152,25 +154,33 @@ impl Receiver {
         self.receive.take().map(|(receive, _)| receive)
     }
 
-    /// Reads once and processes what came. `Ok(false)` when the socket has no more for now.
-    pub(crate) fn turn(&mut self, link: &Link, after: &mut Aftermath) -> Result<bool, Stop> {
-        // What came with the start-up frames is processed before the first read.
-        self.process(link, after)?;
-        match self.read(link) {
-            Ok((0, _)) if self.at_boundary() => Err(Stop::Closed),
-            Ok((0, _)) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok((length, more)) => {
+    /// Processes what came with the start-up frames, before the first read.
+    pub(crate) fn start(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+        if std::mem::replace(&mut self.started, true) { Ok(()) } else { self.process(link, after) }
+    }
+
+    /// Reads once and processes what came.
+    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, after: &mut Aftermath) -> Result<(), Stop> {
+        match self.read(socket) {
+            Ok(0) if self.at_boundary() => Err(Stop::Closed),
+            Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(length) => {
                 self.received(length);
-                self.process(link, after)?;
-                Ok(more)
+                self.process(link, after)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(Stop::Broken(error)),
         }
     }
 
-    /// One `readv`: how much came, and whether there may be more.
-    fn read(&mut self, link: &Link) -> io::Result<(usize, bool)> {
+    /// Reads what has nowhere to go any more.
+    pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<usize> {
+        let asked = self.staging.len();
+        socket.read(&mut [Target::Bytes(&mut self.staging)], asked)
+    }
+
+    /// One `readv`, into wherever the bytes belong.
+    fn read(&mut self, socket: &Socket) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == self.staging.len() {
@@ -193,16 +203,16 @@ impl Receiver {
                         None => return Err(io::Error::other("deregistered while it was being written")),
                     },
                 };
-                link.read(&mut targets, asked)
+                socket.read(&mut targets, asked)
             }
             State::Gather { length } => {
                 let frame = &mut self.frame[self.gathered..*length];
                 let asked = frame.len() + staging.len();
-                link.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)
+                socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => {
                 let asked = staging.len();
-                link.read(&mut [Target::Bytes(staging)], asked)
+                socket.read(&mut [Target::Bytes(staging)], asked)
             }
         }
     }
@@ -372,7 +382,7 @@ impl Receiver {
                     let terminate = terminate.with_header(&self.header[..consumed]);
                     Stop::Violation(Box::new(Violation { terminate, blame }))
                 })?;
-                (Place::Local(sink.parts), Finish::Response { last })
+                (Place::Local(sink), Finish::Response { last })
             }
             Segment::ReadRequest => {
                 self.state = State::Control { length, trailer, finish: Finish::ReadRequest };
@@ -467,12 +477,5 @@ pub(crate) fn blame(terminate: &Terminate) -> Status {
         // RDMAP remote protection, DDP tagged buffer errors but the version: a key, a range or a right.
         (0, 1, _) | (1, 1, 0..=3) => Status::ACCESS_VIOLATION,
         _ => Status::REMOTE_ERROR,
-    }
-}
-
-/// Whether a reader is the probe rather than a request.
-impl Reader {
-    pub(crate) fn is_probe(self) -> bool {
-        matches!(self, Self::Probe)
     }
 }

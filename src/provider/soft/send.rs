@@ -81,12 +81,6 @@ enum Turn {
     Response,
 }
 
-/// A read that is being answered: where the answer goes.
-pub(crate) struct ReadSink {
-    pub(crate) parts: Payload,
-    pub(crate) reader: Reader,
-}
-
 /// The state of the sending half.
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
@@ -109,6 +103,8 @@ pub(crate) struct SendQueue {
     closed: bool,
     /// The socket was full: the driver writes on when it has room.
     pub(crate) blocked: bool,
+    /// Why the socket takes nothing any more.
+    pub(crate) broken: Option<io::Error>,
     pub(crate) driver: Option<Waker>,
     pub(crate) command: Option<Command>,
 }
@@ -145,6 +141,7 @@ impl SendQueue {
             held: false,
             closed: false,
             blocked: false,
+            broken: None,
             driver: None,
             command: None,
         }
@@ -186,9 +183,9 @@ impl SendQueue {
         self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued });
     }
 
-    /// Whether posting may write at once: nothing is ahead of it but requests that await answers.
+    /// Whether writing has to wait for the driver, or for the peer.
     pub(crate) fn is_busy(&self) -> bool {
-        self.blocked || self.held
+        self.blocked || self.held || self.broken.is_some()
     }
 
     /// Answers a Read Request of the peer.
@@ -221,11 +218,6 @@ impl SendQueue {
 
     pub(crate) fn has_reads(&self) -> bool {
         self.outbound.has_reads()
-    }
-
-    /// Whether something of ours waits for the socket.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.batch.is_empty() || self.cursor < self.entries.len() || !self.responses.is_empty()
     }
 
     /// Nothing but what is already framed, and these last words, goes out from now on.
@@ -297,18 +289,25 @@ impl SendQueue {
         Some(entry)
     }
 
-    /// Completes everything as flushed; the oldest as `first`, when there is something to blame.
-    pub(crate) fn flush(&mut self, first: Status, table: &Table, after: &mut Aftermath) {
+    /// Nothing is posted after this, and everything completes as flushed: the oldest with `first`, which may say
+    /// what went wrong, the others with `rest`.
+    pub(crate) fn flush(&mut self, first: Status, rest: Status, table: &Table, after: &mut Aftermath) {
+        self.closed = true;
         self.batch.clear();
         self.responses.clear();
         let mut status = first;
         while let Some(Entry { request: Request { ticket, payload, .. }, .. }) = self.pop() {
             after.extend(table.complete(ticket, Completed { status, bytes: 0, payload }));
-            status = Status::CANCELED;
+            status = rest;
         }
     }
 
-    /// Where a segment of a Read Response goes.
+    /// Gives back what a burst left behind.
+    pub(crate) fn trim(&mut self) {
+        self.batch.trim();
+    }
+
+    /// The memory that a segment of a Read Response goes to.
     ///
     /// # Errors
     /// The Terminate for one that nobody asked for.
@@ -317,19 +316,17 @@ impl SendQueue {
         (stag, to): (u32, u64),
         length: usize,
         last: bool,
-    ) -> Result<ReadSink, Terminate> {
+    ) -> Result<Payload, Terminate> {
         let head = self.head;
         let piece = self.outbound.response(stag, to, length, last)?;
-        let reader = *piece.owner;
-        let parts = match reader {
+        Ok(match *piece.owner {
             Reader::Probe => Payload::new(),
             Reader::Request(sequence) => usize::try_from(sequence - head)
                 .ok()
                 .and_then(|index| self.entries.get(index))
                 .map(|entry| flight::range(&entry.request.payload, piece.offset, length))
                 .unwrap_or_default(),
-        };
-        Ok(ReadSink { parts, reader })
+        })
     }
 
     /// The oldest outstanding read has been answered, and its sink is no longer in use.
