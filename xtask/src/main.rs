@@ -6,9 +6,16 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod examples;
+mod exec;
 mod layers;
+mod libtest;
+mod packages;
 mod paths;
 mod source;
+mod steps;
+mod tally;
+mod test;
 
 /// One word that may follow `cargo xtask`.
 struct Task {
@@ -23,12 +30,20 @@ struct Task {
 }
 
 /// Every command but `help`. A new one (`bench`, `guest`) is a module and a row here.
-const TASKS: &[Task] = &[Task {
-    name: "layers",
-    arguments: "",
-    about: "check that src/ follows the layer table of CONTRIBUTING.md",
-    run: layers::main,
-}];
+const TASKS: &[Task] = &[
+    Task {
+        name: "test",
+        arguments: "[--no-install] [--filter STEP]",
+        about: "run every check and every test; one closing line with the counts",
+        run: test::main,
+    },
+    Task {
+        name: "layers",
+        arguments: "",
+        about: "check that src/ follows the layer table of CONTRIBUTING.md",
+        run: layers::main,
+    },
+];
 
 /// The command line was not understood; the sentence says what was wrong with it.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +66,10 @@ fn help() -> String {
         text +=
             &format!("  {}\n      {}\n", format!("{} {}", task.name, task.arguments).trim_end(), task.about);
     }
-    text += "  help\n      show this text\n";
+    text += "  help\n      show this text\n\nSteps of `test`, in order:\n\n";
+    for step in test::STEPS {
+        text += &format!("  {:<10} {}\n", step.name, step.about);
+    }
     text
 }
 
@@ -102,8 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn the_help_names_every_command() {
+    fn the_help_names_every_command_and_step() {
         let text = help();
         assert!(TASKS.iter().all(|task| text.contains(task.name)));
+        assert!(test::STEPS.iter().all(|step| text.contains(step.name)));
     }
 }
