@@ -1,1 +1,128 @@
-fn main() {}
+//! Developer commands: `cargo xtask help` lists them.
+//!
+//! Plain standard library, so that building it takes a second on a fresh clone.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod examples;
+mod exec;
+mod layers;
+mod libtest;
+mod packages;
+mod paths;
+mod source;
+mod steps;
+mod tally;
+mod test;
+
+/// One word that may follow `cargo xtask`.
+struct Task {
+    /// The word itself.
+    name: &'static str,
+    /// The arguments it takes, as the help shows them.
+    arguments: &'static str,
+    /// One line on what it does.
+    about: &'static str,
+    /// Does it; is given the arguments after the word.
+    run: fn(&[String]) -> Result<ExitCode, Usage>,
+}
+
+/// Every command but `help`. A new one (`bench`, `guest`) is a module and a row here.
+const TASKS: &[Task] = &[
+    Task {
+        name: "test",
+        arguments: "[--no-install] [--filter STEP]",
+        about: "run every check and every test; one closing line with the counts",
+        run: test::main,
+    },
+    Task {
+        name: "layers",
+        arguments: "",
+        about: "check that src/ follows the layer table of CONTRIBUTING.md",
+        run: layers::main,
+    },
+];
+
+/// The command line was not understood; the sentence says what was wrong with it.
+#[derive(Debug, PartialEq, Eq)]
+struct Usage(String);
+
+impl Usage {
+    /// Fails if a command that takes no arguments was given some.
+    fn none(arguments: &[String]) -> Result<(), Self> {
+        match arguments.first() {
+            None => Ok(()),
+            Some(extra) => Err(Self(format!("unexpected argument `{extra}`"))),
+        }
+    }
+}
+
+/// The text of `cargo xtask help`.
+fn help() -> String {
+    let mut text = String::from("Usage: cargo xtask COMMAND\n\n");
+    for task in TASKS {
+        text +=
+            &format!("  {}\n      {}\n", format!("{} {}", task.name, task.arguments).trim_end(), task.about);
+    }
+    text += "  help\n      show this text\n\nSteps of `test`, in order:\n\n";
+    for step in test::STEPS {
+        text += &format!("  {:<10} {}\n", step.name, step.about);
+    }
+    text
+}
+
+/// The root of the repository: the folder above this package's.
+fn root() -> PathBuf {
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&package).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Runs the command named by the first word.
+fn dispatch(words: &[String]) -> Result<ExitCode, Usage> {
+    let Some((name, arguments)) = words.split_first() else {
+        return Err(Usage("a command is missing".into()));
+    };
+    if ["help", "--help", "-h"].contains(&name.as_str()) {
+        println!("{}", help().trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    match TASKS.iter().find(|task| task.name == name) {
+        Some(task) => (task.run)(arguments),
+        None => Err(Usage(format!("there is no command `{name}`"))),
+    }
+}
+
+/// Exit status: 0 well, 1 something failed, 2 the command line was not understood.
+fn main() -> ExitCode {
+    let root = root();
+    if let Err(error) = env::set_current_dir(&root) {
+        eprintln!("error: cannot enter {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    let words: Vec<String> = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    dispatch(&words).unwrap_or_else(|Usage(wrong)| {
+        eprintln!("error: {wrong}\n\n{}", help().trim_end());
+        ExitCode::from(2)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_command_is_a_usage_error() {
+        assert_eq!(dispatch(&["nonsense".into()]), Err(Usage("there is no command `nonsense`".into())));
+        assert!(dispatch(&[]).is_err());
+        assert!(dispatch(&["layers".into(), "extra".into()]).is_err());
+    }
+
+    #[test]
+    fn the_help_names_every_command_and_step() {
+        let text = help();
+        assert!(TASKS.iter().all(|task| text.contains(task.name)));
+        assert!(test::STEPS.iter().all(|step| text.contains(step.name)));
+    }
+}

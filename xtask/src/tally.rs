@@ -1,0 +1,69 @@
+//! Counts of tests and checks.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// How many tests and checks passed, failed and were skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Did what they should.
+    pub(crate) passed: usize,
+    /// Did not.
+    pub(crate) failed: usize,
+    /// Could not run here, or are marked `#[ignore]`.
+    pub(crate) skipped: usize,
+}
+
+impl Tally {
+    /// One check that passed.
+    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
+    /// One check that failed.
+    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    /// One check that could not run here.
+    pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+
+    /// One check, from its result; prints the sentence of a failure.
+    pub(crate) fn check(result: Result<(), String>) -> Self {
+        match result {
+            Ok(()) => Self::PASSED,
+            Err(sentence) => {
+                println!("error: {sentence}");
+                Self::FAILED
+            }
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The closing line of `cargo xtask test`.
+impl fmt::Display for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(out, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_is_plain() {
+        let mut sum = Tally { passed: 12, failed: 0, skipped: 0 };
+        assert_eq!(sum.to_string(), "12 passed, 0 failed");
+        sum += Tally::SKIPPED;
+        sum += Tally::FAILED;
+        sum += Tally::PASSED;
+        assert_eq!(sum.to_string(), "13 passed, 1 failed, 1 skipped");
+    }
+}

@@ -1,0 +1,163 @@
+//! `cargo xtask test`: every check and every test, in order, with one closing line.
+
+use std::env;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::Usage;
+use crate::tally::Tally;
+use crate::{examples, packages, steps};
+
+/// One step.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The word that `--filter` takes.
+    pub(crate) name: &'static str,
+    /// One line on what it checks.
+    pub(crate) about: &'static str,
+    /// Runs it; returns how many tests or checks it was, and prints why any of them failed.
+    pub(crate) run: fn(&Settings) -> Tally,
+}
+
+/// Every step, in order: the quick ones first. A new step is a new line.
+#[rustfmt::skip]
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "packages", about: "system packages that some tests need; installs them when run as root", run: packages::step },
+    Step { name: "layers", about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "fmt", about: "formatting", run: steps::fmt },
+    Step { name: "clippy", about: "lints, warnings denied", run: steps::clippy },
+    Step { name: "features", about: "builds with other sets of features", run: steps::features },
+    Step { name: "doc", about: "documentation, warnings denied", run: steps::doc },
+    Step { name: "tests", about: "unit and integration tests", run: steps::tests },
+    Step { name: "doctests", about: "code in the documentation", run: steps::doctests },
+    Step { name: "examples", about: "each example, in a release build", run: examples::step },
+];
+
+/// What the steps may look at.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Whether missing packages may be installed.
+    pub(crate) install: bool,
+    /// Whether the variable `CI` is `true`: then everything must run.
+    pub(crate) ci: bool,
+    /// The argument of `--filter`.
+    filter: Option<String>,
+}
+
+impl Settings {
+    /// Reads the command line.
+    fn parse(arguments: &[String], ci: bool) -> Result<Self, Usage> {
+        let mut settings = Self { install: true, ci, filter: None };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            if argument == "--no-install" {
+                settings.install = false;
+            } else if argument == "--filter" {
+                let step =
+                    arguments.next().ok_or_else(|| Usage("`--filter` needs the name of a step".into()))?;
+                settings.filter = Some(step.clone());
+            } else if let Some(step) = argument.strip_prefix("--filter=") {
+                settings.filter = Some(step.to_owned());
+            } else {
+                return Err(Usage(format!("unexpected argument `{argument}`")));
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The steps to run: all; or the one of that name; or those whose name contains the word.
+    fn chosen(&self) -> Result<Vec<&'static Step>, Usage> {
+        let Some(word) = &self.filter else {
+            return Ok(STEPS.iter().collect());
+        };
+        if let Some(step) = STEPS.iter().find(|step| step.name == word) {
+            return Ok(vec![step]);
+        }
+        let chosen: Vec<&Step> = STEPS.iter().filter(|step| step.name.contains(word.as_str())).collect();
+        if chosen.is_empty() { Err(Usage(format!("there is no step `{word}`"))) } else { Ok(chosen) }
+    }
+}
+
+/// The command: exit status 1 if anything failed.
+pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
+    let ci = env::var("CI").is_ok_and(|value| value == "true");
+    let settings = Settings::parse(arguments, ci)?;
+    let steps = settings.chosen()?;
+
+    let mut total = Tally::default();
+    let mut rows = Vec::new();
+    for step in steps {
+        println!("\n== {}: {}", step.name, step.about);
+        let started = Instant::now();
+        let tally = (step.run)(&settings);
+        rows.push(row(step.name, tally, started.elapsed()));
+        println!("{}", rows[rows.len() - 1]);
+        total += tally;
+    }
+    println!("\n== summary\n{}\n\n{total}", rows.join("\n"));
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One line on a step that has ended.
+fn row(name: &str, tally: Tally, took: Duration) -> String {
+    let verdict = match tally {
+        Tally { failed: 1.., .. } => "FAILED",
+        Tally { passed: 0, skipped: 1.., .. } => "skipped",
+        Tally { passed: 0, .. } => "nothing",
+        Tally { .. } => "ok",
+    };
+    format!(
+        "-- {name:<10} {verdict:<8} {:>8.1} s   passed {}, failed {}, skipped {}",
+        took.as_secs_f32(),
+        tally.passed,
+        tally.failed,
+        tally.skipped
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings for a command line.
+    fn parse(line: &str) -> Result<Settings, Usage> {
+        Settings::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), false)
+    }
+
+    /// The names of the steps that a command line chooses.
+    fn names(line: &str) -> Vec<&'static str> {
+        let steps = parse(line).and_then(|settings| settings.chosen()).expect("a good command line");
+        steps.iter().map(|step| step.name).collect()
+    }
+
+    #[test]
+    fn the_command_line_is_read() {
+        let settings = parse("--no-install --filter fmt").expect("a good command line");
+        assert_eq!(settings, Settings { install: false, ci: false, filter: Some("fmt".into()) });
+        assert!(parse("--filter").is_err());
+        assert!(parse("--wrong").is_err());
+        assert!(parse("--filter nonsense").and_then(|settings| settings.chosen()).is_err());
+    }
+
+    #[test]
+    fn a_filter_is_a_name_or_a_part_of_names() {
+        assert_eq!(names("").len(), STEPS.len());
+        assert_eq!(names("--filter=doc"), ["doc"]);
+        assert_eq!(names("--filter test"), ["tests", "doctests"]);
+    }
+
+    #[test]
+    fn no_row_looks_like_the_closing_line() {
+        for tally in [Tally::PASSED, Tally::FAILED, Tally::SKIPPED, Tally::default()] {
+            let row = row("fmt", tally, Duration::from_millis(1234));
+            assert!(row.starts_with("-- fmt") && row.contains("1.2 s"), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_steps_differ() {
+        for step in STEPS {
+            assert_eq!(STEPS.iter().filter(|other| other.name == step.name).count(), 1, "{}", step.name);
+        }
+    }
+}
