@@ -6,4 +6,6 @@ pub mod status;
 pub mod types;
 
 #[cfg(feature = "soft")]
+pub(crate) mod proto;
+#[cfg(feature = "soft")]
 pub(crate) mod wire;

@@ -67,7 +67,7 @@ pub(crate) struct Untagged {
     pub(crate) opcode: Opcode,
     /// The STag that a Send with Invalidate revokes; reserved, so sent as 0 and ignored, in other messages.
     pub(crate) invalidate: u32,
-    /// The queue: 0 Sends, 1 Read Requests, 2 Terminate (RFC 5040 section 4.2).
+    /// The queue: 0 Sends, 1 Read Requests, 2 Terminate (RFC 5040 section 4.1).
     pub(crate) qn: u32,
     /// The message's number in its queue, from 1.
     pub(crate) msn: u32,

@@ -16,7 +16,7 @@ pub(crate) const CRC_SIZE: usize = 4;
 pub(crate) const MAX_ULPDU: usize = u16::MAX as usize;
 
 /// Zero bytes between the ULPDU and the CRC: they make `2 + ulpdu + pad` a multiple of four
-/// (RFC 5044 section 4.3).
+/// (RFC 5044 section 4.1).
 pub(crate) const fn pad_length(ulpdu_len: usize) -> usize {
     (LENGTH_SIZE + ulpdu_len % 4).wrapping_neg() % 4
 }

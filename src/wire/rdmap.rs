@@ -1,4 +1,4 @@
-//! RDMAP: opcodes, the Read Request and the Terminate message (RFC 5040 sections 4.3 to 4.8).
+//! RDMAP: opcodes, the Read Request and the Terminate message (RFC 5040 sections 4.1 to 4.8).
 
 use bytes::BufMut;
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use super::ddp::{Header, HeaderError, Tagged, Untagged};
 use super::mpa::LENGTH_SIZE;
 use crate::error::{DecodeError, Reason};
 
-/// The queue numbers of untagged messages (RFC 5040 section 4.2).
+/// The queue numbers of untagged messages (RFC 5040 section 4.1).
 pub(crate) mod queue {
     /// All Sends.
     pub(crate) const SEND: u32 = 0;
@@ -18,7 +18,7 @@ pub(crate) mod queue {
     pub(crate) const TERMINATE: u32 = 2;
 }
 
-/// What a message is (RFC 5040 section 4.3).
+/// What a message is (RFC 5040 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Opcode {

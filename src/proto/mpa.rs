@@ -1,0 +1,518 @@
+//! The MPA start-up exchange: one request, one reply (RFC 5044 section 7.1, enhanced by RFC 6581).
+//!
+//! ```text
+//! Initiator::new -- request() -->  Responder::receive -> Offer
+//!                                       | accept or reject
+//! Reply <- Initiator::receive <---------+
+//! rtr_frame() ------------------->  the first FPDU, from the initiator in any case
+//! ```
+//!
+//! What is settled is [`Negotiated`]:
+//! - Read limits: [`ReadLimits`] in the own direction. The responder lowers the initiator's offer and says the
+//!   result; the initiator lowers its offer to what it hears. Both then hold the same two numbers. A peer of
+//!   revision 0 or 1, or of revision 2 without the S flag, says no limits:
+//!   [`StartConfig::unsaid_limits`] stand for what it did not say.
+//! - CRC: on when either side asked (RFC 5044 section 7.1.1, the C bit). A responder says so in its reply.
+//! - RTR: with peer-to-peer (RFC 6581) the initiator sends an empty frame first, so that the responder's
+//!   application may be the first to send.
+//!
+//! Markers are not done: a request for them is rejected, as RFC 5044 lets a responder do.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::DecodeError;
+use crate::types::{PrivateData, ReadLimits};
+use crate::wire::crc::{Crc, to_wire};
+use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::mpa::{CRC_SIZE, Enhanced, LENGTH_SIZE, StartFrame, StartKind, fpdu_length, pad_length};
+use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
+
+/// The revision that we initiate with (RFC 6581), and the highest that we answer.
+const REVISION: u8 = 2;
+
+/// The most private data of the user that fits beside the read limits. siw takes less: 252 bytes.
+pub(crate) const MAX_PRIVATE_DATA: usize = StartFrame::MAX_PRIVATE_DATA - Enhanced::LEN;
+
+/// The highest limit that we say or hold: one above would read as "not negotiated".
+pub(crate) const MAX_LIMIT: u32 = Enhanced::NO_LIMIT as u32 - 1;
+
+/// What this side wants of every connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StartConfig {
+    /// Ask for CRC. Without it CRC is still used when the peer asks.
+    pub(crate) crc: bool,
+    /// What a peer is taken to say that does not speak RFC 6581, in this side's direction: `inbound` is what it
+    /// issues, `outbound` what it serves. Both ends must be configured alike: nothing on the wire tells them.
+    pub(crate) unsaid_limits: ReadLimits,
+}
+
+/// The RTR ("ready to receive") frame of RFC 6581, by which the initiator opens a peer-to-peer connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rtr {
+    /// None: not peer-to-peer. The initiator's first message takes its place.
+    None,
+    /// A zero-length RDMA Write.
+    Write,
+    /// A zero-length RDMA Read. It takes MSN 1 of queue 1 and wants its zero-length Read Response, whatever the
+    /// read limits are.
+    Read,
+    /// A zero-length FPDU. Only ever the answer to an initiator that offers nothing else; siw cannot.
+    Send,
+}
+
+/// What both sides have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Negotiated {
+    /// The effective read limits, in this side's direction.
+    pub(crate) limits: ReadLimits,
+    /// Whether CRCs are sent and checked, in both directions.
+    pub(crate) crc: bool,
+    /// What the initiator must send first, and the responder wait for.
+    pub(crate) rtr: Rtr,
+    /// The revision of the reply.
+    pub(crate) revision: u8,
+}
+
+/// The last bytes to send before the close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// A reply frame with the R bit.
+    Reply(Bytes),
+    /// A Terminate and the FPDU that carries it.
+    Terminate {
+        /// What it says.
+        terminate: Terminate,
+        /// It as bytes.
+        fpdu: Bytes,
+    },
+}
+
+/// The start-up failed, and the TCP stream is of no more use. Stays: later calls return the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("MPA start-up: {error}")]
+pub(crate) struct StartError {
+    /// What is wrong with the peer's bytes. Never [`Truncated`](DecodeError::Truncated).
+    #[source]
+    pub(crate) error: DecodeError,
+    /// What to send before the close; mostly nothing is due.
+    pub(crate) parting: Option<Box<Parting>>,
+}
+
+impl StartError {
+    /// The bytes to send before the close; empty when none are due.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self.parting.as_deref() {
+            None => Bytes::new(),
+            Some(Parting::Reply(bytes) | Parting::Terminate { fpdu: bytes, .. }) => bytes.clone(),
+        }
+    }
+}
+
+impl From<DecodeError> for StartError {
+    /// Nothing is sent: what the peer spoke is not MPA that an answer could be made to.
+    fn from(error: DecodeError) -> Self {
+        Self { error, parting: None }
+    }
+}
+
+/// What the responder said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// The connection is there, once the RTR frame, if any, is sent.
+    Accepted {
+        /// What holds from now on.
+        negotiated: Negotiated,
+        /// The user's part of the private data.
+        private_data: PrivateData,
+    },
+    /// The R bit: declined.
+    Rejected {
+        /// The user's part of the private data.
+        private_data: PrivateData,
+    },
+}
+
+/// The side that connects.
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    config: StartConfig,
+    offer: ReadLimits,
+    private_data: Bytes,
+    /// The reply as far as it is there; afterwards what came behind it.
+    input: BytesMut,
+    outcome: Option<Result<(), StartError>>,
+}
+
+impl Initiator {
+    /// One attempt. `offer` is what this side is willing to serve and wants to issue, already capped to the
+    /// adapter; `private_data` is at most [`MAX_PRIVATE_DATA`].
+    pub(crate) fn new(config: StartConfig, offer: ReadLimits, private_data: &[u8]) -> Self {
+        Self {
+            config,
+            offer: sayable(offer),
+            private_data: Bytes::copy_from_slice(private_data),
+            input: BytesMut::new(),
+            outcome: None,
+        }
+    }
+
+    /// The request frame: revision 2 with the read limits, peer-to-peer with both RTR frames that siw knows, no
+    /// markers.
+    pub(crate) fn request(&self) -> Bytes {
+        let enhanced =
+            Enhanced { peer_to_peer: true, rtr_write: true, rtr_read: true, ..enhanced_limits(self.offer) };
+        start_frame(
+            StartKind::Request,
+            Flags { crc: self.config.crc, reject: false, revision: REVISION },
+            Some(enhanced),
+            &self.private_data,
+        )
+    }
+
+    /// Takes bytes of the reply, in pieces of any size; `Some` when it is whole.
+    ///
+    /// What comes behind the reply is kept for [`leftover`](Self::leftover): a responder that is not
+    /// peer-to-peer may send at once. After `Some` the bytes of the stream belong to the FPDU parser instead.
+    ///
+    /// # Errors
+    /// The reply is none, or cannot be lived with.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Reply>, StartError> {
+        match &self.outcome {
+            Some(Err(error)) => return Err(error.clone()),
+            Some(Ok(())) => {
+                self.input.extend_from_slice(bytes);
+                return Ok(None);
+            }
+            None => self.input.extend_from_slice(bytes),
+        }
+        let result = match StartFrame::decode(StartKind::Reply, &self.input) {
+            Err(DecodeError::Truncated) => return Ok(None),
+            Err(error) => Err(error.into()),
+            Ok((frame, used)) => {
+                let _ = self.input.split_to(used);
+                self.judge(frame)
+            }
+        };
+        self.outcome = Some(result.as_ref().map(|_| ()).map_err(StartError::clone));
+        result.map(Some)
+    }
+
+    /// The bytes that came behind the reply; the second call returns none.
+    pub(crate) fn leftover(&mut self) -> Bytes {
+        match self.outcome {
+            Some(Ok(())) => self.input.split().freeze(),
+            _ => Bytes::new(),
+        }
+    }
+
+    fn judge(&self, frame: StartFrame) -> Result<Reply, StartError> {
+        // Before anything else: a responder may reject just because of what it cannot do.
+        if frame.reject {
+            let private_data = match split_enhanced(&frame) {
+                Ok((_, private_data)) => private_data,
+                Err(_) => frame.private_data,
+            };
+            return Ok(Reply::Rejected { private_data: PrivateData::exact(private_data) });
+        }
+        check_revision(&frame)?;
+        // RFC 5044 section 7.1.1: we would have to send markers, also in a Terminate.
+        if frame.markers {
+            return Err(DecodeError::Unsupported("markers in the reply").into());
+        }
+        let (enhanced, private_data) = split_enhanced(&frame)?;
+        // RFC 5044 section 7.1.1: a C bit in either frame binds both ends. siw echoes ours.
+        let crc = self.config.crc || frame.crc;
+        let rtr = match enhanced {
+            Some(enhanced) if enhanced.peer_to_peer => chosen_rtr(&enhanced).ok_or_else(|| {
+                let terminate = Terminate::NO_MATCHING_RTR;
+                let fpdu = terminate_fpdu(&terminate, crc);
+                StartError {
+                    error: DecodeError::Unsupported("an RTR frame that was not offered"),
+                    parting: Some(Box::new(Parting::Terminate { terminate, fpdu })),
+                }
+            })?,
+            // Without A the RTR bits mean nothing.
+            _ => Rtr::None,
+        };
+        let answer = enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced));
+        let negotiated =
+            Negotiated { limits: self.offer.capped_to(answer), crc, rtr, revision: frame.revision };
+        Ok(Reply::Accepted { negotiated, private_data: PrivateData::exact(private_data) })
+    }
+}
+
+/// What the initiator asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// Its read limits in this side's direction: `inbound` what it wants to issue, `outbound` what it serves.
+    /// Not capped to the adapter. [`StartConfig::unsaid_limits`] when it said none.
+    pub(crate) limits: ReadLimits,
+    /// The user's part of the private data.
+    pub(crate) private_data: PrivateData,
+    /// The MPA revision, 0 to 2.
+    pub(crate) revision: u8,
+    /// Whether it speaks RFC 6581.
+    pub(crate) enhanced: bool,
+    /// Whether it will send an RTR frame (RFC 6581, the A bit).
+    pub(crate) peer_to_peer: bool,
+    /// Whether it asks for CRC.
+    pub(crate) crc: bool,
+}
+
+/// What the reply depends on.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    revision: u8,
+    crc: bool,
+    enhanced: Option<Enhanced>,
+}
+
+/// The side that accepts.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    config: StartConfig,
+    input: BytesMut,
+    request: Option<Request>,
+    failed: Option<StartError>,
+}
+
+impl Responder {
+    /// One connection, of which nothing was read yet.
+    pub(crate) fn new(config: StartConfig) -> Self {
+        Self { config, input: BytesMut::new(), request: None, failed: None }
+    }
+
+    /// Takes bytes of the request, in pieces of any size; `Some` when it is whole.
+    ///
+    /// # Errors
+    /// The request is none, or one that cannot be granted; or bytes follow it, which an initiator may only send
+    /// after the reply (RFC 5044 section 7.1.2). So this wants to be called until the reply is sent.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.advance(bytes);
+        self.failed = result.as_ref().err().cloned();
+        result
+    }
+
+    fn advance(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
+        const BEHIND: DecodeError = DecodeError::Malformed("bytes behind the MPA request");
+        if self.request.is_some() {
+            return if bytes.is_empty() { Ok(None) } else { Err(BEHIND.into()) };
+        }
+        // One byte more than the longest frame is enough to see that there is too much.
+        let room = (StartFrame::MAX_LEN + 1).saturating_sub(self.input.len());
+        self.input.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let (frame, used) = match StartFrame::decode(StartKind::Request, &self.input) {
+            Err(DecodeError::Truncated) => return Ok(None),
+            decoded => decoded?,
+        };
+        check_revision(&frame)?;
+        let (enhanced, private_data) = split_enhanced(&frame)?;
+        if used < self.input.len() {
+            return Err(BEHIND.into());
+        }
+        let request = Request { revision: frame.revision, crc: frame.crc, enhanced };
+        if frame.markers {
+            // RFC 5044 section 7.1.1 wants markers when they are asked for; we say no instead, as siw does.
+            let reply = rejection(&request, &[]);
+            let error = DecodeError::Unsupported("markers in the request");
+            return Err(StartError { error, parting: Some(Box::new(Parting::Reply(reply))) });
+        }
+        self.input = BytesMut::new();
+        self.request = Some(request);
+        Ok(Some(Offer {
+            limits: self.offered(&request),
+            private_data: PrivateData::exact(private_data),
+            revision: frame.revision,
+            enhanced: enhanced.is_some(),
+            peer_to_peer: enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
+            crc: frame.crc,
+        }))
+    }
+
+    /// The reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer, and
+    /// what holds once it is sent. `private_data` is at most [`MAX_PRIVATE_DATA`].
+    ///
+    /// Only valid after [`receive`](Self::receive) returned the offer.
+    pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (Bytes, Negotiated) {
+        let request = self.request_or_plain();
+        let limits = sayable(limits).capped_to(self.offered(&request));
+        // RFC 5044 section 7.1.1: either side's wish binds both. siw only looks at the reply, so it says so.
+        let crc = request.crc || self.config.crc;
+        let rtr = request.enhanced.map_or(Rtr::None, |enhanced| choose_rtr(&enhanced));
+        let reply = start_frame(
+            StartKind::Reply,
+            Flags { crc, reject: false, revision: request.revision },
+            request.enhanced.map(|_| Enhanced {
+                peer_to_peer: rtr != Rtr::None,
+                rtr_send: rtr == Rtr::Send,
+                rtr_write: rtr == Rtr::Write,
+                rtr_read: rtr == Rtr::Read,
+                ..enhanced_limits(limits)
+            }),
+            private_data,
+        );
+        (reply, Negotiated { limits, crc, rtr, revision: request.revision })
+    }
+
+    /// The reply that declines the connection. `private_data` is at most [`MAX_PRIVATE_DATA`].
+    ///
+    /// Only valid after [`receive`](Self::receive) returned the offer.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Bytes {
+        rejection(&self.request_or_plain(), private_data)
+    }
+
+    fn offered(&self, request: &Request) -> ReadLimits {
+        request.enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced))
+    }
+
+    /// The request; what the oldest peer would have sent, when called too early.
+    fn request_or_plain(&self) -> Request {
+        debug_assert!(self.request.is_some(), "accept or reject before the request");
+        self.request.unwrap_or(Request { revision: 0, crc: false, enhanced: None })
+    }
+}
+
+/// RFC 5044 section 7.1.1 defines revision 1, RFC 6581 revision 2; siw also speaks 0, which looks like 1.
+fn check_revision(frame: &StartFrame) -> Result<(), DecodeError> {
+    if frame.revision > REVISION { Err(DecodeError::Version(frame.revision)) } else { Ok(()) }
+}
+
+/// The RFC 6581 parameters, which only exist in revision 2 with S, and the user's part of the private data.
+fn split_enhanced(frame: &StartFrame) -> Result<(Option<Enhanced>, Bytes), DecodeError> {
+    if !frame.enhanced || frame.revision < REVISION {
+        return Ok((None, frame.private_data.clone()));
+    }
+    // The frame is whole, so this is not a matter of waiting. siw gets here with too much private data.
+    let enhanced = Enhanced::decode(&frame.private_data)
+        .map_err(|_| DecodeError::Malformed("no room for the read limits in the private data"))?;
+    Ok((Some(enhanced), frame.private_data.slice(Enhanced::LEN..)))
+}
+
+/// Limits that fourteen bits can say without meaning "not negotiated".
+fn sayable(limits: ReadLimits) -> ReadLimits {
+    limits.capped_to(ReadLimits::new(MAX_LIMIT, MAX_LIMIT))
+}
+
+/// This side's limits as the parameters of a frame, without peer-to-peer.
+fn enhanced_limits(limits: ReadLimits) -> Enhanced {
+    let word = |limit: u32| u16::try_from(limit).unwrap_or(u16::MAX);
+    Enhanced {
+        ird: word(limits.inbound),
+        ord: word(limits.outbound),
+        peer_to_peer: false,
+        rtr_send: false,
+        rtr_write: false,
+        rtr_read: false,
+    }
+}
+
+/// The limits in the peer's frame, in this side's direction. "Not negotiated" is the highest number, so it
+/// lowers nothing.
+fn peer_limits(enhanced: &Enhanced) -> ReadLimits {
+    ReadLimits::new(enhanced.ird.into(), enhanced.ord.into()).swapped()
+}
+
+/// The responder's choice among the RTR frames in a request: Write, then Read. Write also when none is
+/// offered, as siw does.
+fn choose_rtr(request: &Enhanced) -> Rtr {
+    match request {
+        Enhanced { peer_to_peer: false, .. } => Rtr::None,
+        Enhanced { rtr_write: true, .. } => Rtr::Write,
+        Enhanced { rtr_read: true, .. } => Rtr::Read,
+        Enhanced { rtr_send: true, .. } => Rtr::Send,
+        _ => Rtr::Write,
+    }
+}
+
+/// The RTR frame that a reply with the A bit asks for, if it is one of the two that we offer.
+fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
+    if reply.rtr_write {
+        Some(Rtr::Write)
+    } else if reply.rtr_read {
+        Some(Rtr::Read)
+    } else {
+        None
+    }
+}
+
+struct Flags {
+    crc: bool,
+    reject: bool,
+    revision: u8,
+}
+
+/// A start-up frame as bytes; S and the parameters are there or not together.
+fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, private_data: &[u8]) -> Bytes {
+    let mut whole = Vec::with_capacity(Enhanced::LEN + private_data.len());
+    if let Some(enhanced) = &enhanced {
+        whole.extend_from_slice(&enhanced.encode());
+    }
+    whole.extend_from_slice(private_data);
+    let frame = StartFrame {
+        kind,
+        markers: false,
+        crc: flags.crc,
+        reject: flags.reject,
+        enhanced: enhanced.is_some(),
+        revision: flags.revision,
+        private_data: whole.into(),
+    };
+    let mut out = BytesMut::with_capacity(StartFrame::HEADER + frame.private_data.len());
+    frame.encode(&mut out);
+    out.freeze()
+}
+
+/// A reply with the R bit: the revision comes back, and zero limits if the request had some.
+fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
+    let flags = Flags { crc: false, reject: true, revision: request.revision };
+    let enhanced = request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
+    start_frame(StartKind::Reply, flags, enhanced, private_data)
+}
+
+/// The initiator's first FPDU; no bytes for [`Rtr::None`].
+///
+/// The one for [`Rtr::Write`] is also the frame to send to a siw that missed our first FPDU: it changes nothing
+/// on the other side.
+pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Bytes {
+    match rtr {
+        Rtr::None => Bytes::new(),
+        Rtr::Write => fpdu(&Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 }.encode(0), &[], crc),
+        Rtr::Read => {
+            let request = ReadRequest { sink_stag: 0, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
+            fpdu(&read_request_header(1).encode(ReadRequest::LEN), &request.encode(), crc)
+        }
+        Rtr::Send => fpdu(&[0; LENGTH_SIZE], &[], crc),
+    }
+}
+
+/// A Terminate as an FPDU.
+fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
+    let header: [u8; LENGTH_SIZE + Untagged::LEN] = Terminate::HEADER.encode(terminate.payload_len());
+    let mut payload = BytesMut::with_capacity(terminate.payload_len());
+    terminate.encode(&mut payload);
+    fpdu(&header, &payload, crc)
+}
+
+/// A whole FPDU of a header, which starts with the length field, and a payload (RFC 5044 section 4).
+fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Bytes {
+    let ulpdu = header.len() - LENGTH_SIZE + payload.len();
+    let mut out = BytesMut::with_capacity(fpdu_length(ulpdu));
+    out.extend_from_slice(header);
+    out.extend_from_slice(payload);
+    out.resize(out.len() + pad_length(ulpdu), 0);
+    let checksum = if crc {
+        let mut checksum = Crc::new();
+        checksum.update(&out);
+        to_wire(checksum.finish())
+    } else {
+        [0; CRC_SIZE]
+    };
+    out.extend_from_slice(&checksum);
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests;
