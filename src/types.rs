@@ -6,6 +6,7 @@ use std::ops::Deref;
 use bitflags::bitflags;
 use bytes::Bytes;
 
+use crate::error::Reason;
 use crate::status::Status;
 
 /// How many RDMA Reads may be in flight on a connection, seen from one end.
@@ -163,6 +164,39 @@ bitflags! {
         const REMOTE_WRITE = 5;
         /// It may be the sink of an RDMA Read on iWARP, where the sink is addressed over the wire.
         const READ_SINK = 8;
+    }
+}
+
+/// Why a connection is over. Source: `IND2Connector::NotifyDisconnect`, which tells only that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DisconnectReason {
+    /// The peer disconnected.
+    Peer,
+    /// The connection broke.
+    Lost {
+        /// The status that the oldest outstanding request of the initiator queue finished with.
+        status: Status,
+        /// What the provider noticed.
+        reason: Reason,
+    },
+    /// This side disconnected.
+    Local,
+    /// The adapter was removed.
+    DeviceRemoved,
+    /// Not the connection is over, but the wait for its end: it was cancelled.
+    Canceled,
+}
+
+impl DisconnectReason {
+    /// The ND status: that of NotifyDisconnect for an orderly end, else what went wrong.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Peer | Self::Local => Status::SUCCESS,
+            Self::Lost { status, .. } => *status,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::Canceled => Status::CANCELED,
+        }
     }
 }
 

@@ -1,0 +1,194 @@
+//! An opened adapter: one network interface, its protection domain, and all that must end when it goes away.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use slab::Slab;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use super::config::SoftConfig;
+use super::keys::KeyTable;
+use super::net::interfaces::{Interface, interface_of, interfaces};
+use super::net::monitor::AddressMonitor;
+use super::net::options::SocketOptions;
+use super::net::ports::PortRange;
+use crate::error::OpenError;
+use crate::types::{AdapterId, ReadLimits};
+
+/// What the soft provider can do; none of it depends on the machine.
+pub(crate) const READ_LIMITS: ReadLimits = ReadLimits::new(128, 128);
+/// Linux `siw` takes no more than 256 bytes, four of which carry the read limits (RFC 6581 section 4.1).
+pub(crate) const MAX_PRIVATE_DATA: usize = 252;
+/// The offset of a message has 32 bits, and so has the length of a read.
+pub(crate) const MAX_TRANSFER: usize = 1 << 30;
+pub(crate) const MAX_REGISTRATION: usize = 1 << 40;
+pub(crate) const MAX_DEPTH: usize = 1 << 16;
+pub(crate) const MAX_ENTRIES: usize = 16;
+
+/// An object that ends with its adapter.
+pub(crate) trait Member: Send + Sync {
+    /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
+    fn device_removed(&self);
+}
+
+/// One opened adapter, shared by everything created from it.
+pub(crate) struct AdapterCore {
+    /// Unique in the process, one per open: the protection domain.
+    pub(crate) domain: u64,
+    pub(crate) interface: Interface,
+    pub(crate) config: SoftConfig,
+    pub(crate) keys: Arc<KeyTable>,
+    pub(crate) runtime: Handle,
+    removed: AtomicBool,
+    members: Mutex<Slab<Weak<dyn Member>>>,
+    monitor: Mutex<Option<AbortHandle>>,
+}
+
+/// Takes a member off the list when it is dropped.
+pub(crate) struct Membership {
+    adapter: Weak<AdapterCore>,
+    place: usize,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(adapter) = self.adapter.upgrade() {
+            let _member = adapter.members().try_remove(self.place);
+        }
+    }
+}
+
+static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
+
+impl AdapterCore {
+    /// Opens the interface with this id and begins to watch its addresses.
+    ///
+    /// # Errors
+    /// No such interface, no runtime, or no netlink.
+    pub(crate) fn open(id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
+        let runtime =
+            Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+        let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
+        let interface = known
+            .into_iter()
+            .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
+            .ok_or(OpenError::InvalidAdapter)?;
+        let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
+        let core = Arc::new(Self {
+            domain: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
+            interface,
+            config,
+            keys: Arc::default(),
+            runtime,
+            removed: AtomicBool::new(false),
+            members: Mutex::default(),
+            monitor: Mutex::default(),
+        });
+        let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
+        *core.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
+        debug!(adapter = %core.interface.name, domain = core.domain, "opened");
+        Ok(core)
+    }
+
+    fn members(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an object on the list of those that end with the adapter.
+    pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
+        Membership { adapter: Arc::downgrade(self), place: self.members().insert(member) }
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
+    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_unspecified()
+            || self.interface.addresses.contains(&ip)
+            || (self.interface.loopback && ip.is_loopback())
+    }
+
+    /// The addresses that `ip` stands for when listening: itself, or all of its family.
+    pub(crate) fn expand(&self, ip: IpAddr) -> Vec<IpAddr> {
+        if !ip.is_unspecified() {
+            return vec![ip];
+        }
+        self.interface.addresses.iter().copied().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
+    }
+
+    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
+    pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
+        let kernel = super::net::interfaces::source_for(peer).ok().filter(|ip| self.owns(*ip));
+        let any: IpAddr =
+            if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        kernel.or_else(|| self.expand(any).first().copied())
+    }
+
+    pub(crate) fn ports(&self) -> PortRange {
+        let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
+        PortRange::new(first, last).unwrap_or_default()
+    }
+
+    pub(crate) fn socket_options(&self, tos: Option<u8>, multipath: bool) -> SocketOptions {
+        SocketOptions { path_timeout: self.config.path_timeout, tos, multipath }
+    }
+
+    /// Ends everything: the address is gone.
+    fn remove(&self) {
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        warn!(adapter = %self.interface.name, "removed");
+        let members: Vec<_> = self.members().iter().filter_map(|(_, member)| member.upgrade()).collect();
+        for member in members {
+            member.device_removed();
+        }
+    }
+}
+
+impl Drop for AdapterCore {
+    fn drop(&mut self) {
+        let monitor = self.monitor.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(monitor) = monitor.take() {
+            monitor.abort();
+        }
+    }
+}
+
+/// Removes the adapter when the last address that it had when it was opened is gone.
+async fn watch(adapter: Weak<AdapterCore>, monitor: AddressMonitor) {
+    loop {
+        // Look first: something may have changed between the listing of the addresses and the opening of the monitor.
+        {
+            let Some(adapter) = adapter.upgrade() else { return };
+            let Ok(now) = interfaces() else { return };
+            let mine = now.iter().find(|interface| interface.index == adapter.interface.index);
+            let left = mine.is_some_and(|interface| {
+                adapter.interface.addresses.iter().any(|address| interface.addresses.contains(address))
+            });
+            if !left {
+                return adapter.remove();
+            }
+        }
+        if monitor.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The adapter that has this address.
+///
+/// # Errors
+/// `InvalidAddress` when none does.
+pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
+    interface_of(ip)
+        .map_err(|source| OpenError::Os { call: "getifaddrs", source })?
+        .map(|interface| AdapterId(interface.index.into()))
+        .ok_or(OpenError::InvalidAddress)
+}

@@ -1,0 +1,469 @@
+//! One connector of the soft provider: the ND state machine, the socket it speaks of, and the futures that wait.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use slab::Slab;
+use smallvec::SmallVec;
+use tracing::debug;
+
+use super::adapter::{AdapterCore, Member, Membership};
+use super::link::{Command, Link};
+use super::net::bind::BoundSocket;
+use super::net::ports::PortLease;
+use super::queue_pair::QueuePairCore;
+use super::transport::Transport;
+use crate::error::{Reason, StateError};
+use crate::proto::connector::{Action, Actions, Connector, Input, Op, State, Terms};
+use crate::status::Status;
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+
+/// How an attempt or a connection came to its end.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The peer disconnected in order.
+    PeerDisconnected,
+    /// It broke, with the status of the request that suffered.
+    Lost(Reason, Status),
+    /// The active side said no instead of completing.
+    Refused(Reason),
+    /// The active side vanished instead of completing.
+    GaveUp(Reason),
+}
+
+/// A connector and the connection that comes of it.
+pub(crate) struct Cm {
+    pub(crate) id: ConnectionId,
+    pub(crate) adapter: Arc<AdapterCore>,
+    inner: Mutex<Inner>,
+    membership: OnceLock<Membership>,
+}
+
+/// What one call has been answered, and who waits for the answer.
+#[derive(Default)]
+struct Answer {
+    status: Option<Status>,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Answers {
+    connect: Answer,
+    complete: Answer,
+    accept: Answer,
+    disconnect: Answer,
+    notify: Slab<Answer>,
+}
+
+impl Answers {
+    fn of(&mut self, op: Op) -> Option<&mut Answer> {
+        match op {
+            Op::Connect => Some(&mut self.connect),
+            Op::CompleteConnect => Some(&mut self.complete),
+            Op::Accept => Some(&mut self.accept),
+            Op::Disconnect => Some(&mut self.disconnect),
+            // Every waiter has an answer of its own; a request comes with its connector made.
+            Op::NotifyDisconnect | Op::GetConnectionRequest => None,
+        }
+    }
+}
+
+/// The state of a connector, under its lock.
+pub(crate) struct Inner {
+    pub(crate) machine: Connector,
+    answers: Answers,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
+    /// A socket that waits for Connect.
+    pub(crate) bound: Option<BoundSocket>,
+    /// The port of the connection, ours until the end.
+    pub(crate) lease: Option<PortLease>,
+    /// The socket between two phases of the handshake.
+    pub(crate) transport: Option<Transport>,
+    queue_pair: Option<Arc<QueuePairCore>>,
+    link: Option<Arc<Link>>,
+    /// Why, in the provider's words.
+    reason: Option<Reason>,
+    ended: Option<DisconnectReason>,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+type Wakers = SmallVec<[Waker; 2]>;
+
+impl Cm {
+    /// A connector that nothing has happened to.
+    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+        Self::with(adapter, Connector::new(), None, None, None)
+    }
+
+    /// The connector of a request that has arrived.
+    pub(crate) fn with_request(
+        adapter: Arc<AdapterCore>,
+        terms: Terms,
+        transport: Transport,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Arc<Self> {
+        Self::with(adapter, Connector::with_request(terms), Some(transport), Some(local), Some(peer))
+    }
+
+    fn with(
+        adapter: Arc<AdapterCore>,
+        machine: Connector,
+        transport: Option<Transport>,
+        local: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            machine,
+            answers: Answers::default(),
+            local,
+            peer,
+            bound: None,
+            lease: None,
+            transport,
+            queue_pair: None,
+            link: None,
+            reason: None,
+            ended: None,
+        };
+        let id = ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        let cm = Arc::new(Self { id, adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
+        let weak: Weak<Self> = Arc::downgrade(&cm);
+        let _ = cm.membership.set(cm.adapter.join(weak));
+        // It may have gone between the caller's look and the joining.
+        if cm.adapter.is_removed() {
+            cm.device_removed();
+        }
+        cm
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Feeds the machine one call or report and carries out what follows.
+    ///
+    /// # Errors
+    /// The call was refused inline, with this status.
+    pub(crate) fn apply(&self, input: Input) -> Result<(), Status> {
+        self.apply_with(input, |_| ())
+    }
+
+    /// The same, with a change that nobody may see the one without the other of.
+    pub(crate) fn apply_with(&self, input: Input, change: impl FnOnce(&mut Inner)) -> Result<(), Status> {
+        let mut wakers = Wakers::new();
+        let mut inner = self.lock();
+        change(&mut inner);
+        let outcome = self.drive(&mut inner, &mut wakers, |machine| machine.handle(now(), input));
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        outcome
+    }
+
+    /// Lets the machine look at the clock.
+    pub(crate) fn tick(&self) {
+        let mut wakers = Wakers::new();
+        let mut inner = self.lock();
+        let _ = self.drive(&mut inner, &mut wakers, |machine| Ok(machine.handle_timeout(now())));
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn drive(
+        &self,
+        inner: &mut Inner,
+        wakers: &mut Wakers,
+        step: impl FnOnce(&mut Connector) -> Result<Actions, Status>,
+    ) -> Result<(), Status> {
+        let before = inner.machine.state();
+        let outcome = step(&mut inner.machine);
+        let after = inner.machine.state();
+        if before != after {
+            debug!(connection = %self.id, peer = ?inner.peer, from = ?before, to = ?after, "moved");
+        }
+        match outcome {
+            Ok(actions) => {
+                for action in actions {
+                    self.carry_out(inner, action, wakers);
+                }
+            }
+            Err(status) => {
+                debug!(connection = %self.id, phase = ?after, %status, "refused");
+                Self::settle(inner);
+                return Err(status);
+            }
+        }
+        Self::settle(inner);
+        Ok(())
+    }
+
+    fn carry_out(&self, inner: &mut Inner, action: Action, wakers: &mut Wakers) {
+        match action {
+            Action::Finish { op, status } => {
+                debug!(connection = %self.id, peer = ?inner.peer, ?op, %status, "finished");
+                if let Some(answer) = inner.answers.of(op) {
+                    answer.status = Some(status);
+                    wakers.extend(answer.waker.take());
+                } else {
+                    for (_, answer) in &mut inner.answers.notify {
+                        answer.status.get_or_insert(status);
+                        wakers.extend(answer.waker.take());
+                    }
+                }
+            }
+            // The future of the call does these.
+            Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
+            Action::StartDisconnect => {
+                inner.ended.get_or_insert(DisconnectReason::Local);
+                let deadline = inner.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
+                self.command(inner, Command::Disconnect(deadline));
+            }
+            Action::Leave => {
+                inner.ended.get_or_insert(DisconnectReason::Local);
+                let deadline = tokio::time::Instant::now() + self.adapter.config.disconnect_timeout;
+                self.command(inner, Command::Disconnect(deadline));
+            }
+            Action::RefusePeer => match inner.transport.take() {
+                Some(transport) => transport.refuse(&self.adapter.runtime),
+                None => self.command(inner, Command::Refuse),
+            },
+            Action::Abandon => {
+                inner.transport = None;
+                let removed = self.adapter.is_removed();
+                let status = if removed { Status::DEVICE_REMOVED } else { Status::CANCELED };
+                self.command(inner, Command::Abandon(status));
+            }
+            // The driver flushes, once nothing of the memory is in use any more.
+            Action::Flush => {}
+        }
+    }
+
+    fn command(&self, inner: &Inner, command: Command) {
+        if let Some(link) = &inner.link {
+            link.command(command);
+        }
+    }
+
+    /// Frees the queue pair of an attempt that came to nothing.
+    fn settle(inner: &mut Inner) {
+        let over = matches!(inner.machine.state(), State::Idle | State::Bound | State::Dead);
+        if over && inner.link.is_none() {
+            if let Some(queue_pair) = inner.queue_pair.take() {
+                queue_pair.dissociate();
+            }
+            if inner.machine.state() == State::Dead {
+                (inner.bound, inner.lease) = (None, None);
+            }
+        }
+    }
+
+    /// Takes the queue pair for this attempt.
+    pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePairCore>) -> bool {
+        let taken = queue_pair.associate(self).is_ok();
+        if taken {
+            inner.queue_pair = Some(queue_pair.clone());
+        }
+        taken
+    }
+
+    /// Remembers what the provider said about a failure.
+    pub(crate) fn blame(inner: &mut Inner, reason: Reason) {
+        inner.reason = Some(reason);
+    }
+
+    pub(crate) fn take_reason(&self) -> Reason {
+        self.lock().reason.take().unwrap_or(Reason::Local("no reason was given"))
+    }
+
+    /// The link exists: from now on the driver carries out the machine's actions.
+    pub(crate) fn attach(inner: &mut Inner, link: Arc<Link>) {
+        inner.link = Some(link);
+    }
+
+    /// Polls for the answer to a call.
+    pub(crate) fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Status> {
+        let mut inner = self.lock();
+        let Some(answer) = inner.answers.of(op) else { return Poll::Pending };
+        if let Some(status) = answer.status.take() {
+            return Poll::Ready(status);
+        }
+        let old = answer.waker.replace(cx.waker().clone());
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Waits for the answer to a call.
+    pub(crate) async fn answer(&self, op: Op) -> Status {
+        std::future::poll_fn(|cx| self.poll_answer(op, cx)).await
+    }
+
+    /// Forgets an answer that nobody collected, before the same call is made again.
+    pub(crate) fn reset(inner: &mut Inner, op: Op) {
+        if let Some(answer) = inner.answers.of(op) {
+            *answer = Answer::default();
+        }
+    }
+
+    /// Waits until the connection is over (NotifyDisconnect).
+    pub(crate) async fn disconnected(&self) -> DisconnectReason {
+        let watch = match self.watch() {
+            Ok(watch) => watch,
+            Err(status) => return self.why(status),
+        };
+        let status = std::future::poll_fn(|cx| {
+            let mut inner = self.lock();
+            let Some(answer) = inner.answers.notify.get_mut(watch.place) else { return Poll::Pending };
+            if let Some(status) = answer.status {
+                return Poll::Ready(status);
+            }
+            let old = answer.waker.replace(cx.waker().clone());
+            drop(inner);
+            drop(old);
+            Poll::Pending
+        })
+        .await;
+        self.why(status)
+    }
+
+    /// Asks the machine to be told.
+    fn watch(&self) -> Result<Watch<'_>, Status> {
+        let place = self.lock().answers.notify.insert(Answer::default());
+        let watch = Watch { cm: self, place };
+        self.apply(Input::NotifyDisconnect).map(|()| watch)
+    }
+
+    /// Why the connection is over, for a NotifyDisconnect that finished with `status`.
+    fn why(&self, status: Status) -> DisconnectReason {
+        match status {
+            Status::CANCELED if self.lock().ended.is_none() => DisconnectReason::Canceled,
+            Status::DEVICE_REMOVED => DisconnectReason::DeviceRemoved,
+            _ => self.lock().ended.clone().unwrap_or(DisconnectReason::Local),
+        }
+    }
+
+    pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
+        self.lock().machine.read_limits()
+    }
+
+    pub(crate) fn private_data(&self) -> Result<PrivateData, StateError> {
+        self.lock().machine.private_data().cloned()
+    }
+
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        inner.machine.local_address_ready()?;
+        inner.local.ok_or(StateError::ConnectionInvalid)
+    }
+
+    pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        inner.machine.peer_address_ready()?;
+        inner.peer.ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// Gives the connection up at once, for a local reason.
+    pub(crate) fn abandon(&self, why: &'static str) {
+        let mut inner = self.lock();
+        inner.ended.get_or_insert(DisconnectReason::Lost {
+            status: Status::CANCELED,
+            reason: Reason::Local(why),
+        });
+        self.command(&inner, Command::Abandon(Status::CANCELED));
+        drop(inner);
+        let _ = self.apply(Input::PathLost);
+    }
+
+    pub(crate) fn queue_pair_removed(&self) {
+        let _ = self.apply(Input::QueuePairRemoved);
+    }
+
+    /// The peer's first frame has come.
+    pub(crate) fn first_frame(&self) {
+        let queue_pair = self.lock().queue_pair.clone();
+        self.establish(queue_pair);
+        let _ = self.apply(Input::PeerCompleted);
+    }
+
+    /// The queue pair may be posted to; before anyone is told that the connection is up.
+    pub(crate) fn establish(&self, queue_pair: Option<Arc<QueuePairCore>>) {
+        let link = self.lock().link.clone();
+        if let (Some(queue_pair), Some(link)) = (queue_pair, link) {
+            queue_pair.establish(link);
+        }
+    }
+
+    /// The driver's report that the attempt or the connection has ended; requests have not been flushed yet.
+    pub(crate) fn ended(&self, ending: Ending) {
+        debug!(connection = %self.id, ?ending, "ended");
+        let (input, reason, ended) = match ending {
+            Ending::PeerDisconnected => {
+                (Input::PeerDisconnected, Reason::PeerClosed, Some(DisconnectReason::Peer))
+            }
+            Ending::Lost(reason, status) => {
+                (Input::PathLost, reason.clone(), Some(DisconnectReason::Lost { status, reason }))
+            }
+            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason, None),
+            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason, None),
+        };
+        let _ = self.apply_with(input, |inner| {
+            inner.reason = Some(reason);
+            if inner.ended.is_none() {
+                inner.ended = ended;
+            }
+            if let Some(queue_pair) = &inner.queue_pair {
+                // Nothing more can be posted once the peer is known to be gone.
+                if inner.ended.is_some() {
+                    queue_pair.end();
+                }
+            }
+        });
+    }
+
+    /// The driver's last report: the socket is closed and every request has finished.
+    pub(crate) fn closed(&self, answered: bool) {
+        let input = if answered { Input::DisconnectAnswered } else { Input::TimedOut };
+        let (link, queue_pair, lease) = {
+            let mut inner = self.lock();
+            (inner.link.take(), inner.queue_pair.take(), inner.lease.take())
+        };
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.dissociate();
+            if !queue_pair.is_free() {
+                queue_pair.end();
+            }
+        }
+        drop((link, lease));
+        let _ = self.apply(input);
+    }
+}
+
+impl Member for Cm {
+    fn device_removed(&self) {
+        let _ = self.apply_with(Input::DeviceRemoved, |inner| {
+            inner.ended.get_or_insert(DisconnectReason::DeviceRemoved);
+        });
+    }
+}
+
+/// A place among those who wait for the end of the connection.
+struct Watch<'a> {
+    cm: &'a Cm,
+    place: usize,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let answer = self.cm.lock().answers.notify.try_remove(self.place);
+        drop(answer);
+    }
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,166 @@
+//! A queue pair: its two queues, and the connection it belongs to.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::adapter::{AdapterCore, MAX_TRANSFER, Member, Membership};
+use super::cm::Cm;
+use super::link::Link;
+use super::queue::{Receive, ReceiveQueue};
+use super::send::Request;
+use crate::error::PostErrorKind;
+use crate::flight::{self, Aftermath, Payload, Table, Ticket};
+use crate::proto::qp::{Busy, QueuePairState};
+use crate::status::Status;
+use crate::types::OpKind;
+
+/// The queue pair, shared by its handle and its connection.
+pub(crate) struct QueuePairCore {
+    pub(crate) adapter: Arc<AdapterCore>,
+    pub(crate) table: Arc<Table>,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) initiator_depth: usize,
+    binding: Mutex<Binding>,
+    link: OnceLock<Arc<Link>>,
+    membership: OnceLock<Membership>,
+}
+
+struct Binding {
+    state: QueuePairState,
+    /// The connection it is being used for.
+    cm: Weak<Cm>,
+}
+
+impl QueuePairCore {
+    pub(crate) fn new(adapter: Arc<AdapterCore>, receive_depth: usize, initiator_depth: usize) -> Arc<Self> {
+        let core = Arc::new(Self {
+            table: Arc::default(),
+            receives: Arc::new(ReceiveQueue::new(receive_depth)),
+            initiator_depth,
+            binding: Mutex::new(Binding { state: QueuePairState::Unconnected, cm: Weak::new() }),
+            link: OnceLock::new(),
+            membership: OnceLock::new(),
+            adapter,
+        });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        let _ = core.membership.set(core.adapter.join(weak));
+        core
+    }
+
+    fn binding(&self) -> MutexGuard<'_, Binding> {
+        self.binding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.binding().state == QueuePairState::Unconnected
+    }
+
+    /// A connection takes it.
+    ///
+    /// # Errors
+    /// Another one has it, or had.
+    pub(crate) fn associate(&self, cm: &Arc<Cm>) -> Result<(), Busy> {
+        let mut binding = self.binding();
+        binding.state.associate()?;
+        binding.cm = Arc::downgrade(cm);
+        Ok(())
+    }
+
+    pub(crate) fn dissociate(&self) {
+        let mut binding = self.binding();
+        binding.state.dissociate();
+        if binding.state == QueuePairState::Unconnected {
+            binding.cm = Weak::new();
+        }
+    }
+
+    /// From now on everything may be posted.
+    pub(crate) fn establish(&self, link: Arc<Link>) {
+        let _ = self.link.set(link);
+        self.binding().state.establish();
+    }
+
+    pub(crate) fn end(&self) {
+        self.binding().state.end();
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        if self.adapter.is_removed() {
+            return Err((PostErrorKind::DeviceRemoved, payload));
+        }
+        self.receives
+            .post(Receive { ticket, payload }, &self.table)
+            .map_err(|(kind, receive)| (kind, receive.payload))
+    }
+
+    /// Posts a request of the initiator queue.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn initiate(
+        &self,
+        ticket: Ticket,
+        kind: OpKind,
+        remote: (u32, u64),
+        payload: Payload,
+    ) -> Result<(), (PostErrorKind, Payload)> {
+        if flight::length(&payload) > MAX_TRANSFER {
+            return Err((PostErrorKind::TooLong, payload));
+        }
+        // The link is there from just before the queue pair counts as connected to the end of both.
+        let state = self.binding().state;
+        match (state.admits(kind), self.link.get()) {
+            (Ok(()), Some(link)) => link
+                .post(Request { ticket, kind, remote, payload })
+                .map_err(|(kind, request)| (kind, request.payload)),
+            (Ok(()), None) => Err((PostErrorKind::ConnectionInvalid, payload)),
+            (Err(_), _) if self.adapter.is_removed() => Err((PostErrorKind::DeviceRemoved, payload)),
+            (Err(kind), _) => Err((kind, payload)),
+        }
+    }
+
+    /// Finishes everything as CANCELED. A connection does not survive it: what is flushed cannot be told from what
+    /// the peer has already begun.
+    pub(crate) fn flush(&self) {
+        let (state, cm) = {
+            let binding = self.binding();
+            (binding.state, binding.cm.upgrade())
+        };
+        match (state, cm) {
+            (QueuePairState::Connected, Some(cm)) => cm.abandon("the queue pair was flushed"),
+            _ => self.flush_receives(Status::CANCELED, false),
+        }
+    }
+
+    fn flush_receives(&self, status: Status, dead: bool) {
+        let mut after = Aftermath::default();
+        self.receives.flush(None, status, dead, &self.table, &mut after);
+        after.settle();
+    }
+
+    /// The last handle of the user is gone.
+    pub(crate) fn released(&self) {
+        let cm = self.binding().cm.upgrade();
+        if let Some(cm) = cm {
+            cm.queue_pair_removed();
+        }
+        // A connection flushes for itself, when nothing of the memory is in use any more.
+        if self.is_free() {
+            self.end();
+            self.flush_receives(Status::CANCELED, true);
+        }
+    }
+}
+
+impl Member for QueuePairCore {
+    fn device_removed(&self) {
+        // The connection flushes for itself, see above.
+        if self.is_free() {
+            self.end();
+            self.flush_receives(Status::DEVICE_REMOVED, true);
+        }
+    }
+}
