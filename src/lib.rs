@@ -2,5 +2,6 @@
 #![deny(unsafe_code)]
 
 pub mod error;
+pub(crate) mod proto;
 pub mod status;
 pub mod types;
