@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod error;
+pub(crate) mod proto;
 pub mod status;
 pub mod types;
 

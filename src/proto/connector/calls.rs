@@ -1,0 +1,208 @@
+//! What the user's calls do, state by state. The comments name the rows of the state table they follow.
+
+use std::time::Instant;
+
+use smallvec::smallvec;
+
+use super::State::*;
+use super::{Action, Actions, Connector, Ending, Op};
+use crate::status::Status;
+
+impl Connector {
+    /// `Bind`: A1, A3, C16. Everything that has a local address says so.
+    pub(super) fn bind(&self) -> Result<Actions, Status> {
+        match self.state {
+            Idle => Ok(smallvec![Action::StartBind]),
+            Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED),
+            Waiting | Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE),
+        }
+    }
+
+    /// `Connect`: A4, A5, A6, C16.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        data_fits: bool,
+        busy: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Actions, Status> {
+        match self.state {
+            Idle | Bound => {
+                if busy {
+                    return Err(Status::CONNECTION_ACTIVE);
+                }
+                if !data_fits {
+                    return Err(Status::INVALID_BUFFER_SIZE);
+                }
+                self.refusal = None;
+                // A caller without any patience is answered before the peer could hear of it.
+                if deadline.is_some_and(|deadline| deadline <= now) {
+                    return Ok(smallvec![Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }]);
+                }
+                self.enter(Connecting);
+                self.attempt = self.attempt.wrapping_add(1);
+                self.deadline = deadline;
+                Ok(smallvec![Action::StartConnect])
+            }
+            Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
+        }
+    }
+
+    /// `CompleteConnect`: A18, A21, A23, A26.
+    pub(super) fn complete_connect(&mut self) -> Result<Actions, Status> {
+        match self.state {
+            ConnectDone => {
+                self.find_peer()?;
+                self.enter(Completing);
+                Ok(smallvec![Action::StartComplete])
+            }
+            Dead => Err(self.fate.unwrap_or(Status::CONNECTION_INVALID)),
+            Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting => Err(Status::CONNECTION_INVALID),
+        }
+    }
+
+    /// `Accept`: P6, P7, P8, P10. A mistake of the caller comes before the absence of the peer.
+    pub(super) fn accept(&mut self, data_fits: bool, busy: bool) -> Result<Actions, Status> {
+        match self.state {
+            RequestPending => {
+                if busy {
+                    return Err(Status::CONNECTION_ACTIVE);
+                }
+                if !data_fits {
+                    return Err(Status::INVALID_BUFFER_SIZE);
+                }
+                self.find_peer()?;
+                self.enter(Accepting);
+                Ok(smallvec![Action::StartAccept])
+            }
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | Waiting | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+        }
+    }
+
+    /// `Reject`: A19, P9, P10. It is over when it returns, nothing finishes later.
+    pub(super) fn reject(&mut self, data_fits: bool) -> Result<Actions, Status> {
+        match self.state {
+            ConnectDone | RequestPending => {
+                if !data_fits {
+                    return Err(Status::INVALID_BUFFER_SIZE);
+                }
+                // That the peer is gone is CONNECTION_ABORTED, however it was noticed.
+                self.find_peer().map_err(|_| Status::CONNECTION_ABORTED)?;
+                self.enter(Dead);
+                Ok(smallvec![Action::RefusePeer])
+            }
+            Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+        }
+    }
+
+    /// `NotifyDisconnect`: C1, C6, C12. After any end of a connection it is answered at once.
+    pub(super) fn notify_disconnect(&mut self) -> Result<Actions, Status> {
+        match self.state {
+            Connected => {
+                self.watched = true;
+                Ok(Actions::new())
+            }
+            PeerGone | Disconnecting | Disconnected => {
+                Ok(smallvec![Action::Finish { op: Op::NotifyDisconnect, status: Status::SUCCESS }])
+            }
+            Idle | Bound | Connecting | ConnectDone | Completing | Waiting | RequestPending | Accepting
+            | Dead => Err(Status::CONNECTION_INVALID),
+        }
+    }
+
+    /// `Disconnect`: C4, C5, C11, A22. In `PeerGone` the work requests were flushed when the peer left.
+    pub(super) fn disconnect(&mut self, deadline: Instant) -> Result<Actions, Status> {
+        let mut actions = Actions::new();
+        match self.state {
+            Connected => {
+                self.ending = Some(Ending::Local);
+                actions.extend(self.tell(Status::SUCCESS));
+                actions.push(Action::Flush);
+            }
+            PeerGone => {}
+            Idle | Bound | Connecting | ConnectDone | Completing | Disconnecting | Disconnected | Waiting
+            | RequestPending | Accepting | Dead => return Err(Status::CONNECTION_INVALID),
+        }
+        self.enter(Disconnecting);
+        self.deadline = Some(deadline);
+        actions.push(Action::StartDisconnect);
+        Ok(actions)
+    }
+
+    /// `CancelOverlappedRequests`: A13, A20, A25, P3, P16, C10, C14.
+    pub(super) fn cancel(&mut self) -> Actions {
+        match self.state {
+            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+            ConnectDone => self.refuse(),
+            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Connected => self.tell(Status::CANCELED).into_iter().collect(),
+            Disconnecting => self.end_disconnect(Status::CANCELED),
+            Waiting => self.end_wait(Idle, Status::CANCELED),
+            // Nothing is outstanding.
+            Idle | Bound | PeerGone | Disconnected | RequestPending | Dead => Actions::new(),
+        }
+    }
+
+    /// `Release`: A13, A20, P11, P16, C13. Nobody is left to ask anything, so nothing is remembered.
+    pub(super) fn release(&mut self) -> Actions {
+        let actions = match self.state {
+            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+            ConnectDone | RequestPending => self.refuse(),
+            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Connected => self.leave(Status::CANCELED),
+            PeerGone => smallvec![Action::Leave],
+            Disconnecting => self.end_disconnect(Status::CANCELED),
+            Waiting => self.end_wait(Dead, Status::CANCELED),
+            Idle | Bound | Disconnected => Actions::new(),
+            // Even now the device stays removed.
+            Dead => return Actions::new(),
+        };
+        self.enter(Dead);
+        self.refusal = None;
+        actions
+    }
+
+    /// `GetConnectionRequest` takes this connector: P1. Only one that was never used will do.
+    pub(super) fn lend(&mut self) -> Result<Actions, Status> {
+        match self.state {
+            Idle => {
+                self.enter(Waiting);
+                self.refusal = None;
+                Ok(Actions::new())
+            }
+            Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | Waiting | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
+        }
+    }
+
+    /// Burns the connector when the peer was seen leaving; its transport was let go then.
+    fn find_peer(&mut self) -> Result<(), Status> {
+        match self.fate {
+            None => Ok(()),
+            Some(status) => {
+                self.enter(Dead);
+                Err(status)
+            }
+        }
+    }
+
+    /// Says no to a peer that waits for our decision, unless it was seen leaving.
+    pub(super) fn refuse(&mut self) -> Actions {
+        let present = self.fate.is_none();
+        self.enter(Dead);
+        present.then_some(Action::RefusePeer).into_iter().collect()
+    }
+
+    /// The implicit disconnect of an established connection.
+    pub(super) fn leave(&mut self, watchers: Status) -> Actions {
+        self.ending = Some(Ending::Local);
+        self.tell(watchers).into_iter().chain([Action::Flush, Action::Leave]).collect()
+    }
+}

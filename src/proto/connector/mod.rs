@@ -1,0 +1,493 @@
+//! The NetworkDirect connector: both roles of the three-phase handshake, and the connection that follows.
+//!
+//! A machine without I/O: [`handle`](Connector::handle) takes a call of the user or a report of the provider
+//! and answers with [`Actions`] for the provider, to be carried out in order. Both providers drive it under
+//! their own lock.
+//!
+//! ```text
+//!            ┌──────┐  Lend           ┌─────────┐ RequestArrived ┌────────────────┐
+//!            │ Idle ├────────────────▶│ Waiting ├───────────────▶│ RequestPending │
+//!            └─┬──┬─┘◀────────────────┴─────────┘                └───────┬────────┘
+//!         Bind │  │      cancelled, listener closed                      │ Accept
+//!        ┌─────▼┐ │ Connect                                              ▼
+//!        │Bound │ │                                               ┌───────────┐
+//!        └─────┬┘ │                                               │ Accepting │
+//!      Connect │  │                                               └──────┬────┘
+//!            ┌─▼──▼───────┐ PeerAccepted ┌─────────────┐                 │ PeerCompleted
+//!            │ Connecting ├─────────────▶│ ConnectDone │                 │
+//!            └─┬──────────┘              └──────┬──────┘                 │
+//!  refused,    │                CompleteConnect │                        │
+//!  unreachable,│                         ┌──────▼─────┐ CompleteDone ┌───▼───────┐
+//!  no answer:  ▼                         │ Completing ├─────────────▶│ Connected ├──┐ Disconnect
+//!  back to Idle or Bound                 └────────────┘              └─────┬─────┘  │
+//!                                                 peer left, path lost     │        ▼
+//!                                              ┌──────────┐◀──────────────┘  ┌───────────────┐
+//!                                              │ PeerGone ├─────────────────▶│ Disconnecting │
+//!                                              └──────────┘    Disconnect    └──────┬────────┘
+//!                  answered, simultaneous, no answer, cancelled, queue pair removed │
+//!                                                                          ┌────────▼─────┐
+//!  every state: Release, DeviceRemoved ──▶ Dead                            │ Disconnected │
+//!  every other failure from Connecting to Accepting ──▶ Dead               └──────────────┘
+//! ```
+//!
+//! The rules of the house:
+//!
+//! * `Err` answers a call that was not accepted: nothing was submitted and no notification ever follows.
+//! * Each accepted call that names an [`Op`] is answered by exactly one [`Action::Finish`], at once or later.
+//!   `NotifyDisconnect` may be outstanding several times; one `Finish` answers all of them.
+//! * A transport starts with [`Action::StartConnect`] or a request that arrived, and is let go by exactly one
+//!   of [`Action::RefusePeer`], [`Action::Leave`], [`Action::Abandon`], which stands before the `Finish` that
+//!   allows a retry. Later reports about a transport that was let go must not be fed in;
+//!   [`attempt`](Connector::attempt) tells one connect from the next.
+//! * `NotifyDisconnect` finishes before the work requests are flushed.
+//! * A report that no longer matters is ignored, by a rule that names the state, never by a catch-all.
+
+mod calls;
+mod reports;
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::error::StateError;
+use crate::status::Status;
+use crate::types::{PrivateData, ReadLimits};
+
+/// Where the connector is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// New, or back here after a retryable failure of a connect that bound implicitly.
+    Idle,
+    /// It has a local address.
+    Bound,
+    /// Connect is pending.
+    Connecting,
+    /// The peer accepted; CompleteConnect is owed.
+    ConnectDone,
+    /// CompleteConnect is pending.
+    Completing,
+    /// Both ends are connected.
+    Connected,
+    /// It was connected; the peer left or the path broke. Disconnect is still owed.
+    PeerGone,
+    /// Disconnect is pending.
+    Disconnecting,
+    /// Over, in order. Neither the connector nor its queue pair can be used again.
+    Disconnected,
+    /// Lent to GetConnectionRequest.
+    Waiting,
+    /// It holds a request; Accept or Reject is owed.
+    RequestPending,
+    /// Accept is pending.
+    Accepting,
+    /// Burnt or released: only cleanup is left.
+    Dead,
+}
+
+/// A call that may be answered later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Op {
+    /// `IND2Connector::Connect`.
+    Connect,
+    /// `IND2Connector::CompleteConnect`.
+    CompleteConnect,
+    /// `IND2Connector::Accept`.
+    Accept,
+    /// `IND2Connector::NotifyDisconnect`, all that are outstanding.
+    NotifyDisconnect,
+    /// `IND2Connector::Disconnect`.
+    Disconnect,
+    /// `IND2Listener::GetConnectionRequest`, which holds the connector meanwhile.
+    GetConnectionRequest,
+}
+
+/// What the peer put into its request or reply, already in the direction of this end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The read limits, capped by the rules of [`limits`](super::limits).
+    pub(crate) limits: ReadLimits,
+    /// The private data.
+    pub(crate) private_data: PrivateData,
+}
+
+/// What made the machine move: first the calls of the user, then the reports of the provider.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// `Bind`. The provider binds at once when this is accepted and reports how it went.
+    Bind,
+    /// `Connect`.
+    Connect {
+        /// The length of the private data.
+        data: usize,
+        /// What the adapter carries in a request.
+        max_data: usize,
+        /// Whether the queue pair belongs to another connection.
+        busy: bool,
+        /// When the caller stops waiting; without it nothing here ends the attempt.
+        deadline: Option<Instant>,
+    },
+    /// `CompleteConnect`.
+    CompleteConnect,
+    /// `Accept`.
+    Accept {
+        /// The length of the private data.
+        data: usize,
+        /// What the adapter carries in a reply.
+        max_data: usize,
+        /// Whether the queue pair belongs to another connection.
+        busy: bool,
+    },
+    /// `Reject`, by either role.
+    Reject {
+        /// The length of the private data.
+        data: usize,
+        /// What the adapter carries in a reject.
+        max_data: usize,
+    },
+    /// `NotifyDisconnect`.
+    NotifyDisconnect,
+    /// `Disconnect`.
+    Disconnect {
+        /// When this end stops waiting for the peer's answer.
+        deadline: Instant,
+    },
+    /// `CancelOverlappedRequests`, or the drop of a `connect()` future.
+    ///
+    /// A connection that is established survives it. The drop of a future that owns the connection, such as
+    /// `accept()` or `complete()`, is therefore a [`Release`](Self::Release): it must not leak the connection.
+    Cancel,
+    /// The last reference is gone.
+    Release,
+    /// `GetConnectionRequest` borrows this connector.
+    Lend,
+
+    /// The local address is reserved.
+    Bound,
+    /// It could not be; from `Connecting` this speaks of the implicit bind.
+    BindFailed(Status),
+    /// No way to the peer.
+    Unreachable {
+        /// There is no route to its network, rather than no host there.
+        network: bool,
+    },
+    /// No listener, its backlog is full, or the peer said no in answer to a request.
+    Refused {
+        /// What came with a reject.
+        private_data: Option<PrivateData>,
+    },
+    /// The peer accepted the request.
+    PeerAccepted(Terms),
+    /// The second half of the handshake is out.
+    CompleteDone,
+    /// The second half of the handshake could not be carried out.
+    CompleteFailed(Status),
+    /// A request arrived for the connector that was lent.
+    RequestArrived(Terms),
+    /// The listener that this connector was lent to is closed, or its call was cancelled.
+    ListenerClosed,
+    /// The active side carried out CompleteConnect.
+    PeerCompleted,
+    /// A work request completed; it may overtake [`PeerCompleted`](Self::PeerCompleted).
+    DataArrived,
+    /// The peer said no during the handshake, as Reject and Release do.
+    PeerRejected {
+        /// What came with the reject, where the wire carries it.
+        private_data: Option<PrivateData>,
+    },
+    /// The peer vanished during the handshake, without a word.
+    PeerGaveUp,
+    /// The peer disconnected.
+    PeerDisconnected,
+    /// The transport broke, or is given up as broken.
+    PathLost,
+    /// The peer answered the disconnect, and no memory of the queue pair is being accessed any more.
+    DisconnectAnswered,
+    /// The queue pair is gone.
+    QueuePairRemoved,
+    /// The adapter is gone.
+    DeviceRemoved,
+    /// The provider's own timer for this phase ran out.
+    TimedOut,
+    /// Any other failure.
+    Failed(Status),
+}
+
+/// What the provider has to do, in the order given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Answer the pending call.
+    Finish {
+        /// Which call.
+        op: Op,
+        /// Its final status.
+        status: Status,
+    },
+    /// Reserve the local address, report [`Input::Bound`] or [`Input::BindFailed`] before anything else.
+    StartBind,
+    /// Send the request; bind implicitly when there is no local address.
+    StartConnect,
+    /// Carry out the second half of the handshake.
+    StartComplete,
+    /// Send the reply.
+    StartAccept,
+    /// Tell the peer, wait for its answer and for the end of all memory accesses.
+    StartDisconnect,
+    /// Let the transport go, saying no: with the data of the Reject that was called, if it was.
+    RefusePeer,
+    /// Let the transport of a connection go, saying goodbye and waiting for nobody.
+    Leave,
+    /// Let the transport go at once, there is nobody or no need to tell.
+    Abandon,
+    /// Finish every outstanding work request of the queue pair as CANCELED.
+    Flush,
+}
+
+/// What one input leads to, seldom more than three.
+pub(crate) type Actions = SmallVec<[Action; 4]>;
+
+/// Who ended a connection that was established; the first to do so is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ending {
+    /// The peer disconnected.
+    Peer,
+    /// The path, the provider or the device failed.
+    Lost,
+    /// This end disconnected or released.
+    Local,
+}
+
+/// One connector.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    state: State,
+    /// Bind succeeded: a connect that failed comes back to `Bound` rather than `Idle`.
+    bound: bool,
+    /// What the peer sent; kept only while it may be read.
+    terms: Option<Terms>,
+    /// What came with the peer's no.
+    refusal: Option<PrivateData>,
+    /// The end of the caller's patience, in `Connecting` and `Disconnecting`.
+    deadline: Option<Instant>,
+    /// At least one NotifyDisconnect is outstanding.
+    watched: bool,
+    /// What the next call will be told. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
+    /// transport. In `Dead`: why CompleteConnect fails, or that the device was removed.
+    fate: Option<Status>,
+    /// How the connection ended.
+    ending: Option<Ending>,
+    /// Counts the connects.
+    attempt: u32,
+}
+
+impl Connector {
+    /// A connector that nothing has happened to.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Idle,
+            bound: false,
+            terms: None,
+            refusal: None,
+            deadline: None,
+            watched: false,
+            fate: None,
+            ending: None,
+            attempt: 0,
+        }
+    }
+
+    /// A connector that holds a request: for providers that make one when the request arrives.
+    pub(crate) fn with_request(terms: Terms) -> Self {
+        Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
+    }
+
+    /// Where it is.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// How the connection ended; `None` while it lasts and when there never was one.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// The number of the current connect. A report that comes late from another task compares it first.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Takes one call or report. Only a call, or the failed bind that answers one, gets an `Err`.
+    ///
+    /// # Errors
+    /// The call was not accepted, with this status. The state is as it was, except after a call that found
+    /// the peer gone, which burns the connector.
+    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<Actions, Status> {
+        if self.fate == Some(Status::DEVICE_REMOVED) && input.needs_device() {
+            return Err(Status::DEVICE_REMOVED);
+        }
+        Ok(match input {
+            Input::Bind => self.bind()?,
+            Input::Connect { data, max_data, busy, deadline } => {
+                self.connect(now, data <= max_data, busy, deadline)?
+            }
+            Input::CompleteConnect => self.complete_connect()?,
+            Input::Accept { data, max_data, busy } => self.accept(data <= max_data, busy)?,
+            Input::Reject { data, max_data } => self.reject(data <= max_data)?,
+            Input::NotifyDisconnect => self.notify_disconnect()?,
+            Input::Disconnect { deadline } => self.disconnect(deadline)?,
+            Input::Cancel => self.cancel(),
+            Input::Release => self.release(),
+            Input::Lend => self.lend()?,
+
+            Input::Bound => self.bound(),
+            Input::BindFailed(status) => self.bind_failed(status)?,
+            Input::PeerAccepted(terms) => self.peer_accepted(terms),
+            Input::CompleteDone => self.complete_done(),
+            Input::CompleteFailed(Status::DEVICE_REMOVED)
+            | Input::Failed(Status::DEVICE_REMOVED)
+            | Input::DeviceRemoved => self.device_removed(),
+            Input::CompleteFailed(status) => self.complete_failed(status),
+            Input::RequestArrived(terms) => self.request_arrived(terms),
+            Input::ListenerClosed => self.listener_closed(),
+            Input::PeerCompleted => self.peer_completed(),
+            Input::DataArrived => self.data_arrived(),
+            Input::DisconnectAnswered => self.disconnect_answered(),
+            Input::QueuePairRemoved => self.queue_pair_removed(),
+            Input::Unreachable { network } => self.lost(reports::Loss::Unreachable { network }),
+            Input::Refused { private_data } | Input::PeerRejected { private_data } => {
+                self.lost(reports::Loss::Refused(private_data))
+            }
+            Input::PeerGaveUp => self.lost(reports::Loss::GaveUp),
+            Input::PeerDisconnected => self.lost(reports::Loss::Disconnected),
+            Input::PathLost => self.lost(reports::Loss::Path),
+            Input::TimedOut => self.lost(reports::Loss::TimedOut),
+            Input::Failed(status) => self.lost(reports::Loss::Failed(status)),
+        })
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Ends what has outlived its deadline. Too early a call does nothing.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Actions {
+        match self.deadline {
+            Some(deadline) if deadline <= now => self.lost(reports::Loss::TimedOut),
+            Some(_) | None => Actions::new(),
+        }
+    }
+
+    /// The negotiated read limits, while CompleteConnect, or Accept or Reject, is owed.
+    ///
+    /// # Errors
+    /// `CONNECTION_INVALID` at any other moment.
+    pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
+        self.terms.as_ref().map(|terms| terms.limits).ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// The peer's private data: as long as the limits, and after a refusal that came with some.
+    ///
+    /// # Errors
+    /// `CONNECTION_INVALID` at any other moment.
+    pub(crate) fn private_data(&self) -> Result<&PrivateData, StateError> {
+        let terms = self.terms.as_ref().map(|terms| &terms.private_data);
+        terms.or(self.refusal.as_ref()).ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// Whether this is a moment for `GetLocalAddress`: connecting or connected.
+    ///
+    /// # Errors
+    /// `CONNECTION_INVALID` at any other moment.
+    pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
+        match self.state {
+            State::Connecting => Ok(()),
+            State::Idle
+            | State::Bound
+            | State::ConnectDone
+            | State::Completing
+            | State::Connected
+            | State::PeerGone
+            | State::Disconnecting
+            | State::Disconnected
+            | State::Waiting
+            | State::RequestPending
+            | State::Accepting
+            | State::Dead => self.peer_address_ready(),
+        }
+    }
+
+    /// Whether this is a moment for `GetPeerAddress`: from the peer's first word to the end of the connection.
+    ///
+    /// # Errors
+    /// `CONNECTION_INVALID` at any other moment.
+    pub(crate) fn peer_address_ready(&self) -> Result<(), StateError> {
+        match self.state {
+            State::ConnectDone
+            | State::Completing
+            | State::Connected
+            | State::PeerGone
+            | State::Disconnecting
+            | State::RequestPending
+            | State::Accepting => Ok(()),
+            State::Idle
+            | State::Bound
+            | State::Connecting
+            | State::Disconnected
+            | State::Waiting
+            | State::Dead => Err(StateError::ConnectionInvalid),
+        }
+    }
+
+    /// Moves on and forgets what was only valid before; the caller then sets what is valid now.
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.terms = None;
+        self.deadline = None;
+        self.fate = None;
+    }
+
+    /// The answer to every NotifyDisconnect that is outstanding, if any.
+    fn tell(&mut self, status: Status) -> Option<Action> {
+        std::mem::take(&mut self.watched).then_some(Action::Finish { op: Op::NotifyDisconnect, status })
+    }
+}
+
+impl Input {
+    /// Whether this is a call that has no answer but `DEVICE_REMOVED` once the device is gone: all but cleanup.
+    fn needs_device(&self) -> bool {
+        match self {
+            Self::Bind
+            | Self::Connect { .. }
+            | Self::CompleteConnect
+            | Self::Accept { .. }
+            | Self::Reject { .. }
+            | Self::NotifyDisconnect
+            | Self::Disconnect { .. }
+            | Self::Lend => true,
+            Self::Cancel
+            | Self::Release
+            | Self::Bound
+            | Self::BindFailed(_)
+            | Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::PeerAccepted(_)
+            | Self::CompleteDone
+            | Self::CompleteFailed(_)
+            | Self::RequestArrived(_)
+            | Self::ListenerClosed
+            | Self::PeerCompleted
+            | Self::DataArrived
+            | Self::PeerRejected { .. }
+            | Self::PeerGaveUp
+            | Self::PeerDisconnected
+            | Self::PathLost
+            | Self::DisconnectAnswered
+            | Self::QueuePairRemoved
+            | Self::DeviceRemoved
+            | Self::TimedOut
+            | Self::Failed(_) => false,
+        }
+    }
+}

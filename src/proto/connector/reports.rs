@@ -1,0 +1,349 @@
+//! What the provider's reports do, state by state. The comments name the rows of the state table they follow.
+
+use smallvec::smallvec;
+
+use super::State::*;
+use super::{Action, Actions, Connector, Ending, Op, State, Terms};
+use crate::status::Status;
+use crate::types::PrivateData;
+
+/// The ways to lose the peer, or never to get it.
+pub(super) enum Loss {
+    /// There is no way to it.
+    Unreachable {
+        /// No route to the network, rather than no host there.
+        network: bool,
+    },
+    /// It said no.
+    Refused(Option<PrivateData>),
+    /// It vanished without a word.
+    GaveUp,
+    /// It disconnected.
+    Disconnected,
+    /// The transport broke.
+    Path,
+    /// A timer ran out, the provider's or the caller's.
+    TimedOut,
+    /// Anything else.
+    Failed(Status),
+}
+
+impl Loss {
+    /// How the transport is let go: whoever may still be listening is told no.
+    fn letting_go(&self) -> Action {
+        match self {
+            Self::TimedOut | Self::Failed(_) => Action::RefusePeer,
+            Self::Unreachable { .. } | Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path => {
+                Action::Abandon
+            }
+        }
+    }
+
+    /// What a handshake that the peer had already answered fails with: it left, or it was not heard of.
+    fn half_open_status(&self) -> Status {
+        match self {
+            Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path => Status::CONNECTION_ABORTED,
+            Self::Unreachable { .. } | Self::TimedOut => Status::IO_TIMEOUT,
+            Self::Failed(status) => *status,
+        }
+    }
+}
+
+/// Whether the same connector may try again: nobody answered, or somebody said no.
+fn is_retryable(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NETWORK_UNREACHABLE
+            | Status::HOST_UNREACHABLE
+            | Status::CONNECTION_REFUSED
+            | Status::IO_TIMEOUT
+    )
+}
+
+impl Connector {
+    /// The address is reserved: A1. An implicit bind is undone with its connect, so it does not count.
+    pub(super) fn bound(&mut self) -> Actions {
+        match self.state {
+            Idle => {
+                self.enter(Bound);
+                self.bound = true;
+            }
+            Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | Waiting | RequestPending | Accepting | Dead => {}
+        }
+        Actions::new()
+    }
+
+    /// The address could not be reserved: A2. Bind is synchronous, so its caller gets the status right here.
+    pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
+        // Only what is going away burns the connector.
+        let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
+        match self.state {
+            Idle => {
+                if going_away {
+                    self.enter(Dead);
+                    self.fate = (status == Status::DEVICE_REMOVED).then_some(status);
+                }
+                Err(status)
+            }
+            Connecting => {
+                let next = if going_away { Dead } else { self.before_connect() };
+                let actions = self.fail_connect(next, Action::Abandon, status);
+                self.fate = (status == Status::DEVICE_REMOVED).then_some(status);
+                Ok(actions)
+            }
+            Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Ok(Actions::new()),
+        }
+    }
+
+    /// The peer accepted: A16.
+    pub(super) fn peer_accepted(&mut self, terms: Terms) -> Actions {
+        match self.state {
+            Connecting => {
+                self.enter(ConnectDone);
+                self.terms = Some(terms);
+                smallvec![Action::Finish { op: Op::Connect, status: Status::SUCCESS }]
+            }
+            Idle | Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The handshake is complete at the active end: A24.
+    pub(super) fn complete_done(&mut self) -> Actions {
+        match self.state {
+            Completing => {
+                self.enter(Connected);
+                smallvec![Action::Finish { op: Op::CompleteConnect, status: Status::SUCCESS }]
+            }
+            Idle | Bound | Connecting | ConnectDone | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The second half of the handshake failed: A25.
+    pub(super) fn complete_failed(&mut self, status: Status) -> Actions {
+        match self.state {
+            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, status),
+            Idle | Bound | Connecting | ConnectDone | Connected | PeerGone | Disconnecting | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// A request for the connector that was lent: P2. One that is not waiting leaves it to the listener's queue.
+    pub(super) fn request_arrived(&mut self, terms: Terms) -> Actions {
+        match self.state {
+            Waiting => {
+                let actions = self.end_wait(RequestPending, Status::SUCCESS);
+                self.terms = Some(terms);
+                actions
+            }
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The listener is closed: P3. Requests that were fetched are no longer its concern.
+    pub(super) fn listener_closed(&mut self) -> Actions {
+        match self.state {
+            Waiting => self.end_wait(Idle, Status::CANCELED),
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The active side completed: P13.
+    pub(super) fn peer_completed(&mut self) -> Actions {
+        match self.state {
+            Accepting => {
+                self.enter(Connected);
+                smallvec![Action::Finish { op: Op::Accept, status: Status::SUCCESS }]
+            }
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | Waiting | RequestPending | Dead => Actions::new(),
+        }
+    }
+
+    /// A work request completed: P12. It may overtake the word that establishes, which Accept still waits for.
+    pub(super) fn data_arrived(&self) -> Actions {
+        match self.state {
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
+            | Disconnected | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The disconnect is answered and no memory is in use: C7.
+    pub(super) fn disconnect_answered(&mut self) -> Actions {
+        match self.state {
+            Disconnecting => self.end_disconnect(Status::SUCCESS),
+            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
+            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+        }
+    }
+
+    /// The queue pair is gone: A14, A25, P16, C10, C13.
+    pub(super) fn queue_pair_removed(&mut self) -> Actions {
+        match self.state {
+            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+            ConnectDone => {
+                let actions = self.refuse();
+                // A CompleteConnect to come is told that its queue pair is gone.
+                self.fate = Some(Status::CANCELED);
+                actions
+            }
+            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Connected => {
+                let actions = self.leave(Status::SUCCESS);
+                self.enter(Disconnected);
+                actions
+            }
+            PeerGone => {
+                self.enter(Disconnected);
+                smallvec![Action::Leave]
+            }
+            Disconnecting => self.end_disconnect(Status::CANCELED),
+            // No queue pair belongs to it.
+            Idle | Bound | Disconnected | Waiting | RequestPending | Dead => Actions::new(),
+        }
+    }
+
+    /// The adapter is gone: A15, P4, P17, C15.
+    pub(super) fn device_removed(&mut self) -> Actions {
+        const GONE: Status = Status::DEVICE_REMOVED;
+        let actions = match self.state {
+            Connecting => self.fail_connect(Dead, Action::Abandon, GONE),
+            ConnectDone | RequestPending => {
+                self.fate.is_none().then_some(Action::Abandon).into_iter().collect()
+            }
+            Completing => self.fail_half_open(Op::CompleteConnect, Action::Abandon, GONE),
+            Accepting => self.fail_half_open(Op::Accept, Action::Abandon, GONE),
+            Connected => {
+                self.ending = Some(Ending::Lost);
+                self.tell(GONE).into_iter().chain([Action::Flush, Action::Abandon]).collect()
+            }
+            PeerGone => smallvec![Action::Abandon],
+            Disconnecting => self.end_disconnect(GONE),
+            Waiting => self.end_wait(Dead, GONE),
+            Idle | Bound | Disconnected | Dead => Actions::new(),
+        };
+        self.enter(Dead);
+        self.refusal = None;
+        self.fate = Some(GONE);
+        actions
+    }
+
+    /// The peer is lost, one way or another: A7 to A12, A21, A23, A25, P10, P14, P15, C2, C3, C8, C9.
+    pub(super) fn lost(&mut self, loss: Loss) -> Actions {
+        match self.state {
+            Connecting => self.connect_lost(loss),
+            ConnectDone if matches!(loss, Loss::TimedOut) => {
+                let actions = self.refuse();
+                self.fate = Some(Status::IO_TIMEOUT);
+                actions
+            }
+            // The reports stay quiet until somebody asks: the caller may still read what the peer sent.
+            ConnectDone => self.peer_left(loss.letting_go(), loss.half_open_status()),
+            RequestPending => {
+                let status = match loss {
+                    Loss::Failed(status) => status,
+                    Loss::Unreachable { .. }
+                    | Loss::Refused(_)
+                    | Loss::GaveUp
+                    | Loss::Disconnected
+                    | Loss::Path
+                    | Loss::TimedOut => Status::CONNECTION_ABORTED,
+                };
+                self.peer_left(loss.letting_go(), status)
+            }
+            Completing => {
+                self.fail_half_open(Op::CompleteConnect, loss.letting_go(), loss.half_open_status())
+            }
+            Accepting => {
+                // A no that was said differs from a peer that just went away.
+                let status = match &loss {
+                    Loss::Refused(_) => Status::CONNECTION_REFUSED,
+                    other => other.half_open_status(),
+                };
+                let actions = self.fail_half_open(Op::Accept, loss.letting_go(), status);
+                if let Loss::Refused(data) = loss {
+                    self.refusal = data;
+                }
+                actions
+            }
+            Connected => {
+                let ending = if matches!(loss, Loss::Disconnected) { Ending::Peer } else { Ending::Lost };
+                self.ending = Some(ending);
+                self.enter(PeerGone);
+                self.tell(Status::SUCCESS).into_iter().chain([Action::Flush]).collect()
+            }
+            Disconnecting => match loss {
+                // It left of its own will, which is as good as an answer.
+                Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => self.end_disconnect(Status::SUCCESS),
+                // No answer will come. The call has no status for a finer reason.
+                Loss::Unreachable { .. } | Loss::Path | Loss::TimedOut | Loss::Failed(_) => {
+                    self.end_disconnect(Status::IO_TIMEOUT)
+                }
+            },
+            Idle | Bound | PeerGone | Disconnected | Waiting | Dead => Actions::new(),
+        }
+    }
+
+    /// The connect came to nothing. A retryable status leaves the connector as it was before.
+    fn connect_lost(&mut self, loss: Loss) -> Actions {
+        let letting_go = loss.letting_go();
+        let status = match &loss {
+            Loss::Unreachable { network: true } => Status::NETWORK_UNREACHABLE,
+            Loss::Unreachable { network: false } => Status::HOST_UNREACHABLE,
+            // A peer that goes away before it answered has refused: its listener closed, or its connector did.
+            Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => Status::CONNECTION_REFUSED,
+            Loss::Path | Loss::TimedOut => Status::IO_TIMEOUT,
+            Loss::Failed(status) => *status,
+        };
+        let next = if is_retryable(status) { self.before_connect() } else { Dead };
+        let actions = self.fail_connect(next, letting_go, status);
+        if let Loss::Refused(data) = loss {
+            self.refusal = data;
+        }
+        actions
+    }
+
+    /// Notes that the peer of a half-open connection is gone; only the first report counts.
+    fn peer_left(&mut self, letting_go: Action, status: Status) -> Actions {
+        if self.fate.is_some() {
+            return Actions::new();
+        }
+        self.fate = Some(status);
+        smallvec![letting_go]
+    }
+
+    /// The state that a retryable failure of Connect goes back to.
+    fn before_connect(&self) -> State {
+        if self.bound { Bound } else { Idle }
+    }
+
+    /// Ends a pending Connect that failed. The queue pair stays as it is, so nothing is flushed.
+    pub(super) fn fail_connect(&mut self, next: State, letting_go: Action, status: Status) -> Actions {
+        self.enter(next);
+        smallvec![letting_go, Action::Finish { op: Op::Connect, status }]
+    }
+
+    /// Ends a pending CompleteConnect or Accept that failed. The queue pair was in use, so it is flushed (P18).
+    pub(super) fn fail_half_open(&mut self, op: Op, letting_go: Action, status: Status) -> Actions {
+        self.enter(Dead);
+        smallvec![letting_go, Action::Flush, Action::Finish { op, status }]
+    }
+
+    /// Ends a pending Disconnect. Whatever the status, the connection is over.
+    pub(super) fn end_disconnect(&mut self, status: Status) -> Actions {
+        self.enter(Disconnected);
+        smallvec![Action::Abandon, Action::Finish { op: Op::Disconnect, status }]
+    }
+
+    /// Ends the loan to GetConnectionRequest.
+    pub(super) fn end_wait(&mut self, next: State, status: Status) -> Actions {
+        self.enter(next);
+        smallvec![Action::Finish { op: Op::GetConnectionRequest, status }]
+    }
+}

@@ -1,0 +1,441 @@
+//! The state table, checked pair by pair, and random walks through it.
+
+mod table;
+mod walks;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::{Action, Actions, Connector, Ending, Input, Op, State, Terms};
+use crate::status::Status;
+use crate::types::{PrivateData, ReadLimits};
+
+/// How long the caller of Connect waits in these tests.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A number that no status has.
+const UNKNOWN: Status = Status::from_code(0xC00F_1234);
+
+fn terms() -> Terms {
+    Terms { limits: ReadLimits::new(3, 4), private_data: PrivateData::exact(&b"offer"[..]) }
+}
+
+fn refusal() -> Option<PrivateData> {
+    Some(PrivateData::exact(&b"no"[..]))
+}
+
+/// An enum of kinds with the list of all of them.
+macro_rules! kinds {
+    ($(#[$doc:meta])* $name:ident { $($kind:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        enum $name { $($kind),* }
+
+        impl $name {
+            const ALL: &'static [Self] = &[$(Self::$kind),*];
+        }
+    };
+}
+
+kinds! {
+    /// What can be done to the machine: every input in each variant that matters, and the passing of a deadline.
+    Kind {
+        Bind, Connect, ConnectTooLong, ConnectBusy, ConnectLate, CompleteConnect, Accept, AcceptTooLong,
+        AcceptBusy, Reject, RejectTooLong, NotifyDisconnect, Disconnect, Cancel, Release, Lend, BoundOk,
+        BindFailed, BindCanceled, UnreachableNetwork, UnreachableHost, Refused, RefusedData, PeerAccepted,
+        CompleteDone, CompleteFailed, CompleteFailedRemoved, RequestArrived, ListenerClosed, PeerCompleted,
+        DataArrived, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost, DisconnectAnswered,
+        QueuePairRemoved, DeviceRemoved, TimedOut, Failed, FailedRetryable, FailedRemoved, Deadline,
+    }
+}
+
+impl Kind {
+    /// The input, or `None` for the passing of a deadline.
+    fn input(self, now: Instant) -> Option<Input> {
+        let connect = |data, busy, deadline| Input::Connect { data, max_data: 8, busy, deadline };
+        let later = Some(now + PATIENCE);
+        Some(match self {
+            Self::Bind => Input::Bind,
+            Self::Connect => connect(8, false, later),
+            Self::ConnectTooLong => connect(9, false, later),
+            Self::ConnectBusy => connect(8, true, later),
+            Self::ConnectLate => connect(8, false, Some(now)),
+            Self::CompleteConnect => Input::CompleteConnect,
+            Self::Accept => Input::Accept { data: 8, max_data: 8, busy: false },
+            Self::AcceptTooLong => Input::Accept { data: 9, max_data: 8, busy: false },
+            Self::AcceptBusy => Input::Accept { data: 0, max_data: 8, busy: true },
+            Self::Reject => Input::Reject { data: 8, max_data: 8 },
+            Self::RejectTooLong => Input::Reject { data: 9, max_data: 8 },
+            Self::NotifyDisconnect => Input::NotifyDisconnect,
+            Self::Disconnect => Input::Disconnect { deadline: now + PATIENCE },
+            Self::Cancel => Input::Cancel,
+            Self::Release => Input::Release,
+            Self::Lend => Input::Lend,
+            Self::BoundOk => Input::Bound,
+            Self::BindFailed => Input::BindFailed(Status::SHARING_VIOLATION),
+            Self::BindCanceled => Input::BindFailed(Status::CANCELED),
+            Self::UnreachableNetwork => Input::Unreachable { network: true },
+            Self::UnreachableHost => Input::Unreachable { network: false },
+            Self::Refused => Input::Refused { private_data: None },
+            Self::RefusedData => Input::Refused { private_data: refusal() },
+            Self::PeerAccepted => Input::PeerAccepted(terms()),
+            Self::CompleteDone => Input::CompleteDone,
+            Self::CompleteFailed => Input::CompleteFailed(Status::INTERNAL_ERROR),
+            Self::CompleteFailedRemoved => Input::CompleteFailed(Status::DEVICE_REMOVED),
+            Self::RequestArrived => Input::RequestArrived(terms()),
+            Self::ListenerClosed => Input::ListenerClosed,
+            Self::PeerCompleted => Input::PeerCompleted,
+            Self::DataArrived => Input::DataArrived,
+            Self::PeerRejected => Input::PeerRejected { private_data: refusal() },
+            Self::PeerGaveUp => Input::PeerGaveUp,
+            Self::PeerDisconnected => Input::PeerDisconnected,
+            Self::PathLost => Input::PathLost,
+            Self::DisconnectAnswered => Input::DisconnectAnswered,
+            Self::QueuePairRemoved => Input::QueuePairRemoved,
+            Self::DeviceRemoved => Input::DeviceRemoved,
+            Self::TimedOut => Input::TimedOut,
+            Self::Failed => Input::Failed(Status::UNSUCCESSFUL),
+            Self::FailedRetryable => Input::Failed(Status::HOST_UNREACHABLE),
+            Self::FailedRemoved => Input::Failed(Status::DEVICE_REMOVED),
+            Self::Deadline => return None,
+        })
+    }
+
+    /// The kinds that stand for this input: a new input does not compile until it has one.
+    fn of(input: &Input) -> &'static [Self] {
+        match input {
+            Input::Bind => &[Self::Bind],
+            Input::Connect { .. } => {
+                &[Self::Connect, Self::ConnectTooLong, Self::ConnectBusy, Self::ConnectLate]
+            }
+            Input::CompleteConnect => &[Self::CompleteConnect],
+            Input::Accept { .. } => &[Self::Accept, Self::AcceptTooLong, Self::AcceptBusy],
+            Input::Reject { .. } => &[Self::Reject, Self::RejectTooLong],
+            Input::NotifyDisconnect => &[Self::NotifyDisconnect],
+            Input::Disconnect { .. } => &[Self::Disconnect],
+            Input::Cancel => &[Self::Cancel],
+            Input::Release => &[Self::Release],
+            Input::Lend => &[Self::Lend],
+            Input::Bound => &[Self::BoundOk],
+            Input::BindFailed(_) => &[Self::BindFailed, Self::BindCanceled],
+            Input::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
+            Input::Refused { .. } => &[Self::Refused, Self::RefusedData],
+            Input::PeerAccepted(_) => &[Self::PeerAccepted],
+            Input::CompleteDone => &[Self::CompleteDone],
+            Input::CompleteFailed(_) => &[Self::CompleteFailed, Self::CompleteFailedRemoved],
+            Input::RequestArrived(_) => &[Self::RequestArrived],
+            Input::ListenerClosed => &[Self::ListenerClosed],
+            Input::PeerCompleted => &[Self::PeerCompleted],
+            Input::DataArrived => &[Self::DataArrived],
+            Input::PeerRejected { .. } => &[Self::PeerRejected],
+            Input::PeerGaveUp => &[Self::PeerGaveUp],
+            Input::PeerDisconnected => &[Self::PeerDisconnected],
+            Input::PathLost => &[Self::PathLost],
+            Input::DisconnectAnswered => &[Self::DisconnectAnswered],
+            Input::QueuePairRemoved => &[Self::QueuePairRemoved],
+            Input::DeviceRemoved => &[Self::DeviceRemoved],
+            Input::TimedOut => &[Self::TimedOut],
+            Input::Failed(_) => &[Self::Failed, Self::FailedRetryable, Self::FailedRemoved],
+        }
+    }
+}
+
+kinds! {
+    /// Where a pair starts: each state, and apart what the machine remembers beyond its state.
+    Scene {
+        Idle, Bound, Connecting, ConnectingBound, ConnectDone, ConnectDoneAlone, Completing, Connected,
+        ConnectedWatched, PeerGone, Disconnecting, Disconnected, Waiting, RequestPending, RequestAlone,
+        Accepting, Dead, DeadIdleTooLong, DeadRemoved,
+    }
+}
+
+impl Scene {
+    /// The scenes of a state: a new state does not compile until it has one.
+    fn of(state: State) -> &'static [Self] {
+        match state {
+            State::Idle => &[Self::Idle],
+            State::Bound => &[Self::Bound],
+            State::Connecting => &[Self::Connecting, Self::ConnectingBound],
+            State::ConnectDone => &[Self::ConnectDone, Self::ConnectDoneAlone],
+            State::Completing => &[Self::Completing],
+            State::Connected => &[Self::Connected, Self::ConnectedWatched],
+            State::PeerGone => &[Self::PeerGone],
+            State::Disconnecting => &[Self::Disconnecting],
+            State::Disconnected => &[Self::Disconnected],
+            State::Waiting => &[Self::Waiting],
+            State::RequestPending => &[Self::RequestPending, Self::RequestAlone],
+            State::Accepting => &[Self::Accepting],
+            State::Dead => &[Self::Dead, Self::DeadIdleTooLong, Self::DeadRemoved],
+        }
+    }
+
+    /// The way there.
+    fn recipe(self) -> Vec<Kind> {
+        let after = |scene: Self, kinds: &[Kind]| [&scene.recipe(), kinds].concat();
+        match self {
+            Self::Idle => vec![],
+            Self::Bound => vec![Kind::Bind, Kind::BoundOk],
+            Self::Connecting => vec![Kind::Connect],
+            Self::ConnectingBound => after(Self::Bound, &[Kind::Connect]),
+            Self::ConnectDone => after(Self::Connecting, &[Kind::PeerAccepted]),
+            Self::ConnectDoneAlone => after(Self::ConnectDone, &[Kind::PeerGaveUp]),
+            Self::Completing => after(Self::ConnectDone, &[Kind::CompleteConnect]),
+            Self::Connected => after(Self::Completing, &[Kind::CompleteDone]),
+            Self::ConnectedWatched => after(Self::Connected, &[Kind::NotifyDisconnect]),
+            Self::PeerGone => after(Self::Connected, &[Kind::PeerDisconnected]),
+            Self::Disconnecting => after(Self::Connected, &[Kind::Disconnect]),
+            Self::Disconnected => after(Self::Disconnecting, &[Kind::DisconnectAnswered]),
+            Self::Waiting => vec![Kind::Lend],
+            Self::RequestPending => after(Self::Waiting, &[Kind::RequestArrived]),
+            Self::RequestAlone => after(Self::RequestPending, &[Kind::PeerGaveUp]),
+            Self::Accepting => after(Self::RequestPending, &[Kind::Accept]),
+            Self::Dead => after(Self::ConnectDone, &[Kind::Reject]),
+            Self::DeadIdleTooLong => after(Self::ConnectDone, &[Kind::TimedOut]),
+            Self::DeadRemoved => vec![Kind::DeviceRemoved],
+        }
+    }
+
+    fn build(self, now: Instant) -> Connector {
+        let mut machine = Connector::new();
+        for kind in self.recipe() {
+            drop(step(&mut machine, now, kind));
+        }
+        assert!(Self::of(machine.state()).contains(&self), "{self:?} is not {:?}", machine.state());
+        machine
+    }
+}
+
+fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Result<Actions, Status> {
+    match kind.input(now) {
+        Some(input) => machine.handle(now, input),
+        None => Ok(machine.handle_timeout(machine.next_timeout().unwrap_or(now))),
+    }
+}
+
+/// The machine in a scene, ready for a story.
+fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Result<Actions, Status>>) {
+    let now = Instant::now();
+    let mut machine = scene.build(now);
+    let answers = kinds.iter().map(|&kind| step(&mut machine, now, kind)).collect();
+    (machine, answers)
+}
+
+// ERR-04, CM-01, CM-06, CM-07, CM-22, CM-27, DIS-09, DIS-10, PD-04, LS-15, LS-18: each state with each input.
+#[test]
+fn every_pair_is_as_the_table_says() {
+    let now = Instant::now();
+    for &(scene, lines) in table::TABLE {
+        for line in lines {
+            for &kind in line.inputs {
+                let mut machine = scene.build(now);
+                let before = machine.state();
+                let answer = step(&mut machine, now, kind);
+                let expected = line.answer.map(Actions::from_slice);
+                assert_eq!(answer, expected, "{scene:?} × {kind:?}, row {:?}", line.rows);
+                assert_eq!(machine.state(), line.next.unwrap_or(before), "{scene:?} × {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_pair_is_missing_or_doubled() {
+    for &scene in Scene::ALL {
+        let mut blocks = table::TABLE.iter().filter(|(other, _)| *other == scene);
+        let Some((_, lines)) = blocks.next() else { panic!("{scene:?} has no lines") };
+        assert!(blocks.next().is_none(), "{scene:?} appears twice");
+        for &kind in Kind::ALL {
+            let times = lines.iter().flat_map(|line| line.inputs).filter(|&&other| other == kind).count();
+            assert_eq!(times, 1, "{scene:?} × {kind:?}");
+        }
+    }
+}
+
+/// The lists of kinds and scenes cover the types they stand for.
+#[test]
+fn every_input_and_state_has_its_kinds_and_scenes() {
+    let now = Instant::now();
+    let mut seen = BTreeSet::from([Kind::Deadline]);
+    for kind in Kind::ALL {
+        if let Some(input) = kind.input(now) {
+            assert!(Kind::of(&input).contains(kind), "{kind:?}");
+            seen.extend(Kind::of(&input));
+        }
+    }
+    assert_eq!(seen, BTreeSet::from_iter(Kind::ALL.iter().copied()));
+    for scene in Scene::ALL {
+        scene.build(now);
+    }
+}
+
+#[test]
+fn every_row_of_the_specification_is_cited() {
+    let expected = [("A", 26), ("P", 18), ("C", 16)];
+    let expected: BTreeSet<String> = expected
+        .iter()
+        .flat_map(|(letter, last)| (1..=*last).map(move |number| format!("{letter}{number}")))
+        .collect();
+    let lines = table::TABLE.iter().flat_map(|(_, lines)| *lines).map(|line| line.rows);
+    let queries = table::QUERIES.iter().map(|(rows, ..)| *rows);
+    let cited: BTreeSet<String> =
+        lines.chain(queries).flat_map(str::split_whitespace).map(String::from).collect();
+    assert_eq!(cited, expected);
+}
+
+// NEG-04, PD-09, CM-25, CM-26, LS-11
+#[test]
+fn queries_answer_at_their_moment_only() {
+    let now = Instant::now();
+    assert!(table::QUERIES.iter().map(|(_, scene, _)| scene).eq(Scene::ALL), "a scene is missing");
+    for &(_, scene, expected) in table::QUERIES {
+        let machine = scene.build(now);
+        let answers = [
+            machine.read_limits().map(|limits| assert_eq!(limits, terms().limits)),
+            machine.private_data().map(|data| assert_eq!(*data, terms().private_data)),
+            machine.local_address_ready(),
+            machine.peer_address_ready(),
+        ];
+        for (answer, expected) in answers.into_iter().zip(expected) {
+            let status = answer.map_err(|error| error.status());
+            let expected = if expected { Ok(()) } else { Err(Status::CONNECTION_INVALID) };
+            assert_eq!(status, expected, "{scene:?}");
+        }
+    }
+}
+
+// CM-16, CM-19, PD-03: the data of a reject is there until the next attempt, which may succeed.
+#[test]
+fn a_refused_connector_shows_the_data_and_tries_again() {
+    for scene in [Scene::Connecting, Scene::ConnectingBound] {
+        for kind in [Kind::RefusedData, Kind::PeerRejected] {
+            let (mut machine, _) = told(scene, &[kind]);
+            assert_eq!(machine.private_data().ok(), refusal().as_ref());
+            assert!(machine.read_limits().is_err());
+            let attempt = machine.attempt();
+            assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
+            assert_ne!(machine.attempt(), attempt, "late reports can be told apart");
+            assert!(machine.private_data().is_err());
+            assert!(step(&mut machine, Instant::now(), Kind::PeerAccepted).is_ok());
+            assert_eq!(machine.state(), State::ConnectDone);
+        }
+    }
+}
+
+// CM-24: what the active side says with its reject is there after the failed accept.
+#[test]
+fn a_rejected_accept_shows_the_data() {
+    let (machine, _) = told(Scene::Accepting, &[Kind::PeerRejected]);
+    assert_eq!(machine.private_data().ok(), refusal().as_ref());
+}
+
+// CM-28: why the peer went decides what CompleteConnect says, and only once.
+#[test]
+fn complete_connect_tells_why_the_peer_is_gone() {
+    let aborted = [Kind::PeerGaveUp, Kind::PeerDisconnected, Kind::PeerRejected, Kind::PathLost];
+    let silent = [Kind::UnreachableHost, Kind::TimedOut];
+    let cases = aborted.map(|kind| (kind, Status::CONNECTION_ABORTED));
+    for (kind, status) in cases.into_iter().chain(silent.map(|kind| (kind, Status::IO_TIMEOUT))) {
+        let (machine, answers) = told(Scene::ConnectDone, &[kind, Kind::CompleteConnect]);
+        assert_eq!(answers[1], Err(status), "{kind:?}");
+        assert_eq!(machine.state(), State::Dead);
+    }
+    let (_, answers) = told(Scene::ConnectDoneAlone, &[Kind::CompleteConnect, Kind::CompleteConnect]);
+    assert_eq!(answers[1], Err(Status::CONNECTION_INVALID));
+    let (_, answers) = told(Scene::ConnectDone, &[Kind::QueuePairRemoved, Kind::CompleteConnect]);
+    assert_eq!(answers[1], Err(Status::CANCELED));
+}
+
+// DIS-03, DIS-04, CAN-05: several waiters share one answer; a cancel answers them and nothing else.
+#[test]
+fn notifications() {
+    let finish = |status| Action::Finish { op: Op::NotifyDisconnect, status };
+    let (machine, answers) = told(
+        Scene::ConnectedWatched,
+        &[Kind::NotifyDisconnect, Kind::Cancel, Kind::NotifyDisconnect, Kind::PeerDisconnected],
+    );
+    assert_eq!(answers[1], Ok(Actions::from_slice(&[finish(Status::CANCELED)])));
+    assert_eq!(answers[3], Ok(Actions::from_slice(&[finish(Status::SUCCESS), Action::Flush])));
+    assert_eq!(machine.ending(), Some(Ending::Peer));
+}
+
+// CM-33: the first end is the one that is told.
+#[test]
+fn the_ending_is_remembered() {
+    let cases = [
+        (Scene::Connected, &[Kind::NotifyDisconnect][..], None),
+        (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Ending::Peer)),
+        (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], Some(Ending::Lost)),
+        (Scene::Connected, &[Kind::TimedOut], Some(Ending::Lost)),
+        (Scene::Connected, &[Kind::Disconnect, Kind::PeerDisconnected], Some(Ending::Local)),
+        (Scene::Connected, &[Kind::QueuePairRemoved], Some(Ending::Local)),
+        (Scene::Connected, &[Kind::Release], Some(Ending::Local)),
+        (Scene::Connected, &[Kind::DeviceRemoved], Some(Ending::Lost)),
+        (Scene::PeerGone, &[Kind::DeviceRemoved], Some(Ending::Peer)),
+        (Scene::Accepting, &[Kind::PeerGaveUp], None),
+    ];
+    for (scene, kinds, ending) in cases {
+        assert_eq!(told(scene, kinds).0.ending(), ending, "{scene:?} {kinds:?}");
+    }
+}
+
+// CM-12, CM-18, DIS-14: a deadline neither early nor twice, and none without being asked for.
+#[test]
+fn deadlines() {
+    let start = Instant::now();
+    for (scene, end) in [(Scene::ConnectingBound, State::Bound), (Scene::Disconnecting, State::Disconnected)]
+    {
+        let mut machine = scene.build(start);
+        assert_eq!(machine.next_timeout(), Some(start + PATIENCE));
+        assert!(machine.handle_timeout(start + PATIENCE - Duration::from_nanos(1)).is_empty());
+        assert_eq!(machine.handle_timeout(start + PATIENCE).len(), 2);
+        assert_eq!((machine.state(), machine.next_timeout()), (end, None));
+        assert!(machine.handle_timeout(start + PATIENCE).is_empty());
+    }
+    let mut machine = Connector::new();
+    let forever = Input::Connect { data: 0, max_data: 0, busy: false, deadline: None };
+    assert!(machine.handle(start, forever).is_ok());
+    assert_eq!(machine.next_timeout(), None);
+    // LS-24, X8: nothing here limits how long Accept and CompleteConnect may take.
+    for scene in [Scene::ConnectDone, Scene::Completing, Scene::RequestPending, Scene::Accepting] {
+        assert_eq!(scene.build(start).next_timeout(), None, "{scene:?}");
+    }
+}
+
+// ERR-05
+#[test]
+fn an_unknown_status_is_carried() {
+    for (scene, op) in [
+        (Scene::Connecting, Op::Connect),
+        (Scene::Completing, Op::CompleteConnect),
+        (Scene::Accepting, Op::Accept),
+    ] {
+        let mut machine = scene.build(Instant::now());
+        let actions = machine.handle(Instant::now(), Input::Failed(UNKNOWN));
+        assert_eq!(actions.unwrap().last(), Some(&Action::Finish { op, status: UNKNOWN }));
+        assert_eq!(machine.state(), State::Dead, "CM-20");
+    }
+}
+
+/// A request that made its own connector behaves as one that was waited for.
+#[test]
+fn a_connector_made_for_a_request() {
+    let mut machine = Connector::with_request(terms());
+    assert_eq!(machine.read_limits(), Ok(terms().limits));
+    assert!(step(&mut machine, Instant::now(), Kind::Accept).is_ok());
+    assert_eq!(machine.state(), State::Accepting);
+}
+
+/// A bind that finds the device gone burns the connector, alone or within a connect.
+#[test]
+fn a_bind_that_finds_the_device_removed() {
+    let now = Instant::now();
+    let removed = || Input::BindFailed(Status::DEVICE_REMOVED);
+    let mut idle = Scene::Idle.build(now);
+    assert_eq!(idle.handle(now, removed()), Err(Status::DEVICE_REMOVED));
+    let mut connecting = Scene::Connecting.build(now);
+    let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
+    assert_eq!(connecting.handle(now, removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
+    for mut machine in [idle, connecting] {
+        assert_eq!(machine.state(), State::Dead);
+        assert_eq!(machine.handle(now, Input::Bind), Err(Status::DEVICE_REMOVED));
+    }
+}

@@ -1,0 +1,245 @@
+//! Random walks: whatever happens in whatever order, the promises of the module's docs hold.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The machine with everything that a provider would have to keep straight.
+struct Walker {
+    machine: Connector,
+    now: Instant,
+    /// Calls that were accepted and not answered yet.
+    pending: Vec<Op>,
+    /// Whether there is a transport that was not let go.
+    transport: bool,
+    /// Whether the work requests of this transport were flushed.
+    flushed: bool,
+}
+
+/// The call that this kind makes, if it may be answered later.
+fn op_of(kind: Kind) -> Option<Op> {
+    match kind.input(Instant::now())? {
+        Input::Connect { .. } => Some(Op::Connect),
+        Input::CompleteConnect => Some(Op::CompleteConnect),
+        Input::Accept { .. } => Some(Op::Accept),
+        Input::NotifyDisconnect => Some(Op::NotifyDisconnect),
+        Input::Disconnect { .. } => Some(Op::Disconnect),
+        Input::Lend => Some(Op::GetConnectionRequest),
+        _ => None,
+    }
+}
+
+/// The final statuses that the specification lists for the call, and those that these walks report.
+fn is_listed(op: Op, status: Status) -> bool {
+    use Status as S;
+    let common = [S::SUCCESS, S::CANCELED, S::DEVICE_REMOVED];
+    let reported = [S::UNSUCCESSFUL, S::INTERNAL_ERROR, S::HOST_UNREACHABLE];
+    let more: &[S] = match op {
+        Op::Connect => &[S::NETWORK_UNREACHABLE, S::CONNECTION_REFUSED, S::IO_TIMEOUT, S::SHARING_VIOLATION],
+        Op::CompleteConnect => &[S::IO_TIMEOUT, S::CONNECTION_ABORTED],
+        Op::Accept => &[S::CONNECTION_REFUSED, S::CONNECTION_ABORTED, S::IO_TIMEOUT],
+        Op::Disconnect => &[S::IO_TIMEOUT],
+        Op::NotifyDisconnect | Op::GetConnectionRequest => &[],
+    };
+    let carries = matches!(op, Op::Connect | Op::CompleteConnect | Op::Accept);
+    common.contains(&status) || more.contains(&status) || (carries && reported.contains(&status))
+}
+
+/// The inline errors that the specification lists for the call.
+fn is_listed_inline(kind: Kind, status: Status) -> bool {
+    use Status as S;
+    let listed: &[S] = match kind.input(Instant::now()) {
+        Some(Input::Bind) => &[S::ADDRESS_ALREADY_ASSOCIATED, S::INVALID_DEVICE_STATE],
+        Some(Input::BindFailed(reported)) => return status == reported,
+        Some(Input::Connect { .. }) => &[S::INVALID_BUFFER_SIZE, S::CONNECTION_ACTIVE],
+        // CANCELED: its queue pair was removed meanwhile. The other two are what the walks report.
+        Some(Input::CompleteConnect) => &[
+            S::CONNECTION_INVALID,
+            S::CONNECTION_ABORTED,
+            S::IO_TIMEOUT,
+            S::CANCELED,
+            S::UNSUCCESSFUL,
+            S::HOST_UNREACHABLE,
+        ],
+        Some(Input::Accept { .. }) => &[
+            S::CONNECTION_INVALID,
+            S::CONNECTION_ACTIVE,
+            S::INVALID_BUFFER_SIZE,
+            S::CONNECTION_ABORTED,
+            S::UNSUCCESSFUL,
+            S::HOST_UNREACHABLE,
+        ],
+        Some(Input::Reject { .. }) => &[S::CONNECTION_INVALID, S::INVALID_BUFFER_SIZE, S::CONNECTION_ABORTED],
+        Some(Input::NotifyDisconnect | Input::Disconnect { .. }) => &[S::CONNECTION_INVALID],
+        Some(Input::Lend) => &[S::CONNECTION_ACTIVE],
+        // Reports and cleanup never fail.
+        Some(_) | None => return false,
+    };
+    status == S::DEVICE_REMOVED || listed.contains(&status)
+}
+
+impl Walker {
+    fn new() -> Self {
+        Self {
+            machine: Connector::new(),
+            now: Instant::now(),
+            pending: Vec::new(),
+            transport: false,
+            flushed: false,
+        }
+    }
+
+    fn step(&mut self, kind: Kind) {
+        let before = self.machine.state();
+        if kind == Kind::Deadline {
+            self.now = self.machine.next_timeout().unwrap_or(self.now).max(self.now);
+        }
+        match step(&mut self.machine, self.now, kind) {
+            Ok(actions) => {
+                self.pending.extend(op_of(kind));
+                if before == State::Waiting && self.machine.state() == State::RequestPending {
+                    self.start();
+                }
+                self.carry_out(kind, &actions);
+            }
+            Err(status) => {
+                assert!(is_listed_inline(kind, status), "{before:?} × {kind:?}: {status:?}");
+                let same = self.machine.state() == before;
+                assert!(same || self.machine.state() == State::Dead, "an error moved it");
+            }
+        }
+        self.check();
+    }
+
+    fn start(&mut self) {
+        assert!(!self.transport, "the last transport was not let go");
+        (self.transport, self.flushed) = (true, false);
+    }
+
+    fn carry_out(&mut self, kind: Kind, actions: &[Action]) {
+        for (at, action) in actions.iter().enumerate() {
+            match action {
+                Action::Finish { op, status } => {
+                    assert!(is_listed(*op, *status), "{kind:?}: {op:?} {status:?}");
+                    let before = self.pending.len();
+                    self.pending.retain(|other| other != op);
+                    let answered = before - self.pending.len();
+                    assert!(answered == 1 || (answered > 0 && *op == Op::NotifyDisconnect), "{op:?} twice");
+                    if *op == Op::NotifyDisconnect {
+                        assert!(!actions[..at].contains(&Action::Flush), "told after the flush");
+                    } else {
+                        assert_eq!(at + 1, actions.len(), "{op:?} must be able to start anew: {actions:?}");
+                    }
+                }
+                Action::StartConnect => self.start(),
+                Action::RefusePeer | Action::Leave | Action::Abandon => {
+                    assert!(self.transport, "{action:?} for nothing: {kind:?}");
+                    self.transport = false;
+                }
+                Action::Flush => {
+                    assert!(!self.flushed, "flushed twice");
+                    self.flushed = true;
+                }
+                Action::StartComplete | Action::StartAccept | Action::StartDisconnect => {
+                    assert!(self.transport);
+                }
+                Action::StartBind => assert_eq!(self.machine.state(), State::Idle),
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let state = self.machine.state();
+        let mut expected: Vec<Op> = match state {
+            State::Connecting => vec![Op::Connect],
+            State::Completing => vec![Op::CompleteConnect],
+            State::Accepting => vec![Op::Accept],
+            State::Disconnecting => vec![Op::Disconnect],
+            State::Waiting => vec![Op::GetConnectionRequest],
+            State::Connected => self.pending.clone(),
+            State::Idle
+            | State::Bound
+            | State::ConnectDone
+            | State::PeerGone
+            | State::Disconnected
+            | State::RequestPending
+            | State::Dead => vec![],
+        };
+        expected.retain(|op| state != State::Connected || *op == Op::NotifyDisconnect);
+        assert_eq!(self.pending, expected, "{state:?}");
+        assert!(self.machine.handle_timeout(self.now).is_empty(), "a deadline was missed");
+        let timed = matches!(state, State::Connecting | State::Disconnecting);
+        assert_eq!(self.machine.next_timeout().is_some(), timed, "{state:?}");
+        let readable = matches!(state, State::ConnectDone | State::RequestPending);
+        assert_eq!(self.machine.read_limits().is_ok(), readable, "{state:?}");
+        if matches!(state, State::Connected | State::PeerGone | State::Disconnecting) {
+            assert!(self.transport, "{state:?}");
+            assert_eq!(self.flushed, state != State::Connected, "{state:?}");
+        }
+    }
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    // Half of the steps are those that lead deeper, or a walk would seldom get anywhere.
+    prop_oneof![
+        prop::sample::select(Kind::ALL),
+        prop::sample::select(vec![
+            Kind::Connect,
+            Kind::PeerAccepted,
+            Kind::CompleteConnect,
+            Kind::CompleteDone,
+            Kind::NotifyDisconnect,
+            Kind::Disconnect,
+            Kind::Lend,
+            Kind::RequestArrived,
+            Kind::Accept,
+            Kind::PeerCompleted,
+        ]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    // CAN-01, CAN-06, CAN-07, CAN-08, DIS-02, DIS-06, DIS-08, DIS-13: each accepted call is answered exactly
+    // once, with a status of its list, and each transport is let go exactly once.
+    #[test]
+    fn every_call_is_answered_once(
+        scene in prop::sample::select(Scene::ALL),
+        walk in prop::collection::vec(any_kind(), 0..30),
+        end in prop::sample::select(vec![Kind::Release, Kind::DeviceRemoved]),
+    ) {
+        let mut walker = Walker::new();
+        for kind in scene.recipe().into_iter().chain(walk).chain([end]) {
+            walker.step(kind);
+        }
+        prop_assert_eq!(walker.machine.state(), State::Dead);
+        prop_assert!(walker.pending.is_empty());
+        prop_assert!(!walker.transport, "the transport leaks");
+    }
+
+    // CM-12, DIS-14: a deadline holds to the nanosecond, whatever was ignored meanwhile.
+    #[test]
+    fn deadlines_hold(
+        scene in prop::sample::select(vec![Scene::Connecting, Scene::ConnectingBound, Scene::Disconnecting]),
+        noise in prop::collection::vec(prop::sample::select(Kind::ALL), 0..10),
+        early in 1..10_000_000_000_u64,
+    ) {
+        let start = Instant::now();
+        let mut machine = scene.build(start);
+        let state = machine.state();
+        for kind in noise {
+            let mut probe = scene.build(start);
+            // Only what leaves the state alone: the rest ends the wait in a way of its own.
+            drop(step(&mut probe, start, kind));
+            if probe.state() == state {
+                drop(step(&mut machine, start, kind));
+            }
+        }
+        prop_assert!(machine.handle_timeout(start + PATIENCE - Duration::from_nanos(early)).is_empty());
+        prop_assert_eq!(machine.state(), state);
+        let actions = machine.handle_timeout(start + PATIENCE);
+        let op = if state == State::Connecting { Op::Connect } else { Op::Disconnect };
+        prop_assert_eq!(actions.last(), Some(&Action::Finish { op, status: Status::IO_TIMEOUT }));
+    }
+}

@@ -1,0 +1,422 @@
+//! The listener: a queue of requests that nobody fetched yet, or of callers that wait for one, never of both.
+//!
+//! ```text
+//!  ┌──────┐ bound  ┌───────┐ listen  ┌───────────┐ close  ┌────────┐
+//!  │ Idle ├───────▶│ Bound ├────────▶│ Listening ├───────▶│ Closed │   every state: device_removed ──▶ Dead
+//!  └──────┘        └───────┘         └───────────┘        └────────┘
+//! ```
+//!
+//! `R` is what the provider keeps of a request. What this machine hands back as refused, the provider refuses.
+
+use std::collections::VecDeque;
+
+use crate::error::StateError;
+use crate::status::Status;
+
+/// The most requests that wait unfetched: what a backlog of 0 asks for, and what larger ones are capped to.
+///
+/// Each of them holds a transport and some hundred bytes, so this also bounds what a flood can occupy.
+pub(crate) const MAX_BACKLOG: usize = 1024;
+
+/// Where the listener is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// It has no address; a failed Bind leaves it here.
+    Idle,
+    /// It has an address; a failed Listen leaves it here.
+    Bound,
+    /// Requests arrive.
+    Listening,
+    /// Released.
+    Closed,
+    /// The adapter was removed.
+    Dead,
+}
+
+/// The name of one pending GetConnectionRequest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WaiterId(u64);
+
+/// The answer to GetConnectionRequest.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wait<R> {
+    /// A request was there already.
+    Ready(R),
+    /// One will be [`Delivered`](Arrival::Delivered) to this waiter.
+    Pending(WaiterId),
+}
+
+/// Where a request that arrived went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival<R> {
+    /// To this waiter, which waits no more.
+    Delivered(WaiterId, R),
+    /// Into the queue.
+    Queued,
+    /// Nowhere: the backlog is full, or nobody listens.
+    Refused(R),
+}
+
+/// What is left over when a listener ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Leftovers<R> {
+    /// They finish, CANCELED after a close, DEVICE_REMOVED after a removal.
+    pub(crate) waiters: Vec<WaiterId>,
+    /// They are refused after a close, dropped after a removal.
+    pub(crate) requests: Vec<R>,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub(crate) struct Listener<R> {
+    state: State,
+    backlog: usize,
+    queue: VecDeque<R>,
+    waiters: VecDeque<WaiterId>,
+    next_waiter: u64,
+}
+
+impl<R> Listener<R> {
+    /// A listener without an address.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Idle,
+            backlog: 0,
+            queue: VecDeque::new(),
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether Bind is allowed now; asked before the provider reserves an address.
+    ///
+    /// # Errors
+    /// `ADDRESS_ALREADY_ASSOCIATED`, `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
+    pub(crate) fn may_bind(&self) -> Result<(), Status> {
+        match self.state {
+            State::Idle => Ok(()),
+            State::Bound | State::Listening => Err(Status::ADDRESS_ALREADY_ASSOCIATED),
+            State::Closed => Err(Status::INVALID_DEVICE_STATE),
+            State::Dead => Err(Status::DEVICE_REMOVED),
+        }
+    }
+
+    /// The address is reserved.
+    ///
+    /// # Errors
+    /// As [`may_bind`](Self::may_bind).
+    pub(crate) fn bound(&mut self) -> Result<(), Status> {
+        self.may_bind()?;
+        self.state = State::Bound;
+        Ok(())
+    }
+
+    /// Whether Listen is allowed now; asked before the provider opens its port.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
+    pub(crate) fn may_listen(&self) -> Result<(), Status> {
+        match self.state {
+            State::Bound => Ok(()),
+            State::Idle | State::Listening | State::Closed => Err(Status::INVALID_DEVICE_STATE),
+            State::Dead => Err(Status::DEVICE_REMOVED),
+        }
+    }
+
+    /// The port is open. Returns how many requests will wait unfetched, at most [`MAX_BACKLOG`].
+    ///
+    /// # Errors
+    /// As [`may_listen`](Self::may_listen).
+    pub(crate) fn listen(&mut self, backlog: usize) -> Result<usize, Status> {
+        self.may_listen()?;
+        self.backlog = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
+        self.state = State::Listening;
+        Ok(self.backlog)
+    }
+
+    /// Whether this is a moment for `GetLocalAddress`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE_STATE` when it is not listening.
+    pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
+        match self.state {
+            State::Listening => Ok(()),
+            State::Idle | State::Bound | State::Closed | State::Dead => Err(StateError::InvalidDeviceState),
+        }
+    }
+
+    /// GetConnectionRequest: the oldest request, or a place in the line of those who wait for one.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
+    pub(crate) fn wait(&mut self) -> Result<Wait<R>, Status> {
+        match self.state {
+            State::Listening => {}
+            State::Idle | State::Bound | State::Closed => return Err(Status::INVALID_DEVICE_STATE),
+            State::Dead => return Err(Status::DEVICE_REMOVED),
+        }
+        if let Some(request) = self.queue.pop_front() {
+            return Ok(Wait::Ready(request));
+        }
+        let waiter = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        self.waiters.push_back(waiter);
+        Ok(Wait::Pending(waiter))
+    }
+
+    /// A request arrived. When [`is_full`](Self::is_full), [`purge`](Self::purge) first.
+    pub(crate) fn arrived(&mut self, request: R) -> Arrival<R> {
+        match self.state {
+            State::Listening if self.waiters.is_empty() && self.is_full() => Arrival::Refused(request),
+            State::Listening => self.place(request, VecDeque::push_back),
+            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
+        }
+    }
+
+    /// A request was delivered, but its waiter was dropped before it looked: it is the oldest, so it goes first.
+    ///
+    /// The backlog does not refuse it, since it was admitted once.
+    pub(crate) fn put_back(&mut self, request: R) -> Arrival<R> {
+        match self.state {
+            State::Listening => self.place(request, VecDeque::push_front),
+            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
+        }
+    }
+
+    /// Takes a waiter out of the line. `false` when it was answered already: look at what it got.
+    pub(crate) fn cancel(&mut self, waiter: WaiterId) -> bool {
+        let place = self.waiters.iter().position(|&other| other == waiter);
+        place.and_then(|place| self.waiters.remove(place)).is_some()
+    }
+
+    /// Whether the next request without a waiter is refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= self.backlog
+    }
+
+    /// Takes out the queued requests that are `dead`, so that they do not keep a live one from the queue.
+    pub(crate) fn purge(&mut self, mut dead: impl FnMut(&R) -> bool) -> Vec<R> {
+        let (gone, alive) = std::mem::take(&mut self.queue).into_iter().partition(|request| dead(request));
+        self.queue = alive;
+        Vec::from(gone)
+    }
+
+    /// The last reference is gone. Requests that were fetched and connections are not affected.
+    pub(crate) fn close(&mut self) -> Leftovers<R> {
+        match self.state {
+            State::Idle | State::Bound | State::Listening | State::Closed => self.end(State::Closed),
+            State::Dead => self.end(State::Dead),
+        }
+    }
+
+    /// The adapter is gone.
+    pub(crate) fn device_removed(&mut self) -> Leftovers<R> {
+        self.end(State::Dead)
+    }
+
+    /// Hands the request to whoever waits longest, or queues it at the end that `push` stands for.
+    fn place(&mut self, request: R, push: fn(&mut VecDeque<R>, R)) -> Arrival<R> {
+        match self.waiters.pop_front() {
+            Some(waiter) => Arrival::Delivered(waiter, request),
+            None => {
+                push(&mut self.queue, request);
+                Arrival::Queued
+            }
+        }
+    }
+
+    /// Stops for good.
+    fn end(&mut self, state: State) -> Leftovers<R> {
+        self.state = state;
+        let (waiters, requests) = (std::mem::take(&mut self.waiters), std::mem::take(&mut self.queue));
+        Leftovers { waiters: waiters.into(), requests: requests.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn listening(backlog: usize) -> Listener<u32> {
+        let mut listener = Listener::new();
+        listener.bound().unwrap();
+        listener.listen(backlog).unwrap();
+        listener
+    }
+
+    fn pending(listener: &mut Listener<u32>) -> WaiterId {
+        match listener.wait() {
+            Ok(Wait::Pending(waiter)) => waiter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // LS-01, LS-10, CM-06, ERR-04: every call in every state.
+    #[test]
+    fn calls_at_the_wrong_moment() {
+        use Status as S;
+        let built = |state| -> Listener<u32> {
+            let mut listener = Listener::new();
+            match state {
+                State::Idle => {}
+                State::Bound => listener.bound().unwrap(),
+                State::Listening => listener = listening(1),
+                State::Closed => drop(listener.close()),
+                State::Dead => drop(listener.device_removed()),
+            }
+            assert_eq!(listener.state(), state);
+            listener
+        };
+        let associated = Err(S::ADDRESS_ALREADY_ASSOCIATED);
+        let (state, removed) = (Err(S::INVALID_DEVICE_STATE), Err(S::DEVICE_REMOVED));
+        let table = [
+            (State::Idle, Ok(()), state, state),
+            (State::Bound, associated, Ok(()), state),
+            (State::Listening, associated, state, Ok(())),
+            (State::Closed, state, state, state),
+            (State::Dead, removed, removed, removed),
+        ];
+        for (at, bind, listen, wait) in table {
+            assert_eq!(built(at).bound(), bind, "bind in {at:?}");
+            assert_eq!(built(at).listen(0).map(drop), listen, "listen in {at:?}");
+            assert_eq!(built(at).wait().map(drop), wait, "wait in {at:?}");
+            let address = built(at).local_address_ready().map_err(|error| error.status());
+            let expected = if at == State::Listening { Ok(()) } else { state };
+            assert_eq!(address, expected, "address in {at:?}");
+            let refused = at != State::Listening;
+            assert_eq!(built(at).arrived(7) == Arrival::Refused(7), refused, "request in {at:?}");
+            assert_eq!(built(at).put_back(7) == Arrival::Refused(7), refused, "put back in {at:?}");
+            let closed = if at == State::Dead { State::Dead } else { State::Closed };
+            let mut listener = built(at);
+            listener.close();
+            assert_eq!(listener.state(), closed);
+            listener.device_removed();
+            assert_eq!(listener.state(), State::Dead);
+        }
+    }
+
+    // LS-04
+    #[test]
+    fn the_backlog_is_capped_and_refuses_the_excess() {
+        for (asked, given) in
+            [(0, MAX_BACKLOG), (1, 1), (MAX_BACKLOG, MAX_BACKLOG), (usize::MAX, MAX_BACKLOG)]
+        {
+            let mut listener = Listener::<u32>::new();
+            listener.bound().unwrap();
+            assert_eq!(listener.listen(asked), Ok(given));
+        }
+        let mut listener = listening(2);
+        assert_eq!(listener.arrived(1), Arrival::Queued);
+        assert_eq!(listener.arrived(2), Arrival::Queued);
+        assert_eq!(listener.arrived(3), Arrival::Refused(3));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(1)));
+        assert_eq!(listener.arrived(4), Arrival::Queued);
+    }
+
+    // LS-05, LS-06
+    #[test]
+    fn waiters_are_served_in_order_without_the_cancelled_one() {
+        let mut listener = listening(1);
+        let [first, second, third] = [(); 3].map(|()| pending(&mut listener));
+        assert!(listener.cancel(second));
+        assert!(!listener.cancel(second), "once");
+        assert_eq!(listener.arrived(1), Arrival::Delivered(first, 1));
+        assert!(!listener.cancel(first), "answered already");
+        assert_eq!(listener.arrived(2), Arrival::Delivered(third, 2));
+        assert_eq!(listener.arrived(3), Arrival::Queued);
+    }
+
+    // LS-06, CAN-06: a request that was delivered to a dropped waiter goes to the next, ahead of younger ones.
+    #[test]
+    fn a_request_put_back_is_still_the_oldest() {
+        let mut listener = listening(1);
+        let first = pending(&mut listener);
+        assert_eq!(listener.arrived(1), Arrival::Delivered(first, 1));
+        assert_eq!(listener.arrived(2), Arrival::Queued);
+        assert_eq!(listener.put_back(1), Arrival::Queued, "even beyond the backlog");
+        assert_eq!(listener.arrived(3), Arrival::Refused(3));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(1)));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
+        let second = pending(&mut listener);
+        assert_eq!(listener.put_back(2), Arrival::Delivered(second, 2));
+    }
+
+    // LS-07: what was not fetched is refused, who waits is told.
+    #[test]
+    fn closing_gives_back_what_is_left() {
+        let mut listener = listening(0);
+        let waiters = vec![pending(&mut listener), pending(&mut listener)];
+        assert_eq!(listener.close(), Leftovers { waiters, requests: vec![] });
+        let mut listener = listening(0);
+        listener.arrived(1);
+        listener.arrived(2);
+        assert_eq!(listener.close(), Leftovers { waiters: vec![], requests: vec![1, 2] });
+        assert_eq!(listener.close(), Leftovers { waiters: vec![], requests: vec![] });
+    }
+
+    #[test]
+    fn dead_requests_make_room() {
+        let mut listener = listening(3);
+        for request in 1..=3 {
+            listener.arrived(request);
+        }
+        assert!(listener.is_full());
+        assert_eq!(listener.purge(|request| request % 2 == 1), vec![1, 3]);
+        assert_eq!(listener.arrived(4), Arrival::Queued);
+        assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(4)));
+    }
+
+    proptest! {
+        /// Requests come out in the order they went in, each once, and each waiter is answered once.
+        #[test]
+        fn nothing_is_lost_or_doubled(backlog in 1..4_usize, steps in proptest::collection::vec(0..4_u8, 0..60)) {
+            let mut listener = listening(backlog);
+            let (mut waiting, mut came_out) = (VecDeque::new(), Vec::new());
+            let (mut refused, mut next) = (Vec::new(), 0_u32);
+            for step in steps {
+                match step {
+                    0 | 1 => {
+                        next += 1;
+                        match listener.arrived(next) {
+                            Arrival::Delivered(waiter, request) => {
+                                prop_assert_eq!(waiting.pop_front(), Some(waiter));
+                                came_out.push(request);
+                            }
+                            Arrival::Queued => {}
+                            Arrival::Refused(request) => {
+                                prop_assert!(listener.is_full() && waiting.is_empty());
+                                refused.push(request);
+                            }
+                        }
+                    }
+                    2 => match listener.wait() {
+                        Ok(Wait::Ready(request)) => came_out.push(request),
+                        Ok(Wait::Pending(waiter)) => waiting.push_back(waiter),
+                        Err(status) => prop_assert!(false, "{status:?}"),
+                    },
+                    _ => {
+                        if let Some(waiter) = waiting.pop_back() {
+                            prop_assert!(listener.cancel(waiter));
+                        }
+                    }
+                }
+                prop_assert!(listener.queue.is_empty() || listener.waiters.is_empty());
+            }
+            let left = listener.close();
+            prop_assert_eq!(left.waiters, Vec::from(waiting));
+            came_out.extend(left.requests);
+            prop_assert!(came_out.is_sorted(), "oldest first");
+            came_out.extend(refused);
+            came_out.sort_unstable();
+            prop_assert_eq!(came_out, (1..=next).collect::<Vec<_>>());
+        }
+    }
+}
