@@ -4,3 +4,5 @@
 pub mod error;
 pub mod status;
 pub mod types;
+
+pub(crate) mod provider;
