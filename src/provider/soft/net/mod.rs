@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 
 pub(crate) mod errors;
 pub(crate) mod interfaces;
+pub(crate) mod monitor;
 
 #[cfg(test)]
 mod testing;
