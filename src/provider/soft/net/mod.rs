@@ -17,6 +17,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+pub(crate) mod bind;
 pub(crate) mod errors;
 pub(crate) mod interfaces;
 pub(crate) mod monitor;
