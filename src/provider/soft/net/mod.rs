@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 pub(crate) mod bind;
 pub(crate) mod errors;
 pub(crate) mod interfaces;
+pub(crate) mod listen;
 pub(crate) mod monitor;
 pub(crate) mod options;
 pub(crate) mod ports;
