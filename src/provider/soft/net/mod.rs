@@ -18,6 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 
 pub(crate) mod bind;
+pub(crate) mod connect;
 pub(crate) mod errors;
 pub(crate) mod interfaces;
 pub(crate) mod listen;
