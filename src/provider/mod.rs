@@ -1,0 +1,4 @@
+//! The drivers of the two providers.
+
+#[cfg(feature = "soft")]
+pub(crate) mod soft;

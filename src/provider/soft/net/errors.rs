@@ -1,0 +1,139 @@
+//! What it means, in ND's words, when the kernel does not connect us.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::error::{ConnectError, Reason};
+use crate::status::Status;
+
+/// Whether this can be the address of one peer: not "any", not many, not everybody.
+///
+/// A link-local IPv6 address counts as none either, as an `IpAddr` cannot say on which link.
+pub(crate) fn is_peer_address(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => !v4.is_unspecified() && !v4.is_multicast() && v4 != Ipv4Addr::BROADCAST,
+        IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_multicast() && !v6.is_unicast_link_local(),
+    }
+}
+
+/// Refuses destinations that can never be a peer, before any packet is sent.
+///
+/// The kernel would take some of them: it reads an unspecified destination as "this machine". ND's tests want
+/// an invalid destination reported as such and at once. A link-local IPv6 address is good with a scope.
+///
+/// # Errors
+/// [`ConnectError::InvalidAddress`]: unspecified, multicast, broadcast, port 0, or link-local without a
+/// scope.
+pub(crate) fn validate_destination(peer: SocketAddr) -> Result<(), ConnectError> {
+    let scoped = match peer {
+        SocketAddr::V6(v6) => v6.scope_id() != 0 && v6.ip().is_unicast_link_local(),
+        SocketAddr::V4(_) => false,
+    };
+    if peer.port() != 0 && (scoped || is_peer_address(peer.ip())) {
+        Ok(())
+    } else {
+        Err(ConnectError::InvalidAddress(peer))
+    }
+}
+
+/// Translates the error of a connect(2) to `peer`, whether it came at once or later (`SO_ERROR`).
+///
+/// ND knows two ways of having no route. Which of the kernel's routes that refuse gives which is decided here
+/// so that a route looks the same on this machine as on a router on the way, whose ICMP answers the kernel
+/// turns into an error of its own (RFC 1122 section 3.2.2.1, ip-route(8)):
+///
+/// | route | connect(2) here | from a router | becomes |
+/// |---|---|---|---|
+/// | none | `ENETUNREACH` | net unreachable: `ENETUNREACH` | [`NetworkUnreachable`](ConnectError::NetworkUnreachable) |
+/// | `unreachable` | `EHOSTUNREACH` (IPv6 too) | host unreachable: `EHOSTUNREACH` | [`HostUnreachable`](ConnectError::HostUnreachable) |
+/// | `prohibit` | `EACCES` | communication prohibited: `EHOSTUNREACH` | [`HostUnreachable`](ConnectError::HostUnreachable) |
+/// | `blackhole` | `EINVAL` | silence, so `ETIMEDOUT` | [`NetworkUnreachable`](ConnectError::NetworkUnreachable) |
+///
+/// `EINVAL` means a route only for a destination that [`validate_destination`] lets pass. `EPERM` is a local
+/// policy (a control group's, a packet filter's) and is treated like a prohibiting route. `EADDRNOTAVAIL` on
+/// a bound socket means that the kernel still knows a connection of these two addresses and ports, if only in
+/// TIME_WAIT ([`AddressAlreadyExists`](ConnectError::AddressAlreadyExists)): with a port of our choice, try
+/// the next one. A reset that comes when the handshake is done is what a listener with a full backlog may
+/// send (`tcp_abort_on_overflow`, tcp(7)), hence a refusal.
+pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
+    let Some(code) = error.raw_os_error() else {
+        let reason = Reason::Local("the socket could not be handed to the runtime");
+        return ConnectError::Other { status: Status::from_io(error), reason };
+    };
+    let reason = Reason::Errno(code);
+    match code {
+        libc::ECONNREFUSED | libc::ECONNRESET | libc::ECONNABORTED => {
+            ConnectError::Refused { private_data: None, reason }
+        }
+        libc::ENETUNREACH | libc::ENETDOWN => ConnectError::NetworkUnreachable,
+        libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENONET | libc::EACCES | libc::EPERM => {
+            ConnectError::HostUnreachable
+        }
+        libc::ETIMEDOUT => ConnectError::TimedOut,
+        libc::EADDRNOTAVAIL | libc::EADDRINUSE => ConnectError::AddressAlreadyExists,
+        libc::EAFNOSUPPORT => ConnectError::InvalidAddress(peer),
+        libc::EINVAL => match validate_destination(peer) {
+            Ok(()) => ConnectError::NetworkUnreachable,
+            Err(error) => error,
+        },
+        _ => ConnectError::Other { status: Status::from_io(error), reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::errno;
+    use super::*;
+
+    fn peer(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn destinations() {
+        for text in ["10.0.0.1:1", "127.0.0.1:65535", "[::1]:7", "[fe80::1%2]:7", "[::ffff:10.0.0.1]:7"] {
+            validate_destination(peer(text)).expect(text);
+        }
+        let invalid =
+            ["0.0.0.0:7", "[::]:7", "224.0.0.1:7", "[ff02::1]:7", "[ff02::1%2]:7", "255.255.255.255:7"];
+        for text in invalid.into_iter().chain(["10.0.0.1:0", "[fe80::1]:7", "[::ffff:0.0.0.0]:7"]) {
+            let error = validate_destination(peer(text)).expect_err(text);
+            assert!(
+                matches!(error, ConnectError::InvalidAddress(address) if address == peer(text)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        let good = peer("10.0.0.1:7");
+        let cases = [
+            (libc::ECONNREFUSED, Status::CONNECTION_REFUSED),
+            (libc::ECONNRESET, Status::CONNECTION_REFUSED),
+            (libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+            (libc::EHOSTUNREACH, Status::HOST_UNREACHABLE),
+            (libc::EHOSTDOWN, Status::HOST_UNREACHABLE),
+            (libc::EACCES, Status::HOST_UNREACHABLE),
+            (libc::ETIMEDOUT, Status::IO_TIMEOUT),
+            (libc::EADDRNOTAVAIL, Status::ADDRESS_ALREADY_EXISTS),
+            (libc::EAFNOSUPPORT, Status::INVALID_ADDRESS),
+            (libc::EINVAL, Status::NETWORK_UNREACHABLE),
+        ];
+        for (code, status) in cases {
+            assert_eq!(connect_error(&errno(code), good).status(), status, "{}", errno(code));
+        }
+        let multicast = connect_error(&errno(libc::EINVAL), peer("224.0.0.1:7"));
+        assert_eq!(multicast.status(), Status::INVALID_ADDRESS);
+        let other = connect_error(&errno(libc::ENOBUFS), good);
+        assert!(
+            matches!(other, ConnectError::Other { reason: Reason::Errno(libc::ENOBUFS), .. }),
+            "{other:?}"
+        );
+        let refused = connect_error(&errno(libc::ECONNREFUSED), good);
+        let ConnectError::Refused { private_data: None, reason } = refused else { panic!("{refused:?}") };
+        assert_eq!(reason, Reason::Errno(libc::ECONNREFUSED));
+        let foreign = connect_error(&io::Error::other("no runtime"), good);
+        assert!(matches!(foreign, ConnectError::Other { reason: Reason::Local(_), .. }), "{foreign:?}");
+    }
+}
