@@ -1,4 +1,53 @@
 //! Async RDMA connection management for tokio.
+//!
+//! NetworkDirect's three-phase connections, recast as futures: a [`Connector`] asks, a [`Listener`] hands out the
+//! [`Request`], the peer accepts, and the asking side looks at the [`Reply`] before it completes the [`Connection`].
+//! Data then moves through a [`QueuePair`] by Send, RDMA Write and RDMA Read, each posted by a call and completed by a
+//! future that owns its buffer.
+//!
+//! The **soft** provider (feature `soft`, on by default) is a user-space iWARP stack over TCP: it works on any Linux
+//! machine and talks to the kernel's `siw` on the wire.
+//!
+//! ```
+//! use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+//! let listener = adapter.listener();
+//! listener.bind(([127, 0, 0, 1], 0).into())?;
+//! listener.listen(0)?;
+//! let address = listener.local_addr()?;
+//!
+//! let passive = async {
+//!     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
+//!     // Posted first: the peer may send as soon as the connection is up.
+//!     let receive = queue_pair.receive(adapter.buffer(64)?)?;
+//!     let request = listener.request().await?;
+//!     assert_eq!(&request.private_data()[..], b"may I?");
+//!     let connection = request.accept(&queue_pair, AcceptParams::default()).await?;
+//!     let (outcome, buffer) = receive.await;
+//!     assert_eq!(&buffer[..outcome?.bytes], b"hello");
+//!     connection.disconnected().await;
+//!     std::io::Result::Ok(())
+//! };
+//! let active = async {
+//!     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
+//!     let params = ConnectParams::default().private_data(&b"may I?"[..]);
+//!     let reply = adapter.connector().connect(&queue_pair, address, params).await?;
+//!     let connection = reply.complete().await?;
+//!     let (outcome, _buffer) = queue_pair.send(adapter.buffer_from(b"hello")?)?.await;
+//!     outcome?;
+//!     Ok(connection.disconnect().await?)
+//! };
+//! tokio::try_join!(passive, active)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The modules are layers, and use only those above them: [`status`], [`error`] and [`types`] for the vocabulary; the
+//! wire formats, the protocol machines and the providers, which are private; [`mr`] for memory, [`qp`] for queue pairs,
+//! [`cm`] for connections.
 #![deny(unsafe_code)]
 
 pub mod error;
@@ -10,9 +59,28 @@ pub(crate) mod wire;
 
 pub(crate) mod proto;
 
-#[cfg(feature = "soft")]
 pub(crate) mod flight;
-#[cfg(feature = "soft")]
 pub(crate) mod memory;
 
 pub(crate) mod provider;
+
+pub mod mr;
+
+pub mod qp;
+
+pub mod cm;
+
+/// Settings of the soft provider.
+#[cfg(feature = "soft")]
+pub mod soft {
+    pub use crate::provider::soft::config::SoftConfig;
+}
+
+pub use cm::{
+    AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
+    ProviderKind, Reply, Request, Requests,
+};
+pub use mr::{Buffer, BufferPart, Region, RegionSlice, RemoteRegion};
+pub use qp::{Completion, Op, QueuePair, QueuePairConfig, WorkBuffer};
+pub use status::Status;
+pub use types::{Access, DisconnectReason, PrivateData, ReadLimits};

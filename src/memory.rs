@@ -37,10 +37,15 @@ impl Allocation {
         Layout::from_size_align(length, ALIGNMENT).ok()
     }
 
+    /// Of no bytes.
+    fn nothing() -> Self {
+        Self { start: NonNull::<Aligned>::dangling().cast(), length: 0 }
+    }
+
     /// `None` when there is not enough memory.
     fn zeroed(length: usize) -> Option<Self> {
         if length == 0 {
-            return Some(Self { start: NonNull::<Aligned>::dangling().cast(), length });
+            return Some(Self::nothing());
         }
         let layout = Self::layout(length)?;
         // SAFETY: the layout has a size above zero.
@@ -70,6 +75,11 @@ impl Owned {
     /// Zeroed memory; `None` when there is not enough.
     pub(crate) fn zeroed(length: usize) -> Option<Self> {
         Allocation::zeroed(length).map(|allocation| Self(Arc::new(allocation)))
+    }
+
+    /// No memory at all.
+    pub(crate) fn empty() -> Self {
+        Self(Arc::new(Allocation::nothing()))
     }
 
     /// Gives up exclusivity, so that a provider and a peer may work on it.
@@ -107,6 +117,13 @@ impl Shared {
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
         if Arc::get_mut(&mut self.0).is_some() { Ok(Owned(self.0)) } else { Err(self) }
+    }
+
+    /// A copy that nobody else has; shorter, possibly empty, when there is no memory for it.
+    pub(crate) fn copied(self) -> Owned {
+        let mut copy = Owned::zeroed(self.len()).unwrap_or_else(Owned::empty);
+        self.whole().read(0, &mut copy);
+        copy
     }
 
     /// The whole of it as a slice.

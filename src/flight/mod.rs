@@ -8,8 +8,8 @@
 mod op;
 mod table;
 
-pub use op::{Completion, Op, WorkBuffer};
 pub(crate) use op::sealed::{Lender, Parts};
+pub use op::{Completion, Op, WorkBuffer};
 pub(crate) use table::{After, Aftermath, Completed, Table, Ticket};
 
 use smallvec::SmallVec;

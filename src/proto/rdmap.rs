@@ -155,6 +155,11 @@ impl<T> Outbound<T> {
         self.reads.len() < self.read_limit
     }
 
+    /// Whether reads were agreed on at all.
+    pub(crate) fn reads_at_all(&self) -> bool {
+        self.read_limit > 0
+    }
+
     pub(crate) fn has_reads(&self) -> bool {
         !self.reads.is_empty()
     }
@@ -164,7 +169,8 @@ impl<T> Outbound<T> {
     /// `None` beyond the 4 GiB that a message offset can say.
     pub(crate) fn send(&mut self, offset: usize, last: bool) -> Option<Untagged> {
         let mo = u32::try_from(offset).ok()?;
-        let header = Untagged { last, opcode: Opcode::Send, invalidate: 0, qn: queue::SEND, msn: self.send_msn, mo };
+        let header =
+            Untagged { last, opcode: Opcode::Send, invalidate: 0, qn: queue::SEND, msn: self.send_msn, mo };
         if last {
             self.send_msn = self.send_msn.wrapping_add(1);
         }
@@ -241,7 +247,8 @@ mod tests {
     #[test]
     fn queues_and_opcodes_must_agree() {
         let mut inbound = Inbound::new();
-        let header = |opcode, qn| Header::Untagged(Untagged { last: true, opcode, invalidate: 0, qn, msn: 1, mo: 0 });
+        let header =
+            |opcode, qn| Header::Untagged(Untagged { last: true, opcode, invalidate: 0, qn, msn: 1, mo: 0 });
         assert_eq!(inbound.segment(&header(Opcode::Send, 3), 0), Err(Terminate::INVALID_QN));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 0), 28), Err(Terminate::INVALID_QN));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 27), Err(Terminate::TOO_LONG));
@@ -262,7 +269,11 @@ mod tests {
         assert_eq!(outbound.response(7, 0, 60, false).map(|piece| piece.offset), Ok(0));
         assert_eq!(outbound.response(7, 0, 40, true), Err(Terminate::BOUNDS_TAGGED), "the offset went back");
         assert_eq!(outbound.response(7, 60, 41, true), Err(Terminate::BOUNDS_TAGGED), "more than was asked");
-        assert_eq!(outbound.response(7, 60, 40, false), Err(Terminate::BOUNDS_TAGGED), "full, but not the last");
+        assert_eq!(
+            outbound.response(7, 60, 40, false),
+            Err(Terminate::BOUNDS_TAGGED),
+            "full, but not the last"
+        );
         assert_eq!(outbound.response(8, 60, 40, true), Err(Terminate::INVALID_STAG_TAGGED));
         assert_eq!(outbound.response(7, 60, 40, true).map(|piece| piece.offset), Ok(60));
         assert_eq!(outbound.answered(), Some("a"));

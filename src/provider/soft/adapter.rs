@@ -11,11 +11,12 @@ use tracing::{debug, warn};
 
 use super::config::SoftConfig;
 use super::keys::KeyTable;
-use super::net::interfaces::{Interface, interface_of, interfaces};
+use super::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use super::net::monitor::AddressMonitor;
 use super::net::options::SocketOptions;
 use super::net::ports::PortRange;
 use crate::error::OpenError;
+use crate::provider::{Capabilities, ProviderKind};
 use crate::types::{AdapterId, ReadLimits};
 
 /// What the soft provider can do; none of it depends on the machine.
@@ -124,7 +125,7 @@ impl AdapterCore {
 
     /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
     pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
-        let kernel = super::net::interfaces::source_for(peer).ok().filter(|ip| self.owns(*ip));
+        let kernel = source_for(peer).ok().filter(|ip| self.owns(*ip));
         let any: IpAddr =
             if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         kernel.or_else(|| self.expand(any).first().copied())
@@ -137,6 +138,30 @@ impl AdapterCore {
 
     pub(crate) fn socket_options(&self, tos: Option<u8>, multipath: bool) -> SocketOptions {
         SocketOptions { path_timeout: self.config.path_timeout, tos, multipath }
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            kind: ProviderKind::Soft,
+            id: AdapterId(self.interface.index.into()),
+            name: self.interface.name.clone(),
+            addresses: self.interface.addresses.clone(),
+            read_limits: READ_LIMITS,
+            request_data: MAX_PRIVATE_DATA,
+            reply_data: MAX_PRIVATE_DATA,
+            active_reject_data: 0,
+            transfer: MAX_TRANSFER,
+            registration: MAX_REGISTRATION,
+            depth: MAX_DEPTH,
+            entries: MAX_ENTRIES,
+            three_phase: true,
+            exact_private_data: true,
+            loopback: true,
+            // The bytes of a message are placed in order, because TCP delivers them so.
+            in_order: true,
+            // A request completes when TCP has its bytes.
+            early_completion: true,
+        }
     }
 
     /// Ends everything: the address is gone.
@@ -191,4 +216,25 @@ pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
         .map_err(|source| OpenError::Os { call: "getifaddrs", source })?
         .map(|interface| AdapterId(interface.index.into()))
         .ok_or(OpenError::InvalidAddress)
+}
+
+/// Every address that can be served.
+///
+/// # Errors
+/// `Os` when the system does not tell.
+pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
+    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
+    let up = known.into_iter().filter(|interface| interface.up);
+    Ok(up.flat_map(|interface| interface.addresses).collect())
+}
+
+/// The local address from which a peer is reached.
+///
+/// # Errors
+/// `Unreachable` without a route; `InvalidAddress` for what can never be a peer.
+pub(crate) fn local_for(remote: IpAddr) -> Result<IpAddr, OpenError> {
+    source_for(remote).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress,
+        _ => OpenError::Unreachable,
+    })
 }

@@ -84,7 +84,12 @@ impl Batch {
     }
 
     /// A tagged segment. `registration` is that of the payload, when a peer reads it.
-    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, registration: Option<&Arc<Registration>>) {
+    pub(crate) fn tagged(
+        &mut self,
+        header: &Tagged,
+        parts: &Payload,
+        registration: Option<&Arc<Registration>>,
+    ) {
         let length = flight::length(parts);
         if self.frame(&header.encode(length), parts, length) {
             self.registration = registration.cloned();

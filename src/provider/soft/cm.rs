@@ -16,8 +16,8 @@ use super::net::bind::BoundSocket;
 use super::net::ports::PortLease;
 use super::queue_pair::QueuePairCore;
 use super::transport::Transport;
-use crate::error::{Reason, StateError};
-use crate::proto::connector::{Action, Actions, Connector, Input, Op, State, Terms};
+use crate::error::{DisconnectError, Reason, StateError};
+use crate::proto::connector::{Action, Actions, Connector, Ending as End, Input, Op, State, Terms};
 use crate::status::Status;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
@@ -88,6 +88,12 @@ pub(crate) struct Inner {
     /// Why, in the provider's words.
     reason: Option<Reason>,
     ended: Option<DisconnectReason>,
+}
+
+impl Inner {
+    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePairCore>> {
+        self.queue_pair.clone()
+    }
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -186,20 +192,22 @@ impl Cm {
         if before != after {
             debug!(connection = %self.id, peer = ?inner.peer, from = ?before, to = ?after, "moved");
         }
-        match outcome {
-            Ok(actions) => {
-                for action in actions {
-                    self.carry_out(inner, action, wakers);
-                }
+        if let Err(status) = &outcome {
+            debug!(connection = %self.id, phase = ?after, %status, "refused");
+        }
+        let outcome = outcome.map(|actions| {
+            for action in actions {
+                self.carry_out(inner, action, wakers);
             }
-            Err(status) => {
-                debug!(connection = %self.id, phase = ?after, %status, "refused");
-                Self::settle(inner);
-                return Err(status);
+        });
+        if inner.machine.state() == State::Disconnecting && inner.link.is_none() {
+            // The peer left first and the driver has tidied up already: nothing is left to wait for.
+            for action in inner.machine.handle(now(), Input::DisconnectAnswered).unwrap_or_default() {
+                self.carry_out(inner, action, wakers);
             }
         }
         Self::settle(inner);
-        Ok(())
+        outcome
     }
 
     fn carry_out(&self, inner: &mut Inner, action: Action, wakers: &mut Wakers) {
@@ -220,7 +228,8 @@ impl Cm {
             Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
             Action::StartDisconnect => {
                 inner.ended.get_or_insert(DisconnectReason::Local);
-                let deadline = inner.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
+                let deadline =
+                    inner.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
                 self.command(inner, Command::Disconnect(deadline));
             }
             Action::Leave => {
@@ -263,12 +272,23 @@ impl Cm {
     }
 
     /// Takes the queue pair for this attempt.
-    pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePairCore>) -> bool {
+    pub(crate) fn take_queue_pair(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        queue_pair: &Arc<QueuePairCore>,
+    ) -> bool {
         let taken = queue_pair.associate(self).is_ok();
         if taken {
             inner.queue_pair = Some(queue_pair.clone());
         }
         taken
+    }
+
+    /// Frees the queue pair of a call that was refused inline.
+    pub(crate) fn give_back(&self) {
+        if let Some(queue_pair) = self.lock().queue_pair.take() {
+            queue_pair.dissociate();
+        }
     }
 
     /// Remembers what the provider said about a failure.
@@ -296,6 +316,24 @@ impl Cm {
         drop(inner);
         drop(old);
         Poll::Pending
+    }
+
+    /// Polls for the existence of an answer, and leaves it there.
+    pub(crate) fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        let Some(answer) = inner.answers.of(op) else { return Poll::Pending };
+        if answer.status.is_some() {
+            return Poll::Ready(());
+        }
+        let old = answer.waker.replace(cx.waker().clone());
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// The answer to a call that is known to have one.
+    pub(crate) fn take_answer(&self, op: Op) -> Option<Status> {
+        self.lock().answers.of(op).and_then(|answer| answer.status.take())
     }
 
     /// Waits for the answer to a call.
@@ -347,6 +385,40 @@ impl Cm {
         }
     }
 
+    /// IND2Connector::Disconnect.
+    ///
+    /// # Errors
+    /// See [`DisconnectError`].
+    pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
+        let deadline = now() + self.adapter.config.disconnect_timeout;
+        let begun = self.apply_with(Input::Disconnect { deadline }, |inner| {
+            if matches!(inner.machine.state(), State::Connected | State::PeerGone) {
+                Self::reset(inner, Op::Disconnect);
+            }
+        });
+        let status = match begun {
+            Ok(()) => self.answer(Op::Disconnect).await,
+            Err(status) => status,
+        };
+        match status {
+            Status::SUCCESS => Ok(()),
+            Status::CANCELED => Err(DisconnectError::Canceled),
+            Status::IO_TIMEOUT => Err(DisconnectError::TimedOut),
+            Status::DEVICE_REMOVED => Err(DisconnectError::DeviceRemoved),
+            _ => Err(DisconnectError::Invalid),
+        }
+    }
+
+    /// CancelOverlappedRequests.
+    pub(crate) fn cancel(&self) {
+        let _ = self.apply(Input::Cancel);
+    }
+
+    /// The handle that owns the attempt or the connection is gone.
+    pub(crate) fn release(&self) {
+        let _ = self.apply(Input::Release);
+    }
+
     pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
         self.lock().machine.read_limits()
     }
@@ -370,10 +442,9 @@ impl Cm {
     /// Gives the connection up at once, for a local reason.
     pub(crate) fn abandon(&self, why: &'static str) {
         let mut inner = self.lock();
-        inner.ended.get_or_insert(DisconnectReason::Lost {
-            status: Status::CANCELED,
-            reason: Reason::Local(why),
-        });
+        inner
+            .ended
+            .get_or_insert(DisconnectReason::Lost { status: Status::CANCELED, reason: Reason::Local(why) });
         self.command(&inner, Command::Abandon(Status::CANCELED));
         drop(inner);
         let _ = self.apply(Input::PathLost);
@@ -427,10 +498,9 @@ impl Cm {
 
     /// The driver's last report: the socket is closed and every request has finished.
     pub(crate) fn closed(&self, answered: bool) {
-        let input = if answered { Input::DisconnectAnswered } else { Input::TimedOut };
-        let (link, queue_pair, lease) = {
+        let (queue_pair, lease) = {
             let mut inner = self.lock();
-            (inner.link.take(), inner.queue_pair.take(), inner.lease.take())
+            (inner.queue_pair.take(), inner.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
             queue_pair.dissociate();
@@ -438,8 +508,12 @@ impl Cm {
                 queue_pair.end();
             }
         }
-        drop((link, lease));
-        let _ = self.apply(input);
+        drop(lease);
+        let mut link = None;
+        // A peer that left by itself, in order or not, will not answer any more.
+        let gone = matches!(self.lock().machine.ending(), Some(End::Peer | End::Lost));
+        let input = if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut };
+        let _ = self.apply_with(input, |inner| link = inner.link.take());
     }
 }
 

@@ -73,7 +73,11 @@ impl KeyTable {
     ///
     /// # Errors
     /// `InsufficientResources` when the system has no randomness, or no free key is found.
-    pub(crate) fn register(&self, memory: Shared, access: Access) -> Result<Arc<Registration>, RegisterError> {
+    pub(crate) fn register(
+        &self,
+        memory: Shared,
+        access: Access,
+    ) -> Result<Arc<Registration>, RegisterError> {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         // With a thousand million keys in use half of the tries still succeed.
         for _ in 0..64 {
@@ -101,7 +105,13 @@ impl KeyTable {
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    pub(crate) fn resolve(&self, key: u32, to: u64, length: usize, intent: Intent) -> Result<Grant, Terminate> {
+    pub(crate) fn resolve(
+        &self,
+        key: u32,
+        to: u64,
+        length: usize,
+        intent: Intent,
+    ) -> Result<Grant, Terminate> {
         let registration = {
             let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
             keys.get(&key).cloned()
@@ -114,7 +124,8 @@ impl KeyTable {
         if !registration.access.contains(right) {
             return Err(Terminate::ACCESS_REMOTE);
         }
-        let slice = usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
+        let slice =
+            usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
         Ok(Grant { registration, slice })
     }
 }

@@ -86,6 +86,8 @@ impl Sink for Arc<Socket> {
 pub(crate) struct Link {
     pub(crate) crc: bool,
     role: Role,
+    /// Whether the peer counts as ready without having said so.
+    implied: bool,
     /// The most reads of the peer that are served at once.
     inbound_reads: usize,
     pub(crate) table: Arc<Table>,
@@ -107,6 +109,7 @@ pub(crate) struct LinkParts {
     pub(crate) queue: SendQueue,
     pub(crate) crc: bool,
     pub(crate) role: Role,
+    pub(crate) implied: bool,
     pub(crate) inbound_reads: u32,
     pub(crate) table: Arc<Table>,
     pub(crate) receives: Arc<ReceiveQueue>,
@@ -156,14 +159,21 @@ impl SendHalf<'_> {
 
 impl Link {
     pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
-        let LinkParts { socket, queue, crc, role, inbound_reads, table, receives, keys, cm } = parts;
+        let LinkParts { socket, queue, crc, role, implied, inbound_reads, table, receives, keys, cm } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
         let sending = Mutex::new(Sending { queue, socket: Some(socket) });
-        Arc::new(Self { crc, role, inbound_reads, table, receives, keys, cm, sending })
+        Arc::new(Self { crc, role, implied, inbound_reads, table, receives, keys, cm, sending })
     }
 
     pub(crate) fn send_queue(&self) -> SendHalf<'_> {
         SendHalf(self.sending.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes what is there before anything was posted.
+    pub(crate) fn kick(&self) {
+        let mut after = Aftermath::default();
+        self.send_queue().pump(&self.table, &mut after);
+        after.settle();
     }
 
     /// Posts a request of the initiator queue and writes it, if nothing is ahead of it.
@@ -173,7 +183,7 @@ impl Link {
     pub(crate) fn post(&self, request: Request) -> Result<(), (PostErrorKind, Request)> {
         let mut after = Aftermath::default();
         let mut sending = self.send_queue();
-        if let Err(kind) = sending.admits() {
+        if let Err(kind) = sending.admits(request.kind) {
             return Err((kind, request));
         }
         sending.post(request);
@@ -262,7 +272,11 @@ struct Timing {
 enum State {
     Open,
     /// The last frames are going out; then the peer's end of stream is awaited, until `deadline`.
-    Closing { deadline: Pin<Box<Sleep>>, shut: bool, flushed: bool },
+    Closing {
+        deadline: Pin<Box<Sleep>>,
+        shut: bool,
+        flushed: bool,
+    },
     Over,
 }
 
@@ -344,13 +358,18 @@ impl Driver {
         Poll::Ready(())
     }
 
+    /// Whether the handshake is complete, as far as this side can know.
+    fn is_established(&self) -> bool {
+        self.link.role == Role::Active || self.link.implied || self.receiver.has_heard()
+    }
+
     /// Nudges, probes, gives up. Ready when the state has changed.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let established = self.is_established();
         let Some(timing) = &mut self.timing else { return Poll::Pending };
         if timing.sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        let established = self.link.role == Role::Active || self.receiver.has_heard();
         if std::mem::take(&mut timing.nudge) {
             if !self.receiver.has_heard() {
                 self.write_on(SendQueue::empty_write);
@@ -402,7 +421,7 @@ impl Driver {
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
             Command::Abandon(status) => {
-                super::net::abort(self.socket.stream());
+                let _ = super::net::options::abort(self.socket.stream());
                 self.flush(status, status);
                 self.over(false);
             }
@@ -416,7 +435,7 @@ impl Driver {
 
     /// The reader has come to an end.
     fn stopped(&mut self, stop: Stop) {
-        let established = self.link.role == Role::Active || self.receiver.has_heard();
+        let established = self.is_established();
         // A write may have met the error first; the read that followed found just an end. Only EPIPE says that the
         // peer had closed in order before.
         let stop = match (stop, self.link.send_queue().broken.take()) {
@@ -539,7 +558,7 @@ impl Driver {
         }
         let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
         if deadline.as_mut().poll(cx).is_ready() {
-            super::net::abort(self.socket.stream());
+            let _ = super::net::options::abort(self.socket.stream());
             self.flush(Status::CANCELED, Status::CANCELED);
             self.over(false);
             return Poll::Ready(());

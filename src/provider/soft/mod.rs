@@ -1,3 +1,28 @@
-//! The software provider: iWARP in user space, over tokio's TCP.
+//! The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux `siw`.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`config`] | settings |
+//! | [`net`] | addresses, ports, sockets |
+//! | [`adapter`] | an opened interface: protection domain, removal |
+//! | [`cm`] | the state machine of a connector with its futures; [`connect`] and [`accept`] are its two sides |
+//! | [`transport`] | the socket between two phases of the handshake |
+//! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
+//! | [`link`] | an established connection and its driver task |
+//! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
+//! | [`keys`] | registered memory and the keys of peers |
 
+pub(crate) mod accept;
+pub(crate) mod adapter;
+pub(crate) mod batch;
+pub(crate) mod cm;
+pub(crate) mod config;
+pub(crate) mod connect;
+pub(crate) mod keys;
+pub(crate) mod link;
 pub(crate) mod net;
+pub(crate) mod queue;
+pub(crate) mod queue_pair;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod transport;

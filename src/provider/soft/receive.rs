@@ -27,6 +27,9 @@ const STAGING: usize = 4096;
 const LARGE: usize = 16 * 1024;
 const HEADERS_ONLY: usize = 512;
 
+/// Length field, padding and CRC of a frame without content.
+const EMPTY_FRAME: usize = mpa::fpdu_length(0);
+
 /// Why the reader stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -116,11 +119,14 @@ pub(crate) struct Receiver {
     heard: bool,
     /// What came with the start-up frames has been processed.
     started: bool,
+    /// The first frame has no content.
+    empty_frame: bool,
 }
 
 impl Receiver {
-    /// `leftover` is what came behind the start-up frames.
-    pub(crate) fn new(leftover: &[u8]) -> Self {
+    /// `leftover` is what came behind the start-up frames; `empty_frame` when the peer says that it is ready by a
+    /// frame without any content (RFC 6581 section 4.3).
+    pub(crate) fn new(leftover: &[u8], empty_frame: bool) -> Self {
         let mut staging = vec![0; STAGING.max(leftover.len())].into_boxed_slice();
         staging[..leftover.len()].copy_from_slice(leftover);
         Self {
@@ -135,6 +141,7 @@ impl Receiver {
             header: [0; 20],
             heard: false,
             started: false,
+            empty_frame,
         }
     }
 
@@ -241,6 +248,16 @@ impl Receiver {
         loop {
             let staged = self.end - self.start;
             match &mut self.state {
+                State::Header if self.empty_frame => {
+                    let Some(frame) = self.staging[self.start..self.end].first_chunk::<EMPTY_FRAME>() else {
+                        return Ok(());
+                    };
+                    if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
+                        self.start += EMPTY_FRAME;
+                        self.hear(link, after);
+                    }
+                    self.empty_frame = false;
+                }
                 State::Header if link.crc => {
                     let Some(&[high, low]) = self.staging[self.start..self.end].first_chunk() else {
                         return Ok(());

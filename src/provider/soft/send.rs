@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::batch::Batch;
 use super::keys::Registration;
 use super::link::Command;
+use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
 use crate::proto::rdmap::Outbound;
 use crate::status::Status;
@@ -147,32 +148,33 @@ impl SendQueue {
         }
     }
 
-    /// Bytes that go out before anything else: the ready-to-receive frame of the handshake.
-    pub(crate) fn preface(&mut self, untagged: Option<(u32, ReadRequest)>) {
-        match untagged {
-            Some((stag, request)) => {
-                let header = self.outbound.read(Reader::Probe, stag, 0);
-                self.batch.untagged(&header, &request.encode());
-            }
-            None => self.empty_write(),
-        }
+    /// The ready-to-receive frame of the handshake, when it is a read of nothing. Its answer is one more read that is
+    /// outstanding, whatever the limit.
+    pub(crate) fn preface(&mut self, request: ReadRequest) {
+        let header = self.outbound.read(Reader::Probe, request.sink_stag, 0);
+        self.batch.untagged(&header, &request.encode());
     }
 
     /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
     pub(crate) fn empty_write(&mut self) {
-        self.batch.tagged(&Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 }, &Payload::new(), None);
+        self.batch.tagged(
+            &Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 },
+            &Payload::new(),
+            None,
+        );
     }
 
     /// Whether another request can be posted.
     ///
     /// # Errors
     /// Why it cannot.
-    pub(crate) fn admits(&self) -> Result<(), crate::error::PostErrorKind> {
-        use crate::error::PostErrorKind;
+    pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         if self.closed {
             Err(PostErrorKind::ConnectionInvalid)
         } else if self.entries.len() >= self.depth {
             Err(PostErrorKind::QueueFull)
+        } else if kind == OpKind::Read && !self.outbound.reads_at_all() {
+            Err(PostErrorKind::NoReads)
         } else {
             Ok(())
         }
@@ -237,7 +239,12 @@ impl SendQueue {
     ///
     /// # Errors
     /// What the socket says when it is broken.
-    pub(crate) fn pump(&mut self, sink: &impl Sink, table: &Table, after: &mut Aftermath) -> io::Result<Pumped> {
+    pub(crate) fn pump(
+        &mut self,
+        sink: &impl Sink,
+        table: &Table,
+        after: &mut Aftermath,
+    ) -> io::Result<Pumped> {
         for _ in 0..MAX_BATCHES {
             if self.batch.is_empty() && !self.fill() {
                 self.blocked = false;

@@ -1,0 +1,175 @@
+//! An opened adapter, from which everything else is created.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::connector::Connector;
+use super::listener::Listener;
+use super::provider::Provider;
+use crate::error::{OpenError, RegisterError};
+use crate::mr::{Buffer, Region};
+use crate::provider::{self, ProviderKind};
+use crate::qp::{QueuePair, QueuePairConfig};
+use crate::types::{Access, AdapterId, ReadLimits};
+
+/// An opened adapter (IND2Adapter), and the protection domain of all that is created from it.
+///
+/// Handles are counted: what was created from an adapter keeps it open.
+#[derive(Clone)]
+pub struct Adapter {
+    provider: provider::Adapter,
+}
+
+/// What an adapter is and can do. Source: `ND2_ADAPTER_INFO`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AdapterInfo {
+    /// The version of this structure: fields are only ever added.
+    pub version: u32,
+    /// The provider that serves it.
+    pub provider: ProviderKind,
+    /// Its id.
+    pub id: AdapterId,
+    /// The name that the system gives it.
+    pub name: String,
+    /// The addresses that it had when it was opened.
+    pub addresses: Vec<IpAddr>,
+    /// The most reads in flight per connection, each way; more is silently capped.
+    pub max_read_limits: ReadLimits,
+    /// The most private data with a connection request (MaxCallerData), in bytes.
+    pub max_request_data: usize,
+    /// The most private data with an accept or a reject (MaxCalleeData), in bytes.
+    pub max_reply_data: usize,
+    /// The most private data with the reject of the active side, in bytes: 0 where the wire has no place for it.
+    pub max_active_reject_data: usize,
+    /// The most bytes of one request.
+    pub max_transfer: usize,
+    /// The most bytes of one region.
+    pub max_registration: usize,
+    /// The most requests in a queue.
+    pub max_queue_depth: usize,
+    /// The most scatter-gather entries of a request.
+    pub max_entries: usize,
+    /// Whether Connect, Accept and CompleteConnect are three steps on the wire: an accept then waits for the peer's
+    /// `complete()`.
+    pub three_phase: bool,
+    /// Whether private data arrives in exactly the length that was sent.
+    pub exact_private_data: bool,
+    /// Whether the adapter connects to itself (`ND_ADAPTER_FLAG_LOOPBACK_CONNECTIONS`).
+    pub loopback: bool,
+    /// Whether the bytes of a message are placed in order (`ND_ADAPTER_FLAG_IN_ORDER_DMA_SUPPORTED`).
+    pub in_order_dma: bool,
+    /// Whether a send or write may complete before the peer has found it acceptable: a violation then shows as a lost
+    /// connection, not as the completion of the request.
+    pub early_completion: bool,
+}
+
+impl Adapter {
+    pub(crate) fn new(provider: provider::Adapter) -> Self {
+        Self { provider }
+    }
+
+    /// Opens the adapter that has this local address, whichever provider it belongs to.
+    ///
+    /// # Errors
+    /// `InvalidAddress` when it is nobody's here; see [`Provider::open`].
+    pub fn open(address: IpAddr) -> Result<Self, OpenError> {
+        let mut last = OpenError::Unsupported("no provider is compiled in");
+        for provider in Provider::all() {
+            match provider.resolve(address).and_then(|id| provider.open(id)) {
+                Ok(adapter) => return Ok(adapter),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// What it is and can do. Source: `IND2Adapter::Query`.
+    pub fn info(&self) -> AdapterInfo {
+        let known = self.provider.capabilities();
+        AdapterInfo {
+            version: 1,
+            provider: known.kind,
+            id: known.id,
+            name: known.name,
+            addresses: known.addresses,
+            max_read_limits: known.read_limits,
+            max_request_data: known.request_data,
+            max_reply_data: known.reply_data,
+            max_active_reject_data: known.active_reject_data,
+            max_transfer: known.transfer,
+            max_registration: known.registration,
+            max_queue_depth: known.depth,
+            max_entries: known.entries,
+            three_phase: known.three_phase,
+            exact_private_data: known.exact_private_data,
+            loopback: known.loopback,
+            in_order_dma: known.in_order,
+            early_completion: known.early_completion,
+        }
+    }
+
+    /// Whether it has been removed: the last of its addresses is gone, and everything on it has ended with
+    /// `DEVICE_REMOVED`.
+    pub fn is_removed(&self) -> bool {
+        self.provider.is_removed()
+    }
+
+    /// A connector. Source: `IND2Adapter::CreateConnector`.
+    pub fn connector(&self) -> Connector {
+        Connector::new(self.provider.connector())
+    }
+
+    /// A listener. Source: `IND2Adapter::CreateListener`.
+    pub fn listener(&self) -> Listener {
+        Listener::new(self.provider.listener())
+    }
+
+    /// A queue pair. Source: `IND2Adapter::CreateQueuePair`.
+    ///
+    /// # Errors
+    /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
+    pub fn queue_pair(&self, config: QueuePairConfig) -> Result<QueuePair, OpenError> {
+        if self.is_removed() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        config.check(&self.provider.capabilities())?;
+        Ok(QueuePair::new(&self.provider, config))
+    }
+
+    /// A buffer of `length` zeroes.
+    ///
+    /// # Errors
+    /// `InsufficientResources` when there is not enough memory.
+    pub fn buffer(&self, length: usize) -> Result<Buffer, RegisterError> {
+        Buffer::zeroed(&self.provider, length)
+    }
+
+    /// A buffer with a copy of `bytes`.
+    ///
+    /// # Errors
+    /// `InsufficientResources` when there is not enough memory.
+    pub fn buffer_from(&self, bytes: &[u8]) -> Result<Buffer, RegisterError> {
+        let mut buffer = self.buffer(bytes.len())?;
+        buffer.copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// Registers `length` zeroes, with the rights of `access`. Source: `IND2MemoryRegion::Register`.
+    ///
+    /// # Errors
+    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future registers nothing.
+    pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
+        Region::register(&self.provider, length, access)
+    }
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.provider.capabilities();
+        f.debug_struct("Adapter").field("provider", &known.kind).field("name", &known.name).finish()
+    }
+}

@@ -1,0 +1,145 @@
+//! An established connection.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use crate::error::DisconnectError;
+use crate::provider;
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+
+/// A connector that owes its peer an answer, or a connection: dropping it is ND's Release.
+///
+/// What can be asked of a connector only at certain moments is kept here when it is there.
+pub(super) struct Attempt {
+    provider: provider::Connector,
+    read_limits: ReadLimits,
+    private_data: PrivateData,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Attempt {
+    pub(super) fn new(provider: provider::Connector) -> Self {
+        // An adapter that was removed in this very moment has taken the answers with it: there is no peer any more.
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Self {
+            read_limits: provider.read_limits().unwrap_or(ReadLimits::NONE),
+            private_data: provider.private_data().unwrap_or_else(|_| PrivateData::empty()),
+            local: provider.local_addr().unwrap_or(nowhere),
+            peer: provider.peer_addr().unwrap_or(nowhere),
+            provider,
+        }
+    }
+
+    pub(super) fn provider(&self) -> &provider::Connector {
+        &self.provider
+    }
+
+    pub(super) fn terms(&self) -> (ReadLimits, &PrivateData) {
+        (self.read_limits, &self.private_data)
+    }
+
+    /// The limits that were agreed on.
+    pub(super) fn agree(&mut self, limits: ReadLimits) {
+        self.read_limits = limits;
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.provider.release();
+    }
+}
+
+/// An established connection.
+///
+/// Data moves through the queue pair that it was made with; this handle is for its end. Handles are counted: dropping
+/// the last one disconnects in the background.
+#[derive(Clone)]
+pub struct Connection {
+    attempt: Arc<Attempt>,
+}
+
+impl Connection {
+    pub(super) fn new(attempt: Attempt) -> Self {
+        Self { attempt: Arc::new(attempt) }
+    }
+
+    /// Its number in `tracing` output.
+    pub fn id(&self) -> ConnectionId {
+        self.attempt.provider.id()
+    }
+
+    /// The local address, with the port that it was given.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.attempt.local
+    }
+
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.attempt.peer
+    }
+
+    /// The read limits that were agreed on, in this side's direction.
+    pub fn read_limits(&self) -> ReadLimits {
+        self.attempt.read_limits
+    }
+
+    /// What the peer sent with its request or its accept.
+    pub fn private_data(&self) -> &PrivateData {
+        &self.attempt.private_data
+    }
+
+    /// Ready when the connection is over, however that came; at once when it is already.
+    /// Source: `IND2Connector::NotifyDisconnect`.
+    ///
+    /// When the peer disconnects, this is ready before the outstanding requests finish `CANCELED`. Any number of tasks
+    /// may wait.
+    ///
+    /// # Cancel safety
+    /// Dropping the future costs nothing.
+    pub async fn disconnected(&self) -> DisconnectReason {
+        self.attempt.provider.disconnected().await
+    }
+
+    /// Ends the connection: tells the peer, waits for its answer, and until no memory of the queue pair is in use.
+    /// Source: `IND2Connector::Disconnect`.
+    ///
+    /// Outstanding requests finish `CANCELED`. To lose nothing, await the sends and writes first: what has completed
+    /// reaches the peer before the end does. The queue pair cannot be used again.
+    ///
+    /// # Errors
+    /// `TimedOut` when the peer did not answer; the connection is over all the same. `Invalid` when it was over before,
+    /// or someone else is disconnecting it. `Canceled`, `DeviceRemoved`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the disconnect.
+    pub async fn disconnect(&self) -> Result<(), DisconnectError> {
+        self.attempt.provider.disconnect().await
+    }
+
+    /// Cancels those who wait in [`disconnected`](Self::disconnected) or [`disconnect`](Self::disconnect); the
+    /// connection itself is not hurt by the former. Source: `IND2Overlapped::CancelOverlappedRequests`.
+    pub fn cancel(&self) {
+        self.attempt.provider.cancel();
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id())
+            .field("local", &self.local_addr())
+            .field("peer", &self.peer_addr())
+            .finish_non_exhaustive()
+    }
+}

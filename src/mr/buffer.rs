@@ -1,0 +1,166 @@
+//! Memory that no peer can reach: plain bytes between operations.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+
+use smallvec::SmallVec;
+
+use crate::error::RegisterError;
+use crate::flight::{Lender, Parts, Payload};
+use crate::memory::{Owned, Shared};
+use crate::provider::Adapter;
+use crate::types::Access;
+
+/// Memory for sends, receives, and the local side of reads and writes.
+///
+/// Never remotely accessible, so between operations it is an ordinary `[u8]`; while an operation is in flight the
+/// operation owns it. Made by [`Adapter::buffer`](crate::cm::Adapter::buffer), and good for the queue pairs of that
+/// opened adapter.
+pub struct Buffer {
+    memory: Owned,
+    domain: u64,
+}
+
+impl Buffer {
+    pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
+        let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
+        Ok(Self { memory, domain: adapter.domain() })
+    }
+
+    /// Only the bytes of `range` for the next operation; it comes back as the [`BufferPart`] that it was.
+    ///
+    /// # Panics
+    /// When the range is not within the buffer, as slicing does.
+    pub fn part(self, range: Range<usize>) -> BufferPart {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        BufferPart { buffer: self, range }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// A buffer of which an operation uses a part.
+#[derive(Debug)]
+pub struct BufferPart {
+    buffer: Buffer,
+    range: Range<usize>,
+}
+
+impl BufferPart {
+    /// The whole buffer again.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl Deref for BufferPart {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buffer.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// Exclusive again: the provider has given its handles up before it completes a request.
+fn reclaim(memory: Shared) -> Owned {
+    memory.try_own().unwrap_or_else(|still_shared| {
+        debug_assert!(false, "a provider completed a request whose memory it still uses");
+        // Sound all the same: what is handed out is a copy.
+        still_shared.copied()
+    })
+}
+
+impl Lender for Buffer {
+    type Rest = u64;
+
+    fn allows(&self, domain: u64, _access: Access) -> bool {
+        self.domain == domain
+    }
+
+    fn lend(self) -> Parts<u64> {
+        Parts { payload: Payload::from_iter([self.memory.share().whole()]), rest: self.domain }
+    }
+
+    fn reclaim(mut parts: Parts<u64>) -> Self {
+        let memory = parts.payload.pop().map_or_else(Owned::empty, |slice| reclaim(slice.into_shared()));
+        Self { memory, domain: parts.rest }
+    }
+}
+
+impl Lender for BufferPart {
+    type Rest = (u64, Range<usize>);
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.buffer.allows(domain, access)
+    }
+
+    fn lend(self) -> Parts<Self::Rest> {
+        let Self { buffer: Buffer { memory, domain }, range } = self;
+        let part = memory.share().whole().part(range.start, range.len());
+        Parts { payload: Payload::from_iter([part]), rest: (domain, range) }
+    }
+
+    fn reclaim(parts: Parts<Self::Rest>) -> Self {
+        let (domain, range) = parts.rest;
+        let buffer = Buffer::reclaim(Parts { payload: parts.payload, rest: domain });
+        Self { buffer, range }
+    }
+}
+
+impl Lender for Vec<Buffer> {
+    type Rest = SmallVec<[u64; 4]>;
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.iter().all(|buffer| buffer.allows(domain, access))
+    }
+
+    fn lend(self) -> Parts<Self::Rest> {
+        let rest = self.iter().map(|buffer| buffer.domain).collect();
+        Parts { payload: self.into_iter().map(|buffer| buffer.memory.share().whole()).collect(), rest }
+    }
+
+    fn reclaim(parts: Parts<Self::Rest>) -> Self {
+        let slices = parts.payload.into_iter().zip(parts.rest);
+        slices.map(|(slice, domain)| Buffer { memory: reclaim(slice.into_shared()), domain }).collect()
+    }
+}
+
+impl<const N: usize> Lender for [Buffer; N] {
+    type Rest = SmallVec<[u64; 4]>;
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.iter().all(|buffer| buffer.allows(domain, access))
+    }
+
+    fn lend(self) -> Parts<Self::Rest> {
+        Vec::from(self).lend()
+    }
+
+    fn reclaim(parts: Parts<Self::Rest>) -> Self {
+        let mut buffers = Vec::reclaim(parts).into_iter();
+        // As many come back as were lent.
+        std::array::from_fn(|_| buffers.next().unwrap_or(Buffer { memory: Owned::empty(), domain: 0 }))
+    }
+}

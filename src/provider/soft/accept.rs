@@ -1,0 +1,527 @@
+//! The passive side: Listen, GetConnectionRequest, Accept, Reject.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, Member, Membership, READ_LIMITS};
+use super::cm::Cm;
+use super::net;
+use super::net::listen::{BoundListener, bind_listener};
+use super::net::options::SocketError;
+use super::queue_pair::QueuePairCore;
+use super::transport::{Transport, part};
+use crate::error::{AcceptError, BindError, Reason, StateError};
+use crate::proto::connector::{Input, Op, Terms};
+use crate::proto::limits;
+use crate::proto::listener::{Arrival, Leftovers, Listener, Wait, WaiterId};
+use crate::proto::mpa::{Responder, Rtr, StartConfig};
+use crate::provider::params::AcceptParams;
+use crate::status::Status;
+use crate::types::{ReadLimits, Role};
+
+/// How long to leave the kernel alone when it has no descriptor or memory for another connection.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// A connection request that nobody has taken yet.
+pub(crate) struct Incoming {
+    terms: Terms,
+    transport: Transport,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+/// A listener, shared by its handle and its tasks.
+pub(crate) struct ListenerCore {
+    pub(crate) adapter: Arc<AdapterCore>,
+    inner: Mutex<Inner>,
+    membership: OnceLock<Membership>,
+}
+
+struct Inner {
+    machine: Listener<Incoming>,
+    bound: Option<BoundListener>,
+    local: Option<SocketAddr>,
+    waiters: HashMap<WaiterId, Waiter>,
+    tasks: Vec<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    answer: Option<Result<Incoming, AcceptError>>,
+    waker: Option<Waker>,
+}
+
+impl ListenerCore {
+    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+        let inner = Inner {
+            machine: Listener::new(),
+            bound: None,
+            local: None,
+            waiters: HashMap::new(),
+            tasks: Vec::new(),
+        };
+        let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        let _ = core.membership.set(core.adapter.join(weak));
+        if core.adapter.is_removed() {
+            core.device_removed();
+        }
+        core
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// IND2Listener::Bind.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        let mut inner = self.lock();
+        inner.machine.may_bind().map_err(bind_error)?;
+        let address = net::canonical(address);
+        if !self.adapter.owns(address.ip()) {
+            return Err(BindError::InvalidAddress);
+        }
+        let addresses = self.adapter.expand(address.ip());
+        let options = self.adapter.socket_options(None, false);
+        let bound =
+            bind_listener(&addresses, address.port(), self.adapter.ports(), &options).map_err(|error| {
+                match error {
+                    SocketError::Bind(error) => error,
+                    SocketError::NotSupported(what) => {
+                        BindError::Os { call: "socket", source: io::Error::other(what) }
+                    }
+                }
+            })?;
+        let port = bound.local_addresses().next().map_or(0, |first| first.port());
+        inner.local = Some(SocketAddr::new(address.ip(), port));
+        inner.bound = Some(bound);
+        inner.machine.bound().map_err(bind_error)
+    }
+
+    /// IND2Listener::Listen.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
+        let mut inner = self.lock();
+        inner.machine.may_listen().map_err(bind_error)?;
+        // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
+        let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
+        inner.machine.listen(backlog).map_err(bind_error)?;
+        debug!(local = ?inner.local, backlog, "listening");
+        for listener in listeners {
+            let task = accept_loop(Arc::downgrade(self), listener, self.adapter.clone());
+            inner.tasks.push(self.adapter.runtime.spawn(task).abort_handle());
+        }
+        Ok(())
+    }
+
+    /// IND2Listener::GetLocalAddress.
+    ///
+    /// # Errors
+    /// `InvalidDeviceState` when it does not listen.
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        inner.machine.local_address_ready()?;
+        inner.local.ok_or(StateError::InvalidDeviceState)
+    }
+
+    /// IND2Listener::GetConnectionRequest.
+    pub(crate) fn request(self: &Arc<Self>) -> GetRequest {
+        GetRequest { listener: self.clone(), place: Place::New }
+    }
+
+    /// A request has come in full.
+    fn arrived(&self, incoming: Incoming) {
+        let mut inner = self.lock();
+        let mut dead = Vec::new();
+        if inner.machine.is_full() {
+            // Those who have left do not keep a place from those who wait.
+            dead = inner.machine.purge(|queued| queued.transport.check().is_err());
+        }
+        let peer = incoming.peer;
+        let arrival = inner.machine.arrived(incoming);
+        let waker = self.place(&mut inner, arrival, peer);
+        drop(inner);
+        drop(dead);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Carries out what the machine decided about a request.
+    fn place(&self, inner: &mut Inner, arrival: Arrival<Incoming>, peer: SocketAddr) -> Option<Waker> {
+        match arrival {
+            Arrival::Delivered(id, incoming) => {
+                debug!(%peer, "request delivered");
+                let waiter = inner.waiters.get_mut(&id)?;
+                waiter.answer = Some(Ok(incoming));
+                waiter.waker.take()
+            }
+            Arrival::Queued => {
+                debug!(%peer, "request queued");
+                None
+            }
+            Arrival::Refused(incoming) => {
+                debug!(%peer, "request refused: the backlog is full or the listener closed");
+                incoming.transport.refuse(&self.adapter.runtime);
+                None
+            }
+        }
+    }
+
+    /// Ends every wait with `error`; what `end` says about the requests is up to the caller.
+    fn end(
+        &self,
+        end: impl FnOnce(&mut Listener<Incoming>) -> Leftovers<Incoming>,
+        error: fn() -> AcceptError,
+    ) -> Vec<Incoming> {
+        let mut inner = self.lock();
+        let Leftovers { waiters, requests } = end(&mut inner.machine);
+        let wakers: Vec<_> = waiters
+            .iter()
+            .filter_map(|id| {
+                let waiter = inner.waiters.get_mut(id)?;
+                waiter.answer = Some(Err(error()));
+                waiter.waker.take()
+            })
+            .collect();
+        let bound = inner.bound.take();
+        let tasks = std::mem::take(&mut inner.tasks);
+        drop(inner);
+        tasks.iter().for_each(AbortHandle::abort);
+        drop(bound);
+        wakers.into_iter().for_each(Waker::wake);
+        requests
+    }
+
+    /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
+    pub(crate) fn close(&self) {
+        for incoming in self.end(Listener::close, || AcceptError::Canceled) {
+            incoming.transport.refuse(&self.adapter.runtime);
+        }
+    }
+
+    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
+    pub(crate) fn cancel(&self) {
+        let mut inner = self.lock();
+        let waiting: Vec<_> =
+            inner.waiters.iter().filter(|(_, waiter)| waiter.answer.is_none()).map(|(id, _)| *id).collect();
+        let mut wakers = Vec::new();
+        for id in waiting {
+            if inner.machine.cancel(id)
+                && let Some(waiter) = inner.waiters.get_mut(&id)
+            {
+                waiter.answer = Some(Err(AcceptError::Canceled));
+                wakers.extend(waiter.waker.take());
+            }
+        }
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Member for ListenerCore {
+    fn device_removed(&self) {
+        drop(self.end(Listener::device_removed, || AcceptError::DeviceRemoved));
+    }
+}
+
+fn bind_error(status: Status) -> BindError {
+    match status {
+        Status::ADDRESS_ALREADY_ASSOCIATED => BindError::AlreadyBound,
+        Status::DEVICE_REMOVED => BindError::DeviceRemoved,
+        _ => BindError::InvalidState,
+    }
+}
+
+enum Place {
+    New,
+    Waiting(WaiterId),
+    Done,
+}
+
+/// The future of GetConnectionRequest.
+pub(crate) struct GetRequest {
+    listener: Arc<ListenerCore>,
+    place: Place,
+}
+
+impl Future for GetRequest {
+    type Output = Result<Arc<Cm>, AcceptError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut inner = this.listener.lock();
+        let answer = match this.place {
+            Place::New => match inner.machine.wait() {
+                Ok(Wait::Ready(incoming)) => Ok(incoming),
+                Ok(Wait::Pending(id)) => {
+                    let waker = Some(cx.waker().clone());
+                    inner.waiters.insert(id, Waiter { answer: None, waker });
+                    this.place = Place::Waiting(id);
+                    return Poll::Pending;
+                }
+                Err(Status::DEVICE_REMOVED) => Err(AcceptError::DeviceRemoved),
+                Err(_) => Err(AcceptError::NotListening),
+            },
+            Place::Waiting(id) => {
+                let Some(waiter) = inner.waiters.get_mut(&id) else {
+                    return Poll::Ready(Err(AcceptError::Canceled));
+                };
+                let Some(answer) = waiter.answer.take() else {
+                    let old = waiter.waker.replace(cx.waker().clone());
+                    drop(inner);
+                    drop(old);
+                    return Poll::Pending;
+                };
+                inner.waiters.remove(&id);
+                answer
+            }
+            Place::Done => return Poll::Ready(Err(AcceptError::Canceled)),
+        };
+        drop(inner);
+        this.place = Place::Done;
+        Poll::Ready(answer.map(|Incoming { terms, transport, local, peer }| {
+            Cm::with_request(this.listener.adapter.clone(), terms, transport, local, peer)
+        }))
+    }
+}
+
+impl Drop for GetRequest {
+    /// A request that was delivered to this future and not collected goes to the next one (`LS-06`).
+    fn drop(&mut self) {
+        let Place::Waiting(id) = self.place else { return };
+        let mut inner = self.listener.lock();
+        inner.machine.cancel(id);
+        let Some(waiter) = inner.waiters.remove(&id) else { return };
+        let waker = match waiter.answer {
+            Some(Ok(incoming)) => {
+                let peer = incoming.peer;
+                let arrival = inner.machine.put_back(incoming);
+                self.listener.place(&mut inner, arrival, peer)
+            }
+            Some(Err(_)) | None => None,
+        };
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Accepts TCP connections and reads their requests; as many at once as the settings allow.
+async fn accept_loop(core: Weak<ListenerCore>, listener: TcpListener, adapter: Arc<AdapterCore>) {
+    let mut half_open = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(request) = half_open.next(), if !half_open.is_empty() => {
+                let Some(core) = core.upgrade() else { return };
+                if let Some(incoming) = request {
+                    core.arrived(incoming);
+                }
+            }
+            accepted = listener.accept(), if half_open.len() < adapter.config.half_open => match accepted {
+                Ok((stream, peer)) => half_open.push(read_request(stream, peer, adapter.clone())),
+                Err(error) => {
+                    // Most of these concern the one connection; a lack of descriptors or memory lasts.
+                    warn!(%error, "accept failed");
+                    tokio::time::sleep(BACK_OFF).await;
+                }
+            },
+        }
+    }
+}
+
+/// Reads the MPA request of one peer. Only these bytes have a deadline: nobody waits for them yet (`X8`).
+async fn read_request(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    adapter: Arc<AdapterCore>,
+) -> Option<Incoming> {
+    let options = adapter.socket_options(None, false);
+    let config = StartConfig { crc: adapter.config.crc, unsaid_limits: ReadLimits::default() };
+    let mut responder = Responder::new(config);
+    let request = async {
+        let local = stream.local_addr().map_err(|_| None)?;
+        net::options::prepare(&stream, &options).map_err(|_| None)?;
+        loop {
+            let mut bytes = [0; 1024];
+            let length = stream.read(&mut bytes).await.map_err(|_| None)?;
+            if length == 0 {
+                return Err(None);
+            }
+            match responder.receive(&bytes[..length]) {
+                Ok(Some(offer)) => return Ok((local, offer)),
+                Ok(None) => {}
+                Err(error) => return Err(Some(error)),
+            }
+        }
+    };
+    match tokio::time::timeout(adapter.config.request_timeout, request).await {
+        Ok(Ok((local, offer))) => {
+            let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
+            let terms = Terms { limits, private_data: offer.private_data };
+            let transport =
+                Transport::Passive { stream, responder: Box::new(responder), reject_data: Bytes::new() };
+            Some(Incoming { terms, transport, local, peer: net::canonical(peer) })
+        }
+        Ok(Err(error)) => {
+            debug!(%peer, error = ?error.as_ref().map(|error| error.error), "no request");
+            if let Some(error) = error {
+                part(stream, error.bytes(), &adapter.runtime);
+            }
+            None
+        }
+        Err(_elapsed) => {
+            debug!(%peer, "no request in time");
+            None
+        }
+    }
+}
+
+/// Releases the connection when the future of Accept is dropped.
+struct ReleaseOnDrop<'a>(Option<&'a Cm>);
+
+impl Drop for ReleaseOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(cm) = self.0.take() {
+            let _ = cm.apply(Input::Release);
+        }
+    }
+}
+
+impl Cm {
+    /// IND2Connector::Accept: ready when the peer has completed the connection.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
+    pub(crate) async fn accept(
+        self: &Arc<Self>,
+        queue_pair: &Arc<QueuePairCore>,
+        params: &AcceptParams,
+    ) -> Result<(), AcceptError> {
+        if queue_pair.adapter.domain != self.adapter.domain {
+            return Err(AcceptError::ForeignQueuePair);
+        }
+        let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
+        self.look();
+        let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
+        let taken = length <= maximum && {
+            let mut inner = self.lock();
+            inner.queue_pair().is_none() && self.take_queue_pair(&mut inner, queue_pair)
+        };
+        let busy = length <= maximum && !taken;
+        let input = Input::Accept { data: length, max_data: maximum, busy };
+        if let Err(status) = self.apply_with(input, |inner| Self::reset(inner, Op::Accept)) {
+            if taken {
+                self.give_back();
+            }
+            return Err(match status {
+                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
+                status => accept_error(status, self.take_reason()),
+            });
+        }
+        let mut guard = ReleaseOnDrop(Some(self));
+        let agreed = params.read_limits.capped_to(READ_LIMITS).capped_to(offer);
+        self.reply(queue_pair, agreed, &params.private_data).await;
+        let status = self.answer(Op::Accept).await;
+        guard.0 = None;
+        match status {
+            Status::SUCCESS => Ok(()),
+            status => Err(accept_error(status, self.take_reason())),
+        }
+    }
+
+    /// Notices a peer that has left while its request was waiting.
+    fn look(&self) {
+        if let Err(reason) = self.check_peer() {
+            let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
+        }
+    }
+
+    /// Sends the reply and hands the socket to its driver.
+    async fn reply(
+        self: &Arc<Self>,
+        queue_pair: &Arc<QueuePairCore>,
+        agreed: ReadLimits,
+        private_data: &[u8],
+    ) {
+        let Some(Transport::Passive { mut stream, mut responder, .. }) = self.lock().transport.take() else {
+            return;
+        };
+        let (reply, negotiated) = responder.accept(agreed, private_data);
+        let sent = tokio::select! {
+            biased;
+            () = std::future::poll_fn(|cx| self.poll_answered(Op::Accept, cx)) => return,
+            sent = stream.write_all(&reply) => sent,
+        };
+        if let Err(error) = sent {
+            let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+            let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
+            return;
+        }
+        let (_, driver) =
+            self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
+        if negotiated.rtr == Rtr::None {
+            // It will not say that it is ready, so being accepted is all there is (`NEG-07`).
+            self.establish(Some(queue_pair.clone()));
+            let _ = self.apply(Input::PeerCompleted);
+        }
+        self.spawn(driver);
+    }
+
+    /// Whether Accept or Reject may still be called.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.read_limits().is_ok() && self.lock().transport.is_some()
+    }
+
+    /// IND2Connector::Reject by the passive side.
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
+        let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
+        self.look();
+        let input = Input::Reject { data: length, max_data: maximum };
+        let outcome = self.apply_with(input, |inner| {
+            if let Some(transport) = inner.transport.as_mut().filter(|_| length <= maximum) {
+                transport.set_reject_data(Bytes::copy_from_slice(data));
+            }
+        });
+        outcome.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
+            status => accept_error(status, self.take_reason()),
+        })
+    }
+}
+
+/// The error of a status that came without one.
+fn accept_error(status: Status, reason: Reason) -> AcceptError {
+    match status {
+        Status::CONNECTION_REFUSED => AcceptError::Refused { private_data: None, reason },
+        Status::CONNECTION_ABORTED => AcceptError::Aborted { reason },
+        Status::IO_TIMEOUT => AcceptError::TimedOut,
+        Status::CONNECTION_ACTIVE => AcceptError::Active,
+        Status::CANCELED => AcceptError::Canceled,
+        Status::DEVICE_REMOVED => AcceptError::DeviceRemoved,
+        status => AcceptError::Other { status, reason },
+    }
+}

@@ -1,0 +1,100 @@
+//! The socket between two phases of the handshake, and how it is let go.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use bytes::Bytes;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+
+use crate::error::{DecodeError, Reason};
+use crate::proto::mpa::{Negotiated, Responder};
+use crate::wire::mpa;
+use crate::wire::rdmap::Terminate;
+
+/// How long a refused peer has to take note before the socket is closed under it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A handshake that waits for its user.
+pub(crate) enum Transport {
+    /// The peer accepted; CompleteConnect is owed.
+    Active { stream: TcpStream, negotiated: Negotiated, leftover: Bytes },
+    /// The peer asked; Accept is owed. The data is for a Reject.
+    Passive { stream: TcpStream, responder: Box<Responder>, reject_data: Bytes },
+}
+
+impl Transport {
+    fn stream(&self) -> &TcpStream {
+        match self {
+            Self::Active { stream, .. } | Self::Passive { stream, .. } => stream,
+        }
+    }
+
+    /// What to send with a Reject; the active side has no frame to carry any.
+    pub(crate) fn set_reject_data(&mut self, data: Bytes) {
+        if let Self::Passive { reject_data, .. } = self {
+            *reject_data = data;
+        }
+    }
+
+    /// Whether the peer is still there, as far as can be told without waiting.
+    ///
+    /// # Errors
+    /// How it went.
+    pub(crate) fn check(&self) -> Result<(), Reason> {
+        let mut byte = [MaybeUninit::uninit()];
+        match (SockRef::from(self.stream()).peek(&mut byte), self) {
+            (Ok(0), _) => Err(Reason::PeerClosed),
+            // Behind its request a peer may say nothing before it has our reply (RFC 5044 section 7.1.3).
+            (Ok(_), Self::Passive { .. }) => {
+                Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
+            }
+            (Ok(_), Self::Active { .. }) => Ok(()),
+            (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
+            (Err(error), _) => Err(Reason::Errno(error.raw_os_error().unwrap_or(0))),
+        }
+    }
+
+    /// Says no and lets the socket go, without waiting for the peer.
+    pub(crate) fn refuse(self, runtime: &Handle) {
+        match self {
+            Self::Active { stream, negotiated, .. } => part(stream, goodbye(negotiated.crc), runtime),
+            Self::Passive { stream, responder, reject_data } => {
+                part(stream, responder.reject(&reject_data), runtime);
+            }
+        }
+    }
+}
+
+/// The Terminate that stands for the active side's Reject: there is no third start-up frame to carry it.
+fn goodbye(crc: bool) -> Bytes {
+    let mut payload = Vec::new();
+    Terminate::LOCAL_CATASTROPHIC.encode(&mut payload);
+    let mut frame = Terminate::HEADER.encode(payload.len()).to_vec();
+    frame.extend_from_slice(&payload);
+    frame.resize(frame.len() + mpa::pad_length(frame.len() - mpa::LENGTH_SIZE), 0);
+    let checksum = if crc { crate::wire::crc::crc32c(&frame) } else { 0 };
+    frame.extend_from_slice(&crate::wire::crc::to_wire(checksum));
+    frame.into()
+}
+
+/// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
+pub(crate) fn part(mut stream: TcpStream, last_words: Bytes, runtime: &Handle) {
+    // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
+    let sent = SockRef::from(&stream).send(&last_words).unwrap_or(0);
+    let rest = last_words.slice(sent..);
+    runtime.spawn(async move {
+        let farewell = async {
+            stream.write_all(&rest).await?;
+            stream.shutdown().await?;
+            // Closing with unread bytes would send a reset, which may overtake the last words.
+            let mut discarded = [0; 256];
+            while stream.read(&mut discarded).await? > 0 {}
+            std::io::Result::Ok(())
+        };
+        // Whether it went well is of no interest: nobody is left to tell.
+        let _ = tokio::time::timeout(LINGER, farewell).await;
+    });
+}
