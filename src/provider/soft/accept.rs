@@ -440,7 +440,7 @@ impl Cm {
             });
         }
         let mut guard = ReleaseOnDrop(Some(self));
-        let agreed = params.read_limits.capped_to(READ_LIMITS).capped_to(offer);
+        let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
         self.reply(queue_pair, agreed, &params.private_data).await;
         let status = self.answer(Op::Accept).await;
         guard.0 = None;

@@ -102,6 +102,13 @@ impl Batch {
         self.frame(&header.encode(length), parts, length);
     }
 
+    /// A whole FPDU that has been framed elsewhere.
+    pub(crate) fn framed(&mut self, fpdu: &[u8]) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(fpdu);
+        self.copied(start);
+    }
+
     /// An untagged segment whose payload is a header of ours.
     pub(crate) fn untagged(&mut self, header: &Untagged, payload: &[u8]) {
         let start = self.arena.len();

@@ -28,7 +28,6 @@ use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig}
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::{PrivateData, Role};
-use crate::wire::rdmap::ReadRequest;
 
 /// How many ports are tried when the kernel says that the four of addresses and ports are taken.
 const PORT_TRIES: usize = 512;
@@ -399,16 +398,9 @@ impl Cm {
         let socket = Socket::new(stream);
         let mut queue =
             SendQueue::new(queue_pair.initiator_depth, negotiated.limits.outbound, negotiated.crc);
-        match (role, rtr) {
-            (Role::Active, Rtr::Write) => queue.empty_write(),
-            (Role::Active, Rtr::Read) => {
-                // RFC 6581 section 4.3: nothing is read; the peer answers whatever its read limit.
-                let nothing =
-                    ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
-                queue.preface(nothing);
-            }
-            (Role::Active, Rtr::None | Rtr::Send) => {}
-            (Role::Passive, _) => queue.held = true,
+        match role {
+            Role::Active => queue.preface(rtr),
+            Role::Passive => queue.held = true,
         }
         let link = Link::new(LinkParts {
             socket: socket.clone(),

@@ -372,7 +372,7 @@ impl Driver {
         }
         if std::mem::take(&mut timing.nudge) {
             if !self.receiver.has_heard() {
-                self.write_on(SendQueue::empty_write);
+                self.write_on(SendQueue::nudge);
             }
         } else if std::mem::take(&mut timing.heard) || !established {
             timing.strikes = 0;

@@ -15,6 +15,7 @@ use super::keys::Registration;
 use super::link::Command;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
+use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
 use crate::status::Status;
 use crate::types::OpKind;
@@ -97,6 +98,7 @@ pub(crate) struct SendQueue {
     served_in_batch: usize,
     turn: Turn,
     batch: Batch,
+    crc: bool,
     terminate: Option<Terminate>,
     /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
     pub(crate) held: bool,
@@ -138,6 +140,7 @@ impl SendQueue {
             served_in_batch: 0,
             turn: Turn::Any,
             batch: Batch::new(crc),
+            crc,
             terminate: None,
             held: false,
             closed: false,
@@ -148,20 +151,20 @@ impl SendQueue {
         }
     }
 
-    /// The ready-to-receive frame of the handshake, when it is a read of nothing. Its answer is one more read that is
-    /// outstanding, whatever the limit.
-    pub(crate) fn preface(&mut self, request: ReadRequest) {
-        let header = self.outbound.read(Reader::Probe, request.sink_stag, 0);
-        self.batch.untagged(&header, &request.encode());
+    /// The ready-to-receive frame of the handshake goes first. When it is a Read Request, its answer is one more read
+    /// that is outstanding, whatever the limit.
+    pub(crate) fn preface(&mut self, rtr: Rtr) {
+        self.batch.framed(&rtr_frame(rtr, self.crc));
+        if rtr == Rtr::Read {
+            let _counted = self.outbound.read(Reader::Probe, 0, 0);
+        }
     }
 
     /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
-    pub(crate) fn empty_write(&mut self) {
-        self.batch.tagged(
-            &Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 },
-            &Payload::new(),
-            None,
-        );
+    pub(crate) fn nudge(&mut self) {
+        if self.turn == Turn::Any && !self.closed {
+            self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
+        }
     }
 
     /// Whether another request can be posted.
