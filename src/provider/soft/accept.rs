@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -56,7 +57,8 @@ struct Inner {
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
     waiters: HashMap<WaiterId, Waiter>,
-    tasks: Vec<AbortHandle>,
+    /// The listening sockets, each with the task that accepts from it.
+    tasks: Vec<(Arc<TcpListener>, AbortHandle)>,
 }
 
 #[derive(Default)]
@@ -127,8 +129,9 @@ impl ListenerCore {
         inner.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
         for listener in listeners {
-            let task = accept_loop(Arc::downgrade(self), listener, self.adapter.clone());
-            inner.tasks.push(self.adapter.runtime.spawn(task).abort_handle());
+            let listener = Arc::new(listener);
+            let task = accept_loop(Arc::downgrade(self), listener.clone(), self.adapter.clone());
+            inner.tasks.push((listener, self.adapter.runtime.spawn(task).abort_handle()));
         }
         Ok(())
     }
@@ -206,7 +209,11 @@ impl ListenerCore {
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
         drop(inner);
-        tasks.iter().for_each(AbortHandle::abort);
+        for (listener, task) in tasks {
+            // The task is dropped when the runtime gets to it; the port is free at once (`LS-08`).
+            let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
+            task.abort();
+        }
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
         requests
@@ -328,7 +335,7 @@ impl Drop for GetRequest {
 }
 
 /// Accepts TCP connections and reads their requests; as many at once as the settings allow.
-async fn accept_loop(core: Weak<ListenerCore>, listener: TcpListener, adapter: Arc<AdapterCore>) {
+async fn accept_loop(core: Weak<ListenerCore>, listener: Arc<TcpListener>, adapter: Arc<AdapterCore>) {
     let mut half_open = FuturesUnordered::new();
     loop {
         tokio::select! {

@@ -21,6 +21,7 @@ use super::send::{Pumped, Request, SendQueue, Sink};
 use crate::error::{PostErrorKind, Reason};
 use crate::flight::{Aftermath, Payload, Table};
 use crate::memory;
+use crate::proto::mpa::terminate_fpdu;
 use crate::status::Status;
 use crate::types::Role;
 use crate::wire::rdmap::{ReadRequest, Terminate};
@@ -478,6 +479,10 @@ impl Driver {
                 if established {
                     self.lost(reason, violation.blame, Some(violation.terminate));
                 } else {
+                    // Nothing else has been sent yet, so the socket has room for it.
+                    let last_words = terminate_fpdu(&violation.terminate, self.link.crc);
+                    let socket = socket2::SockRef::from(self.socket.stream());
+                    let _ = socket.send(&last_words).and_then(|_| socket.shutdown(std::net::Shutdown::Write));
                     self.never(Ending::GaveUp(reason));
                 }
             }

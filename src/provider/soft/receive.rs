@@ -51,6 +51,12 @@ pub(crate) struct Violation {
     pub(crate) blame: Status,
 }
 
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
 impl From<Terminate> for Stop {
     fn from(terminate: Terminate) -> Self {
         Self::Violation(Box::new(Violation { terminate, blame: Status::CANCELED }))
@@ -175,8 +181,8 @@ impl Receiver {
                 self.received(length);
                 self.process(link, after)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(Stop::Broken(error)),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(stop) => Err(stop),
         }
     }
 
@@ -187,7 +193,7 @@ impl Receiver {
     }
 
     /// One `readv`, into wherever the bytes belong.
-    fn read(&mut self, socket: &Socket) -> io::Result<usize> {
+    fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == self.staging.len() {
@@ -205,21 +211,21 @@ impl Receiver {
                 let _valid = match place {
                     Place::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Place::Remote(registration, _) => match registration.hold() {
-                        Some(valid) => Some(valid),
-                        None => return Err(io::Error::other("deregistered while it was being written")),
-                    },
+                    Place::Remote(registration, _) => {
+                        let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
+                        Some(registration.hold().ok_or_else(named)?)
+                    }
                 };
-                socket.read(&mut targets, asked)
+                Ok(socket.read(&mut targets, asked)?)
             }
             State::Gather { length } => {
                 let frame = &mut self.frame[self.gathered..*length];
                 let asked = frame.len() + staging.len();
-                socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)
+                Ok(socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?)
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => {
                 let asked = staging.len();
-                socket.read(&mut [Target::Bytes(staging)], asked)
+                Ok(socket.read(&mut [Target::Bytes(staging)], asked)?)
             }
         }
     }

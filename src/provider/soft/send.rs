@@ -90,6 +90,8 @@ pub(crate) struct SendQueue {
     head: u64,
     /// How many of `entries` have been framed in full.
     cursor: usize,
+    /// How many of `entries` the socket has taken in full.
+    taken: usize,
     depth: usize,
     outbound: Outbound<Reader>,
     responses: VecDeque<Response>,
@@ -133,6 +135,7 @@ impl SendQueue {
             entries: VecDeque::new(),
             head: 0,
             cursor: 0,
+            taken: 0,
             depth,
             outbound: Outbound::new(read_limit),
             responses: VecDeque::new(),
@@ -271,14 +274,15 @@ impl SendQueue {
     /// The socket has taken the whole batch.
     fn taken(&mut self, table: &Table, after: &mut Aftermath) {
         self.serving -= std::mem::take(&mut self.served_in_batch);
-        for entry in self.entries.range_mut(..self.cursor).rev() {
+        for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
                 Stage::Framed if entry.request.kind == OpKind::Read => entry.stage = Stage::Waiting,
                 Stage::Framed => entry.stage = Stage::Done,
-                // Framed entries are the last ones before the cursor.
-                Stage::Queued | Stage::Waiting | Stage::Done => break,
+                // A read may have been answered while the rest of its batch was still on the way.
+                Stage::Queued | Stage::Waiting | Stage::Done => {}
             }
         }
+        self.taken = self.cursor;
         self.retire(table, after);
     }
 
@@ -296,6 +300,7 @@ impl SendQueue {
         let entry = self.entries.pop_front()?;
         self.head += 1;
         self.cursor = self.cursor.saturating_sub(1);
+        self.taken = self.taken.saturating_sub(1);
         Some(entry)
     }
 
