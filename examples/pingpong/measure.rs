@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rdma::{Adapter, Buffer, QueuePair, RemoteRegion};
+use tokio_rdma::{Access, Adapter, Buffer, Op, QueuePair, RegionSlice, RemoteRegion};
 
 /// The size of a message, in bytes.
 pub const MESSAGE: usize = 64;
@@ -103,7 +103,8 @@ pub async fn all(
     tcp.set_nodelay(true)?;
     let mut round_trip = Figure::new("rtt_64b", "us");
     let mut messages = (adapter.buffer(MESSAGE)?, adapter.buffer(MESSAGE)?);
-    let mut blocks: Vec<Buffer> = (0..WINDOW).map(|_| adapter.buffer(BLOCK)).collect::<Result<_, _>>()?;
+    let local =
+        adapter.register(BLOCK, Access::LOCAL_WRITE).await?.slice(0..BLOCK).map_err(io::Error::from)?;
     // The first batch only warms up.
     for batch in 0..=plan.batches {
         let (mut samples, mut raw_samples) = (Vec::new(), Vec::new());
@@ -146,7 +147,7 @@ pub async fn all(
             }
             let raw_speed = gigabytes_per_second(plan.blocks, start);
             let start = Instant::now();
-            blocks = transfer(queue_pair, region, blocks, plan.blocks, what == b'w').await?;
+            transfer(queue_pair, region, &local, plan.blocks, what == b'w').await?;
             if what == b'w' {
                 // A message behind the writes comes back when they have arrived.
                 messages = ping(queue_pair, messages).await?;
@@ -171,34 +172,33 @@ async fn ping(queue_pair: &QueuePair, (out, back): (Buffer, Buffer)) -> io::Resu
     Ok((out, back))
 }
 
-/// `count` blocks by RDMA Write or Read, as many in flight as there are buffers.
+/// `count` blocks by RDMA Write or Read of the same memory, as TCP has one block too; `WINDOW` of them in flight.
 async fn transfer(
     queue_pair: &QueuePair,
-    region: &RemoteRegion,
-    mut idle: Vec<Buffer>,
+    remote: &RemoteRegion,
+    local: &RegionSlice,
     count: u32,
     write: bool,
-) -> io::Result<Vec<Buffer>> {
+) -> io::Result<()> {
     let mut flying = VecDeque::new();
     for _ in 0..count {
-        let buffer = match idle.pop() {
-            Some(buffer) => buffer,
-            None => finish(&mut flying).await?,
-        };
-        let op = if write { queue_pair.write(buffer, region)? } else { queue_pair.read(buffer, region)? };
+        if flying.len() == WINDOW {
+            finish(&mut flying).await?;
+        }
+        let local = local.clone();
+        let op = if write { queue_pair.write(local, remote)? } else { queue_pair.read(local, remote)? };
         flying.push_back(op);
     }
     while !flying.is_empty() {
-        idle.push(finish(&mut flying).await?);
+        finish(&mut flying).await?;
     }
-    Ok(idle)
+    Ok(())
 }
 
-async fn finish(flying: &mut VecDeque<tokio_rdma::Op<Buffer>>) -> io::Result<Buffer> {
+async fn finish(flying: &mut VecDeque<Op<RegionSlice>>) -> io::Result<()> {
     let oldest = flying.pop_front().ok_or(io::ErrorKind::UnexpectedEof)?;
-    let (outcome, buffer) = oldest.await;
-    outcome?;
-    Ok(buffer)
+    oldest.await.0?;
+    Ok(())
 }
 
 fn micros(start: Instant) -> f64 {
