@@ -1,6 +1,7 @@
 //! Registered memory: who may touch which bytes by which key.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::RegisterError;
@@ -16,6 +17,13 @@ pub(crate) struct Registration {
     /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
     /// `revoke` returns only when the last such byte has been moved.
     valid: RwLock<bool>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key: who has it can reach the memory.
+        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
+    }
 }
 
 /// Proof that a registration is valid, for as long as it is held. Only ever held across a non-blocking call.
