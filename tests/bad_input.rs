@@ -304,6 +304,9 @@ fn violations(region: &Region, hidden: &Region) -> Vec<(&'static str, Vec<u8>, W
         ("a Read Request of nothing", request(true, 1, 1, 0, 0), (1, 2, 5)),
         ("a Terminate on queue 0", raw::untagged(raw::TERMINATE, true, 0, 1, 0, &[0; 4]), (1, 2, 1)),
     ];
+    for opcode in [4, 6] {
+        cases.push(("an invalidation of a key it never got", with(send(), 1, 0x40 | opcode), (0, 2, 9)));
+    }
     for opcode in 8..16 {
         cases.push(("an unknown opcode", with(send(), 1, 0x40 | opcode), (0, 2, 6)));
     }
@@ -501,6 +504,61 @@ async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
         queue_pair.flush();
         assert_eq!(failure(receive).await, Status::CANCELED, "the receive was still posted");
     }
+}
+
+#[tokio::test]
+async fn a_first_frame_that_is_none_aborts_the_accept_and_leaves_the_queue_pair_usable() {
+    let adapter = adapter();
+    let bystander = Bystander::new(&adapter).await;
+    let (listener, address) = listening(&adapter);
+    let queue_pair = queue_pair(&adapter);
+    let receive = queue_pair.receive(room(&adapter, 4)).expect("posted");
+    let violation = raw::fpdu(&raw::send(2, b"x"), false);
+    // What comes behind the reply, and whether the peer then resets the stream or just ends it.
+    for (behind, reset) in [(&violation[..], false), (&violation[..9], false), (&[], false), (&[], true)] {
+        let peer = async {
+            let mut peer = Raw::dial(address).await;
+            peer.say(&Start::peer_to_peer(4, 4).encode(REQUEST_KEY)).await;
+            peer.start_frame(REPLY_KEY).await;
+            peer.say(behind).await;
+            if reset { peer.reset() } else { drop(peer) }
+        };
+        let accept = listener.accept_next(&queue_pair, AcceptParams::default());
+        let ((), outcome) = within(async { tokio::join!(peer, accept) }).await;
+        let error = outcome.map(drop).expect_err("it never was ready");
+        assert_eq!(error.status(), Status::CONNECTION_ABORTED, "{} bytes, reset {reset}", behind.len());
+        bystander.is_well(&adapter, "an attempt that came to nothing").await;
+    }
+    let active = common::queue_pair(&adapter);
+    let pair = connected_queue_pairs(
+        &adapter,
+        active,
+        queue_pair,
+        ConnectParams::default(),
+        AcceptParams::default(),
+    )
+    .await;
+    success(pair.active.queue_pair.send(bytes(&adapter, b"fine")).expect("posted")).await;
+    assert_eq!(&success(receive).await.1[..], b"fine");
+}
+
+#[tokio::test]
+async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
+    let adapter = adapter();
+    let bystander = Bystander::new(&adapter).await;
+    let (listener, address) = listening(&adapter);
+    let mut peer = Raw::dial(address).await;
+    peer.say(&Start::enhanced(4, 4).encode(REQUEST_KEY)).await;
+    let request = within(listener.request()).await.expect("a request");
+    peer.post(&raw::send(1, b"too early")).await;
+    let queue_pair = queue_pair(&adapter);
+    let receive = queue_pair.receive(room(&adapter, 16)).expect("posted");
+    let error = within(request.accept(&queue_pair, AcceptParams::default())).await.map(drop).expect_err("no");
+    assert_eq!(error.status(), Status::CONNECTION_ABORTED);
+    assert_eq!(error.handle.map(drop), None);
+    queue_pair.flush();
+    assert_eq!(failure(receive).await, Status::CANCELED, "nothing was received");
+    bystander.is_well(&adapter, "a hasty peer").await;
 }
 
 #[tokio::test]
