@@ -3,6 +3,7 @@
 mod common;
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -238,6 +239,30 @@ async fn many_tasks_share_a_queue_pair() {
         .collect();
     for task in tasks {
         within(task).await.expect("no task fails");
+    }
+}
+
+#[tokio::test]
+async fn data_moves_over_both_families_of_addresses() {
+    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        let adapter = adapter_at(ip, SoftConfig::default());
+        let (listener, address) = listening_at(&adapter, ip);
+        let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+        let connector = adapter.connector();
+        let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
+        let accept = listener.accept_next(&passive, AcceptParams::default());
+        let (here, there) = within(async { tokio::join!(connect, accept) }).await;
+        let (_here, _there) = (here.expect("connected"), there.expect("accepted"));
+        let data = pattern(100_000);
+        let region =
+            adapter.register(100_000, Access::REMOTE_WRITE | Access::REMOTE_READ).await.expect("registered");
+        // QP-02, QP-03, QP-04
+        let receive = passive.receive(room(&adapter, 100_000)).expect("posted");
+        success(active.send(bytes(&adapter, &data)).expect("posted")).await;
+        assert!(success(receive).await.1[..] == data[..], "{ip}");
+        success(active.write(bytes(&adapter, &data), &region.remote()).expect("posted")).await;
+        let read = active.read(room(&adapter, 100_000), &region.remote()).expect("posted");
+        assert!(success(read).await.1[..] == data[..], "{ip}");
     }
 }
 
