@@ -390,6 +390,10 @@ impl Receiver {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let segment = self.inbound.segment(header, length).map_err(named)?;
         let (place, finish) = match segment {
+            // RFC 5040 section 4.8: only a key that exists can be invalidated.
+            Segment::Send { invalidate: Some(key), .. } if !link.keys.knows(key) => {
+                return Err(named(Terminate::CANNOT_INVALIDATE));
+            }
             Segment::Send { offset, last, .. } => {
                 (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
             }
