@@ -11,7 +11,7 @@ use common::net::*;
 use common::*;
 use tokio::sync::Barrier;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, Provider, QueuePair, Status};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, Listener, Provider, QueuePair, Status};
 
 /// A refused connect, and what it left behind.
 async fn failure(
@@ -26,10 +26,7 @@ async fn failure(
 }
 
 /// The same connector and queue pair reach a listener of `to`; what was posted before is served.
-async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, at: SocketAddr) {
-    let listener = to.listener();
-    listener.bind(at).expect("bound");
-    listener.listen(0).expect("listening");
+async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, listener: &Listener) -> Pair {
     let theirs = common::queue_pair(to);
     let address = listener.local_addr().expect("it listens");
     let (active, passive) = within(async {
@@ -43,6 +40,10 @@ async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, a
     let (outcome, _) = within(theirs.send(to.buffer_from(b"hello").expect("memory")).expect("posted")).await;
     outcome.expect("sent");
     assert_eq!(active.local_addr(), passive.peer_addr());
+    Pair {
+        active: End { queue_pair: queue_pair.clone(), connection: active },
+        passive: End { queue_pair: theirs, connection: passive },
+    }
 }
 
 /// A connector in the state that the test is about.
@@ -93,7 +94,8 @@ fn routes_that_refuse_are_unreachable_and_the_connector_may_try_again() {
                     assert_eq!(connector.local_addr(), local, "{what}: the connector is as it was");
                 }
                 // CM-19
-                succeeds(&connector, &queue_pair, &right, SocketAddr::new(RIGHT[family], 0)).await;
+                let (listener, _) = listening_at(&right, RIGHT[family]);
+                let _pair = succeeds(&connector, &queue_pair, &right, &listener).await;
                 let (outcome, buffer) = within(receive).await;
                 assert_eq!(&buffer[..outcome.expect("received").bytes], b"hello");
             }
@@ -121,9 +123,8 @@ fn a_connect_that_hears_nothing_ends_with_the_callers_timeout_and_may_be_repeate
                     assert_eq!(connector.local_addr(), local);
                 }
                 heal();
-                drop(listener);
                 // CM-19
-                succeeds(&connector, &queue_pair, &right, address).await;
+                let _pair = succeeds(&connector, &queue_pair, &right, &listener).await;
                 let (outcome, _) = within(receive).await;
                 assert_eq!(outcome.expect("received").bytes, 5);
             }
@@ -137,7 +138,6 @@ fn without_a_timeout_of_the_caller_the_kernel_gives_an_unreachable_peer_up() {
         std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1").expect("sysctl");
         let adapter = adapter_at(LEFT[0], SoftConfig::default());
         filter("tcp dport 7000 drop;");
-        let queue_pair = queue_pair(&adapter);
         let attempts = LEFT.map(|local| connector(&adapter, Some(local)));
         let [v4, v6] = [0, 1].map(|family| {
             let peer = SocketAddr::new(RIGHT[family], 7000);
@@ -150,7 +150,12 @@ fn without_a_timeout_of_the_caller_the_kernel_gives_an_unreachable_peer_up() {
         // CM-19
         heal();
         let right = adapter_at(RIGHT[0], SoftConfig::default());
-        succeeds(&attempts[0], &queue_pair, &right, SocketAddr::new(RIGHT[0], 7000)).await;
+        for (family, attempt) in attempts.iter().enumerate() {
+            let queue_pair = queue_pair(&adapter);
+            let _receive = queue_pair.receive(adapter.buffer(16).expect("memory")).expect("posted");
+            let (listener, _) = listening_at(&right, RIGHT[family]);
+            let _pair = succeeds(attempt, &queue_pair, &right, &listener).await;
+        }
     });
 }
 
@@ -206,9 +211,9 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
                 listener.listen(0).expect("listening");
                 for _ in 0..2 {
                     nft(
-                        "table inet t { counter all { }; counter opened { }; counter classed { }; \
+                        "table inet t { counter every { }; counter opened { }; counter classed { }; \
                          chain c { type filter hook input priority 0; \
-                         tcp dport 7000 counter name all; tcp dport 7000 tcp flags syn counter name opened; \
+                         tcp dport 7000 counter name every; tcp dport 7000 tcp flags syn counter name opened; \
                          tcp dport 7000 ip dscp 46 counter name classed; \
                          tcp dport 7000 ip6 dscp 46 counter name classed; }; }",
                     );
@@ -220,7 +225,7 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
                     let connection = connection.await.expect("accepted");
                     within(receive).await.0.expect("received");
                     // CM-13: handshake and data alike.
-                    let (all, classed) = (packets("all"), packets("classed"));
+                    let (all, classed) = (packets("every"), packets("classed"));
                     assert!(packets("opened") > 0 && all > 3, "{all} packets");
                     assert_eq!(classed, all, "to {local}");
                     heal();
@@ -407,6 +412,7 @@ fn failed_attempts_and_finished_connections_give_their_ports_back() {
         assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
         within(pair.passive.connection.disconnect()).await.expect("disconnected");
         assert_eq!(within(pair.active.connection.disconnected()).await, tokio_rdma::DisconnectReason::Peer);
+        drop(pair);
         let pair = connected_across(&left, &right, RIGHT[0]).await;
         assert_eq!(pair.active.connection.local_addr().port(), 50_001);
         drop((pair, left, right));
