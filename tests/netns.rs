@@ -210,13 +210,11 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
                 listener.bind(SocketAddr::new(local, 7000)).expect("bound");
                 listener.listen(0).expect("listening");
                 for _ in 0..2 {
-                    nft(
-                        "table inet t { counter every { }; counter opened { }; counter classed { }; \
+                    nft("table inet t { counter every { }; counter opened { }; counter classed { }; \
                          chain c { type filter hook input priority 0; \
                          tcp dport 7000 counter name every; tcp dport 7000 tcp flags syn counter name opened; \
                          tcp dport 7000 ip dscp 46 counter name classed; \
-                         tcp dport 7000 ip6 dscp 46 counter name classed; }; }",
-                    );
+                         tcp dport 7000 ip6 dscp 46 counter name classed; }; }");
                     meet(&other).await;
                     let queue_pair = queue_pair(&adapter);
                     let receive =

@@ -10,9 +10,7 @@ use common::*;
 use tokio::sync::Barrier;
 use tokio_rdma::error::DisconnectError;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{
-    Access, Adapter, DisconnectReason, Op, QueuePairConfig, RemoteRegion, Status, WorkBuffer,
-};
+use tokio_rdma::{Access, Adapter, DisconnectReason, Op, QueuePairConfig, RemoteRegion, Status, WorkBuffer};
 
 /// More than any socket takes.
 const LARGE: usize = 32 << 20;
@@ -252,9 +250,9 @@ fn what_is_dropped_on_the_way_is_sent_again() {
             }
         }
 
-        let pattern: Vec<u8> = (0..4u32 << 20).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let memory =
-            right.register(pattern.len(), Access::REMOTE_READ | Access::REMOTE_WRITE).await.unwrap();
+        let pattern: Vec<u8> =
+            (0..4u32 << 20).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let memory = right.register(pattern.len(), Access::REMOTE_READ | Access::REMOTE_WRITE).await.unwrap();
         let write = mine.write(left.buffer_from(&pattern).unwrap(), &memory.remote()).expect("posted");
         let read = mine.read(left.buffer(pattern.len()).unwrap(), &memory.remote()).expect("posted");
         within(write).await.0.expect("written");

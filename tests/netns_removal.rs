@@ -141,10 +141,7 @@ fn everything_pending_ends(removal: &'static [&'static str]) {
 
 #[test]
 fn everything_pending_ends_when_the_addresses_are_deleted() {
-    everything_pending_ends(&[
-        "address del 10.77.0.1/24 dev left",
-        "address del fd77::1/64 dev left",
-    ]);
+    everything_pending_ends(&["address del 10.77.0.1/24 dev left", "address del fd77::1/64 dev left"]);
 }
 
 #[test]

@@ -44,10 +44,7 @@ pub fn with_two_interfaces(test: impl AsyncFnOnce() + Send + 'static) {
 
 /// Runs two hosts, each on a thread, a runtime and a network of its own. Their interfaces `left` and `right` are the
 /// two ends of one cable.
-pub fn two_hosts(
-    left: impl AsyncFnOnce() + Send + 'static,
-    right: impl AsyncFnOnce() + Send + 'static,
-) {
+pub fn two_hosts(left: impl AsyncFnOnce() + Send + 'static, right: impl AsyncFnOnce() + Send + 'static) {
     let (host, hosts) = mpsc::channel();
     let (plugged_in, plugged) = mpsc::channel();
     let left = move || {
