@@ -417,3 +417,38 @@ fn failed_attempts_and_finished_connections_give_their_ports_back() {
         nothing_left().await;
     });
 }
+
+#[test]
+fn a_bound_connector_keeps_its_address_through_refusals_and_timeouts_of_the_handshake() {
+    with_two_interfaces(async || {
+        let (left, right) =
+            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+        for family in [0, 1] {
+            let (listener, address) = listening_at(&right, RIGHT[family]);
+            let silent = tokio::net::TcpListener::bind((RIGHT[family], 0)).await.expect("a listener");
+            let connector = connector(&left, Some(LEFT[family]));
+            let local = connector.local_addr().expect("bound");
+            let queue_pair = queue_pair(&left);
+            let _receive = queue_pair.receive(left.buffer(16).expect("memory")).expect("posted");
+            for _ in 0..2 {
+                let params = ConnectParams::default().timeout(Duration::from_millis(100));
+                let to = silent.local_addr().expect("an address");
+                // CM-18: it is connected to, and says nothing.
+                assert_eq!(failure(&connector, &queue_pair, to, params).await, Status::IO_TIMEOUT);
+                assert_eq!(connector.local_addr(), Ok(local));
+                let reject = async {
+                    let request = within(listener.request()).await.expect("a request");
+                    assert_eq!(request.peer_addr(), local);
+                    request.reject(b"no").await.expect("rejected");
+                };
+                let (status, ()) =
+                    tokio::join!(failure(&connector, &queue_pair, address, ConnectParams::default()), reject);
+                assert_eq!(status, Status::CONNECTION_REFUSED);
+                assert_eq!(connector.local_addr(), Ok(local));
+            }
+            // CM-19
+            let pair = succeeds(&connector, &queue_pair, &right, &listener).await;
+            assert_eq!(pair.active.connection.local_addr(), local);
+        }
+    });
+}
