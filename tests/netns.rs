@@ -235,6 +235,20 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
     );
 }
 
+#[tokio::test]
+async fn a_traffic_class_that_reaches_into_congestion_control_is_not_supported() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+    let _receive = queue_pair.receive(adapter.buffer(16).expect("memory")).expect("posted");
+    for class in [1, 2, (46 << 2) | 3] {
+        let params = ConnectParams::default().traffic_class(class);
+        // CM-13
+        assert_eq!(failure(&connector, &queue_pair, address, params).await, Status::NOT_SUPPORTED, "{class}");
+    }
+    let _pair = succeeds(&connector, &queue_pair, &adapter, &listener).await;
+}
+
 #[test]
 fn two_hosts_talk_over_ipv4_and_ipv6() {
     let (tell, mut told) = tokio::sync::mpsc::channel::<SocketAddr>(1);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use common::*;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_rdma::error::{AcceptError, ConnectError, DisconnectError, Reason};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
@@ -57,6 +58,11 @@ impl Peer {
                 return said.trim_end().to_owned();
             }
         }
+    }
+
+    /// Tells it to go on.
+    fn go(&mut self) {
+        self.child.stdin.as_mut().expect("its input").write_all(b"!").expect("told");
     }
 
     fn address(&mut self) -> SocketAddr {
@@ -107,8 +113,13 @@ fn say(what: impl std::fmt::Display) {
 #[test]
 fn child_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
+    let (go, told) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let input = std::io::stdin().lock().bytes();
+        // Whoever does not wait to be told is not told.
+        input.map_while(Result::ok).for_each(|_| {
+            let _ = go.send(());
+        });
         std::process::exit(0);
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -122,7 +133,7 @@ fn child_role() {
                 std::future::pending().await
             }
             "accept" => play_passive(&adapter).await,
-            "ask" => play_active(&adapter, towards.expect("a peer")).await,
+            "ask" => play_active(&adapter, towards.expect("a peer"), told).await,
             role => panic!("{role}?"),
         }
     });
@@ -143,14 +154,13 @@ async fn play_passive(adapter: &Adapter) {
     }
 }
 
-/// Connects as far as the reply, says so, and completes when that is read.
-async fn play_active(adapter: &Adapter, peer: SocketAddr) {
+/// Connects as far as the reply, says so, and completes when told.
+async fn play_active(adapter: &Adapter, peer: SocketAddr, mut told: UnboundedReceiver<()>) {
     let queue_pair = queue_pair(adapter);
     let reply = adapter.connector().connect(&queue_pair, peer, ConnectParams::default()).await;
     let reply = reply.expect("a reply");
     say("half open");
-    // Time for the other side to do something to this process.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    told.recv().await.expect("word");
     let connection = reply.complete().await;
     say(if connection.is_ok() { "connected" } else { "failed" });
     std::future::pending().await
@@ -250,11 +260,9 @@ async fn a_connect_to_a_process_that_is_killed_is_refused_and_may_be_repeated() 
         let address = peer.address();
         let connect = connector.connect(&queue_pair, address, ConnectParams::default());
         let killed = async {
-            // Until the connection is up and the request out, as far as this can be seen from here.
-            while connector.local_addr().is_err() {
+            while !connector.local_addr().is_ok_and(|local| is_established(local, address)) {
                 tokio::task::yield_now().await;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
             peer.kill();
         };
         let (outcome, ()) = within(async { tokio::join!(connect, killed) }).await;
@@ -280,6 +288,16 @@ fn is_established(local: SocketAddr, peer: SocketAddr) -> bool {
     std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the sockets").contains(&row)
 }
 
+/// The news of the peer's death has come.
+async fn until_closed(local: SocketAddr, peer: SocketAddr) {
+    within(async {
+        while is_established(local, peer) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn completing_after_the_peer_was_killed_says_aborted() {
     let adapter = adapter();
@@ -291,12 +309,7 @@ async fn completing_after_the_peer_was_killed_says_aborted() {
     let reply = reply.expect("accepted");
     assert!(is_established(reply.local_addr(), reply.peer_addr()));
     peer.kill();
-    within(async {
-        while is_established(reply.local_addr(), reply.peer_addr()) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    until_closed(reply.local_addr(), reply.peer_addr()).await;
     let error = within(reply.complete()).await.expect_err("nobody is there");
     assert!(matches!(error, ConnectError::Aborted { .. }), "{error:?}");
     // The queue pair is as it was.
@@ -325,6 +338,44 @@ async fn an_accept_whose_peer_is_killed_before_it_completes_says_aborted() {
     // The queue pair is as it was, the receive included.
     drop(queue_pair);
     assert_eq!(status(receive).await, Status::CANCELED);
+}
+
+#[tokio::test]
+async fn a_request_whose_peer_was_killed_cannot_be_answered() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    for accept in [true, false] {
+        let mut peer = Peer::start_towards("ask", Some(address));
+        let request = within(listener.request()).await.expect("a request");
+        peer.kill();
+        until_closed(request.local_addr(), request.peer_addr()).await;
+        let queue_pair = queue_pair(&adapter);
+        let error = if accept {
+            within(request.accept(&queue_pair, AcceptParams::default())).await.expect_err("nobody there")
+        } else {
+            within(request.reject(b"no")).await.expect_err("nobody there")
+        };
+        assert!(matches!(error.error, AcceptError::Aborted { .. }), "accept: {accept}, {error:?}");
+        assert!(error.handle.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_disconnect_ends_when_the_peer_is_killed_instead_of_answering() {
+    // Nothing but the news can end it.
+    let mut live = live(SoftConfig::default().disconnect_timeout(Duration::from_secs(3600))).await;
+    live.peer.freeze();
+    let (read, receive) = (live.read(), live.receive());
+    let disconnect = live.connection.clone();
+    let disconnect = tokio::spawn(async move { disconnect.disconnect().await });
+    tokio::task::yield_now().await;
+    assert!(!disconnect.is_finished());
+    live.peer.kill();
+    // Whether such an end is a success is left open.
+    let _outcome = within(disconnect).await.expect("an answer");
+    assert_eq!(status(read).await, Status::CANCELED);
+    assert_eq!(status(receive).await, Status::CANCELED);
+    assert_eq!(within(live.connection.disconnected()).await, DisconnectReason::Local);
 }
 
 #[tokio::test]
@@ -416,8 +467,9 @@ async fn a_connect_to_a_frozen_listener_times_out_and_succeeds_once_it_thaws() {
 
 #[tokio::test]
 async fn an_accept_waits_for_a_peer_that_is_frozen_before_it_completes() {
-    // Longer than any timeout that might end the wait.
-    let adapter = adapter_with(impatient().request_timeout(Duration::from_secs(2)));
+    let second = Duration::from_secs(1);
+    let config = SoftConfig::default().path_timeout(Some(second)).request_timeout(second);
+    let adapter = adapter_with(config.disconnect_timeout(second));
     let (listener, address) = listening(&adapter);
     let mut peer = Peer::start_towards("ask", Some(address));
     let request = within(listener.request()).await.expect("a request");
@@ -427,7 +479,9 @@ async fn an_accept_waits_for_a_peer_that_is_frozen_before_it_completes() {
     tokio::task::yield_now().await;
     assert_eq!(peer.hear(), "half open");
     peer.freeze();
-    tokio::time::timeout(Duration::from_secs(5), &mut accept).await.expect_err("nothing ends it");
+    peer.go();
+    // Longer than any timeout that might end the wait.
+    tokio::time::timeout(4 * second, &mut accept).await.expect_err("nothing ends it");
     peer.thaw();
     let connection = within(accept).await.expect("an answer").expect("completed");
     assert_eq!(peer.hear(), "connected");
