@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "every test file is a crate of its own and uses a part of it")]
 
 pub mod raw;
+pub mod net;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

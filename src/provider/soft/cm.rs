@@ -171,15 +171,6 @@ impl Cm {
         outcome
     }
 
-    /// Lets the machine look at the clock.
-    pub(crate) fn tick(&self) {
-        let mut wakers = Wakers::new();
-        let mut inner = self.lock();
-        let _ = self.drive(&mut inner, &mut wakers, |machine| Ok(machine.handle_timeout(now())));
-        drop(inner);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     fn drive(
         &self,
         inner: &mut Inner,

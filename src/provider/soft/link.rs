@@ -496,8 +496,8 @@ impl Driver {
                     None => Reason::Local("the memory of a transfer was deregistered"),
                 };
                 if established {
-                    let timed_out = error.kind() == io::ErrorKind::TimedOut;
-                    let status = if timed_out { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
+                    let status =
+                        if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
                     self.lost(reason, status, None);
                 } else {
                     self.never(Ending::GaveUp(reason));
@@ -646,6 +646,18 @@ impl Driver {
         self.over(true);
         Poll::Ready(())
     }
+}
+
+/// Whether it was the path that failed rather than the peer. TCP that has given up reports what it last heard about
+/// the path, if anything, in place of the timeout.
+fn is_path_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+    )
 }
 
 impl Future for Driver {
