@@ -158,7 +158,10 @@ impl Connector {
             Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
             Connected => self.leave(Status::CANCELED),
             PeerGone => smallvec![Action::Leave],
-            Disconnecting => self.end_disconnect(Status::CANCELED),
+            // The goodbye is on its way, and what was sent before it; only nobody waits for the answer any more.
+            Disconnecting => {
+                smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
+            }
             Waiting => self.end_wait(Dead, Status::CANCELED),
             Idle | Bound | Disconnected => Actions::new(),
             // Even now the device stays removed.
