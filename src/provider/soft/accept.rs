@@ -1,6 +1,6 @@
 //! The passive side: Listen, GetConnectionRequest, Accept, Reject.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -55,7 +55,8 @@ struct Inner {
     machine: Listener<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
-    waiters: HashMap<WaiterId, Waiter>,
+    /// Oldest first, which is how a cancel answers them.
+    waiters: BTreeMap<WaiterId, Waiter>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -71,7 +72,7 @@ impl ListenerCore {
             machine: Listener::new(),
             bound: None,
             local: None,
-            waiters: HashMap::new(),
+            waiters: BTreeMap::new(),
             tasks: Vec::new(),
         };
         let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
