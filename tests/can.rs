@@ -285,7 +285,9 @@ async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
         drop(post());
         let kept = post();
         let sends: Vec<_> = (1..=3)
-            .map(|i| active.queue_pair.send(adapter.buffer_from(&[i; 4096]).expect("memory")).expect("posted"))
+            .map(|i| {
+                active.queue_pair.send(adapter.buffer_from(&[i; 4096]).expect("memory")).expect("posted")
+            })
             .collect();
         let (outcome, buffer) = within(kept).await;
         assert_eq!(outcome.expect("received").bytes, 4096);
@@ -364,7 +366,10 @@ async fn buffers_come_back_intact_when_their_requests_are_flushed() {
     end.queue_pair.flush();
     for (i, receive) in receives.into_iter().enumerate() {
         let (outcome, buffer) = within(receive).await;
-        assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &content(i)[..]));
+        assert_eq!(
+            (outcome.expect_err("flushed").status(), &buffer[..]),
+            (Status::CANCELED, &content(i)[..])
+        );
     }
     let (_, buffers) = within(scattered).await;
     assert!(buffers.iter().enumerate().all(|(i, buffer)| buffer[..] == content(i)[..]));

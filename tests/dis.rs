@@ -138,7 +138,8 @@ async fn the_end_is_told_before_anything_is_flushed() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let log = Log::new();
-    let ends = [(&active, ["active told", "active flushed"]), (&passive, ["passive told", "passive flushed"])];
+    let ends =
+        [(&active, ["active told", "active flushed"]), (&passive, ["passive told", "passive flushed"])];
     let (mut told, mut flushed) = (Vec::new(), Vec::new());
     for (end, [first, second]) in ends {
         let mut receive = end.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
@@ -185,7 +186,11 @@ async fn an_indication_that_comes_late_hurts_nobody() {
     assert_eq!((a, p), (Ok(()), Ok(())));
     assert_eq!(within(waiting).await, DisconnectReason::Local, "its own end came first");
     active.connection.cancel();
-    assert_eq!(end_of(&active.connection).await, DisconnectReason::Local, "and that does not change any more");
+    assert_eq!(
+        end_of(&active.connection).await,
+        DisconnectReason::Local,
+        "and that does not change any more"
+    );
 }
 
 // DIS-09
@@ -290,7 +295,10 @@ async fn to_disconnect_while_connecting_is_to_cancel() {
     })
     .await;
     let (_active, _passive) = (active.expect("connected"), passive.expect("accepted"));
-    within(other.send(adapter.buffer_from(b"so be it").expect("memory")).expect("posted")).await.0.expect("sent");
+    within(other.send(adapter.buffer_from(b"so be it").expect("memory")).expect("posted"))
+        .await
+        .0
+        .expect("sent");
     let (outcome, buffer) = within(receive).await;
     assert_eq!((outcome.expect("received").bytes, &buffer[..]), (8, &b"so be it"[..]));
 }
@@ -309,8 +317,8 @@ async fn the_last_release_disconnects() {
     let adapter = adapter();
     for released in [Released::Connection, Released::QueuePair, Released::Both] {
         let Pair { active, passive } = connected(&adapter).await;
-        let receives = [0, 1]
-            .map(|_| passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted"));
+        let receives =
+            [0, 1].map(|_| passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted"));
         let mut told = Box::pin(passive.connection.disconnected());
         assert!(poll_once(&mut told).is_pending());
         // A copy that goes is not the last one.

@@ -77,14 +77,11 @@ pub async fn connected_to_raw(adapter: &Adapter) -> (End, Raw) {
     let queue_pair = queue_pair(adapter);
     let connector = adapter.connector();
     let (connection, raw) = within(async {
-        tokio::join!(
-            connector.connect_and_complete(&queue_pair, address, ConnectParams::default()),
-            async {
-                let mut raw = Raw::asked(&listener).await;
-                raw.accept().await;
-                raw
-            }
-        )
+        tokio::join!(connector.connect_and_complete(&queue_pair, address, ConnectParams::default()), async {
+            let mut raw = Raw::asked(&listener).await;
+            raw.accept().await;
+            raw
+        })
     })
     .await;
     (End { queue_pair, connection: connection.expect("connected") }, raw)
