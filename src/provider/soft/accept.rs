@@ -479,8 +479,8 @@ impl Cm {
             let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
             return;
         }
-        let (_, driver) =
-            self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
+        let linked = self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
+        let Some((_, driver)) = linked else { return };
         if negotiated.rtr == Rtr::None {
             // It will not say that it is ready, so being accepted is all there is (`NEG-07`).
             self.establish(Some(queue_pair.clone()));
