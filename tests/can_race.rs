@@ -5,8 +5,10 @@ mod common;
 use common::life::*;
 use common::*;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 
 use futures::FutureExt;
 use tokio_rdma::error::{AcceptError, ConnectError};
@@ -92,8 +94,14 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
         let accept = tokio::spawn(async move { passive.accept_next(&moved, AcceptParams::default()).await });
         let go = Arc::new(AtomicBool::new(false));
         let canceller = cancel_after(&connector, &go, aim.spins);
+        let mut connect = pin!(connector.connect_and_complete(&mine, address, ConnectParams::default()));
+        // Before the first poll there is nothing to cancel.
+        let first = futures::poll!(&mut connect);
         go.store(true, Ordering::Release);
-        let outcome = within(connector.connect_and_complete(&mine, address, ConnectParams::default())).await;
+        let outcome = match first {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => within(connect).await,
+        };
         canceller.join().expect("no panic");
         match outcome {
             Ok(connection) => {
@@ -104,7 +112,11 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
             Err(ConnectError::Canceled) => {
                 aim.early();
                 // It may never have got as far as asking.
-                listener.cancel();
+                eventually("nobody waits for it any more", || {
+                    listener.cancel();
+                    accept.is_finished()
+                })
+                .await;
                 match within(accept).await.expect("no panic") {
                     Err(AcceptError::Canceled) => {}
                     accepted => learns(accepted).await,
