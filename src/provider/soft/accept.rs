@@ -127,9 +127,22 @@ impl ListenerCore {
         let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
         inner.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
-        for listener in listeners {
-            let task = accept_loop(Arc::downgrade(self), listener, self.adapter.clone());
-            inner.tasks.push(self.adapter.runtime.spawn(task).abort_handle());
+        drop(inner);
+        // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
+        let tasks: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| {
+                let task = accept_loop(CloseOnDrop(Arc::downgrade(self)), listener, self.adapter.clone());
+                self.adapter.runtime.spawn(task).abort_handle()
+            })
+            .collect();
+        let mut inner = self.lock();
+        if inner.bound.is_some() {
+            inner.tasks = tasks;
+        } else {
+            // It has ended in between.
+            drop(inner);
+            tasks.iter().for_each(AbortHandle::abort);
         }
         Ok(())
     }
@@ -328,13 +341,25 @@ impl Drop for GetRequest {
     }
 }
 
+/// Closes the listener when the task that accepts for it is gone, which only the end of the runtime does first: nobody
+/// may be left waiting.
+struct CloseOnDrop(Weak<ListenerCore>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.upgrade() {
+            core.close();
+        }
+    }
+}
+
 /// Accepts TCP connections and reads their requests; as many at once as the settings allow.
-async fn accept_loop(core: Weak<ListenerCore>, listener: TcpListener, adapter: Arc<AdapterCore>) {
+async fn accept_loop(core: CloseOnDrop, listener: TcpListener, adapter: Arc<AdapterCore>) {
     let mut half_open = FuturesUnordered::new();
     loop {
         tokio::select! {
             Some(request) = half_open.next(), if !half_open.is_empty() => {
-                let Some(core) = core.upgrade() else { return };
+                let Some(core) = core.0.upgrade() else { return };
                 if let Some(incoming) = request {
                     core.arrived(incoming);
                 }
