@@ -75,6 +75,28 @@ async fn cancelling_a_connector_ends_its_connect() {
     connector.cancel();
 }
 
+// CAN-01, CAN-06
+#[tokio::test]
+async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let mut accept = pin!(listener.accept_next(&theirs, AcceptParams::default()));
+    let reply = within(async {
+        tokio::select! {
+            _ = &mut accept => panic!("nobody has completed"),
+            reply = connector.connect(&mine, address, ConnectParams::default()) => reply.expect("accepted"),
+        }
+    })
+    .await;
+    connector.cancel();
+    let error = within(accept).await.expect_err("refused");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+    let error = within(reply.complete()).await.expect_err("cancelled");
+    assert_eq!(error.status(), Status::CANCELED);
+}
+
 // CAN-01, CAN-05
 #[tokio::test]
 async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
