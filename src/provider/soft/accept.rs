@@ -123,6 +123,8 @@ impl ListenerCore {
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.lock();
         inner.machine.may_listen().map_err(bind_error)?;
+        // The sockets belong to the adapter's runtime, whoever calls.
+        let _home = self.adapter.runtime.enter();
         // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
         let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
         inner.machine.listen(backlog).map_err(bind_error)?;
