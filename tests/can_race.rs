@@ -248,7 +248,9 @@ async fn abuse(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connectio
         let (adapter, queue_pair, connection) = (adapter.clone(), queue_pair.clone(), connection.clone());
         tasks.push(tokio::spawn(async move {
             match (i % 6, how) {
-                (0, _) => drop(connection.disconnected().await),
+                (0, _) => {
+                    connection.disconnected().await;
+                }
                 (1, _) => {
                     if let Ok(receive) = queue_pair.receive(adapter.buffer(64).expect("memory")) {
                         let _ = receive.await;

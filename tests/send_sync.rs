@@ -88,7 +88,7 @@ fn errors_go_to_any_thread() {
 }
 
 /// Never run: what it calls is checked by the compiler.
-#[expect(dead_code, reason = "it is enough that it compiles")]
+#[expect(dead_code, clippy::too_many_arguments, reason = "it is enough that it compiles")]
 fn futures_go_to_any_thread(
     adapter: &Adapter,
     connector: &Connector,
