@@ -413,12 +413,13 @@ impl Cm {
         if let (Some(Transport::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (transport, queue_pair)
         {
-            let (link, driver) =
-                self.link(stream, &queue_pair, Role::Active, &negotiated, &leftover, negotiated.rtr);
-            link.kick();
-            self.establish(Some(queue_pair));
-            let _ = self.apply(Input::CompleteDone);
-            self.spawn(driver);
+            let linked = self.link(stream, &queue_pair, Role::Active, &negotiated, &leftover, negotiated.rtr);
+            if let Some((link, driver)) = linked {
+                link.kick();
+                self.establish(Some(queue_pair));
+                let _ = self.apply(Input::CompleteDone);
+                self.spawn(driver);
+            }
         }
         match self.take_answer(Op::CompleteConnect) {
             Some(Status::SUCCESS) => Ok(()),
@@ -431,7 +432,8 @@ impl Cm {
         self.lock().transport.as_ref().map_or(Ok(()), Transport::check)
     }
 
-    /// Turns a finished start-up into a connection.
+    /// Turns a finished start-up into a connection. `None` when the attempt was ended in this very moment: the socket
+    /// is closed then.
     pub(crate) fn link(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -440,7 +442,7 @@ impl Cm {
         negotiated: &Negotiated,
         leftover: &Bytes,
         rtr: Rtr,
-    ) -> (Arc<Link>, Driver) {
+    ) -> Option<(Arc<Link>, Driver)> {
         let socket = Socket::new(stream);
         let mut queue =
             SendQueue::new(queue_pair.initiator_depth, negotiated.limits.outbound, negotiated.crc);
@@ -461,12 +463,14 @@ impl Cm {
             keys: self.adapter.keys.clone(),
             cm: self.clone(),
         });
-        Self::attach(&mut self.lock(), link.clone());
+        if !self.attach(link.clone()) {
+            return None;
+        }
         let receiver = Receiver::new(leftover, rtr == Rtr::Send);
         let config = &self.adapter.config;
         let driver =
             Driver::new(link.clone(), socket, receiver, config.path_timeout, config.disconnect_timeout);
-        (link, driver)
+        Some((link, driver))
     }
 
     pub(crate) fn spawn(&self, driver: Driver) {
