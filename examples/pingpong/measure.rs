@@ -11,30 +11,30 @@ use tokio::net::TcpStream;
 use tokio_rdma::{Access, Adapter, Buffer, Op, QueuePair, RegionSlice, RemoteRegion};
 
 /// The size of a message, in bytes.
-pub const MESSAGE: usize = 64;
+pub(crate) const MESSAGE: usize = 64;
 const BLOCK: usize = crate::SHARED;
 /// How many writes or reads are in flight at once.
 const WINDOW: usize = 16;
 
 /// How much is measured.
-pub struct Plan {
+pub(crate) struct Plan {
     batches: usize,
     round_trips: u32,
     blocks: u32,
 }
 
 impl Plan {
-    pub const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
-    pub const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
+    pub(crate) const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
+    pub(crate) const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
 
     /// How often the progress moves.
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         3 * self.batches as u64
     }
 }
 
 /// One line of the result: medians, and the median of the ratios.
-pub struct Figure {
+pub(crate) struct Figure {
     name: &'static str,
     unit: &'static str,
     rdma: Vec<f64>,
@@ -52,7 +52,7 @@ impl Figure {
         quantile(self.rdma.iter().zip(&self.tcp).map(|(rdma, tcp)| rdma / tcp), 0.5)
     }
 
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let (rdma, tcp) = (quantile(self.rdma.iter().copied(), 0.5), quantile(self.tcp.iter().copied(), 0.5));
         let Self { name, unit, .. } = self;
         let mut line = format!(
@@ -72,7 +72,7 @@ impl Figure {
         line
     }
 
-    pub fn json(&self) -> [(String, Value); 3] {
+    pub(crate) fn json(&self) -> [(String, Value); 3] {
         let Self { name, unit, .. } = self;
         let unit = unit.replace('/', "_per_").to_lowercase();
         [
@@ -91,7 +91,7 @@ fn quantile(values: impl Iterator<Item = f64>, at: f64) -> f64 {
 }
 
 /// Measures round trips, writes and reads; `progress` is called once a batch.
-pub async fn all(
+pub(crate) async fn all(
     adapter: &Adapter,
     queue_pair: &QueuePair,
     region: &RemoteRegion,
