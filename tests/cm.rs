@@ -145,7 +145,8 @@ async fn nd_dual_listen_a_second_bind_is_already_associated() {
     assert!(matches!(adapter.listener().bind(address), Err(BindError::SharingViolation)));
     // A connector that is connected is bound too.
     let _link = connect_on(&adapter, &queue_pair(&adapter), &connector).await;
-    assert!(matches!(connector.bind((V4, 0).into()), Err(BindError::AlreadyBound)));
+    let again = connector.bind((V4, 0).into());
+    assert!(matches!(again, Err(BindError::AlreadyBound)), "{again:?}");
 }
 
 #[tokio::test]

@@ -67,6 +67,7 @@ pub async fn assert_usable(adapter: &Adapter, active: &QueuePair) {
 pub struct Joined {
     pub ours: Connection,
     pub theirs: Connection,
+    pub active: QueuePair,
     pub passive: QueuePair,
 }
 
@@ -85,7 +86,7 @@ pub async fn connect_on(
         )
     })
     .await;
-    Joined { ours: ours.expect("connected"), theirs: theirs.expect("accepted"), passive }
+    Joined { ours: ours.expect("connected"), theirs: theirs.expect("accepted"), active: active.clone(), passive }
 }
 
 /// A connect that is on its way, and the request that it has become at the peer.
