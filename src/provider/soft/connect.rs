@@ -153,7 +153,6 @@ impl Cm {
         if queue_pair.adapter.domain != self.adapter.domain {
             return Err(ConnectError::ForeignQueuePair);
         }
-        net::errors::validate_destination(peer)?;
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
@@ -250,6 +249,8 @@ impl Cm {
 
     /// TCP connection and MPA start-up.
     async fn dial(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Dialled, DialError> {
+        // Not before the machine has heard of it: unlike a mistake with the queue pair, it burns the connector (X2).
+        net::errors::validate_destination(peer).map_err(DialError::new)?;
         let Connected { mut stream, local, lease } = self.reach(peer, params).await?;
         // A new lease means the old one is free: the connector is no longer bound to it.
         {
