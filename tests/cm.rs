@@ -91,6 +91,25 @@ async fn no_ephemeral_port_left() {
     assert_eq!(ours.expect("the port is free again").local_addr().port(), port);
 }
 
+// CM-03, CM-19: a connect that was refused gives the port back, to itself first of all.
+#[tokio::test]
+async fn the_only_port_serves_one_attempt_after_the_other() {
+    let free = nobody(V4).port();
+    let adapter = adapter_with(SoftConfig::default().ephemeral_ports(free..=free));
+    let peer = common::adapter();
+    let (listener, address) = listening(&peer);
+    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+    for _ in 0..3 {
+        let rejecting = async {
+            listener.request().await.expect("a request").reject(b"").await.expect("rejected");
+        };
+        let connect = connector.connect(&active, address, ConnectParams::default());
+        let (error, ()) = within(async { tokio::join!(connect, rejecting) }).await;
+        let error = error.expect_err("rejected");
+        assert_eq!(error.status(), Status::CONNECTION_REFUSED, "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_port_is_bound_once() {
     let adapter = adapter();

@@ -79,6 +79,8 @@ pub(crate) struct Inner {
     pub(crate) peer: Option<SocketAddr>,
     /// A socket that waits for Connect.
     pub(crate) bound: Option<BoundSocket>,
+    /// What Bind gave: a connect that failed comes back to it.
+    pub(crate) bound_to: Option<SocketAddr>,
     /// The port of the connection, ours until the end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
@@ -130,6 +132,7 @@ impl Cm {
             local,
             peer,
             bound: None,
+            bound_to: None,
             lease: None,
             transport,
             queue_pair: None,
@@ -265,8 +268,10 @@ impl Cm {
             if let Some(queue_pair) = inner.queue_pair.take() {
                 queue_pair.dissociate();
             }
+            // The port of the attempt; a socket that is still bound has a lease of its own.
+            inner.lease = None;
             if inner.machine.state() == State::Dead {
-                (inner.bound, inner.lease) = (None, None);
+                inner.bound = None;
             }
         }
     }

@@ -17,6 +17,7 @@ use super::net;
 use super::net::bind::{BoundSocket, bind_connector};
 use super::net::connect::{ConnectFailure, Connected};
 use super::net::options::SocketError;
+use super::net::ports::PortRange;
 use super::queue_pair::QueuePairCore;
 use super::receive::Receiver;
 use super::send::SendQueue;
@@ -102,6 +103,7 @@ impl Cm {
             Ok(bound) => {
                 let _ = self.apply_with(Input::Bound, |inner| {
                     inner.local = Some(bound.local);
+                    inner.bound_to = Some(bound.local);
                     inner.bound = Some(bound);
                 });
                 Ok(())
@@ -176,6 +178,9 @@ impl Cm {
         };
         let status = self.answer(Op::Connect).await;
         guard.0 = None;
+        if status != Status::SUCCESS {
+            self.back_to_bound();
+        }
         match error {
             _ if status == Status::SUCCESS => Ok(()),
             Some(error) if error.status() == status => Err(error),
@@ -253,10 +258,15 @@ impl Cm {
         net::errors::validate_destination(peer).map_err(DialError::new)?;
         let Connected { mut stream, local, lease } = self.reach(peer, params).await?;
         // A new lease means the old one is free: the connector is no longer bound to it.
-        {
+        let bound = {
             let mut inner = self.lock();
             inner.local = Some(local);
             inner.lease = Some(lease);
+            inner.bound_to.is_some()
+        };
+        if bound {
+            // Until the peer has accepted, an end without TIME_WAIT: the port is wanted again (`CM-19`).
+            let _ = net::options::abort(&stream);
         }
         let options = self.adapter.socket_options(None, params.multipath);
         match net::options::prepare(&stream, &options) {
@@ -288,6 +298,7 @@ impl Cm {
                         },
                         None => Reason::Protocol(error.error),
                     };
+                    net::options::close_in_order(&stream);
                     super::transport::part(stream, last_words, &self.adapter.runtime);
                     return Err(DialError::refused(None, reason));
                 }
@@ -295,6 +306,7 @@ impl Cm {
         };
         match reply {
             Reply::Accepted { negotiated, private_data } => {
+                net::options::close_in_order(&stream);
                 let leftover = initiator.leftover();
                 let terms = Terms { limits: negotiated.limits, private_data };
                 Ok(Dialled { transport: Transport::Active { stream, negotiated, leftover }, terms })
@@ -308,9 +320,20 @@ impl Cm {
 
     /// The TCP connection. A port of our own choice that turns out to be taken is replaced by the next one.
     async fn reach(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connected, DialError> {
-        let explicit = self.lock().bound.take();
-        if let Some(bound) = explicit {
-            let bound = self.rebind(bound, params).map_err(|error| DialError::new(error.into()))?;
+        let (explicit, bound_to) = {
+            let mut inner = self.lock();
+            (inner.bound.take(), inner.bound_to)
+        };
+        if let Some(local) = bound_to {
+            let bound = match explicit {
+                Some(bound) if params.traffic_class.is_none() && !params.multipath => Ok(bound),
+                // The options of this connect need a socket of their own.
+                explicit => {
+                    drop(explicit);
+                    self.bind_again(local, params)
+                }
+            };
+            let bound = bound.map_err(|error| DialError::new(error.into()))?;
             let outcome = net::connect::connect(bound, peer, None).await;
             return outcome.map_err(|ConnectFailure { error, bound }| {
                 // Still bound: the same connector may try again (`CM-19`).
@@ -340,14 +363,28 @@ impl Cm {
         }
     }
 
-    /// The socket that Bind made, with the options that only Connect knows.
-    fn rebind(&self, bound: BoundSocket, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
-        if params.traffic_class.is_none() && !params.multipath {
-            return Ok(bound);
+    /// A new socket for the address that Bind gave; what is left of an earlier one there does not count.
+    fn bind_again(&self, local: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
+        self.lock().lease = None;
+        let options = self.adapter.socket_options(params.traffic_class, params.multipath);
+        let port = PortRange::new(local.port(), local.port()).unwrap_or_default();
+        bind_connector(SocketAddr::new(local.ip(), 0), port, &options).map_err(|error| match error {
+            SocketError::Bind(BindError::TooManyAddresses) => BindError::SharingViolation.into(),
+            error => error,
+        })
+    }
+
+    /// A connect that may be tried again has used its socket up: the address of Bind is reserved once more.
+    fn back_to_bound(&self) {
+        let lost = {
+            let inner = self.lock();
+            let lost = inner.machine.state() == State::Bound && inner.bound.is_none();
+            inner.bound_to.filter(|_| lost)
+        };
+        // If somebody was faster, the next connect says so.
+        if let Some(bound) = lost.and_then(|local| self.bind_again(local, &ConnectParams::default()).ok()) {
+            self.lock().bound = Some(bound);
         }
-        let local = bound.local;
-        drop(bound);
-        self.make_bound(local, params)
     }
 
     /// IND2Connector::CompleteConnect.

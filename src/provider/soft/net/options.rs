@@ -161,6 +161,12 @@ pub(crate) fn abort(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
+/// Takes [`abort`] back.
+pub(crate) fn close_in_order(stream: &TcpStream) {
+    // What could be set can be unset.
+    let _ = SockRef::from(stream).set_linger(None);
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
