@@ -256,7 +256,7 @@ impl Terminate {
     };
 
     /// The control word: layer, type, code, flags and reserved bits.
-    const CONTROL: usize = 4;
+    pub(crate) const CONTROL: usize = 4;
 
     /// One without the offending header.
     pub(crate) const fn new(layer: u8, etype: u8, code: u8) -> Self {

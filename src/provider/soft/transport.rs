@@ -1,9 +1,11 @@
 //! The socket between two phases of the handshake, and how it is let go.
 
-use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -11,11 +13,15 @@ use tokio::runtime::Handle;
 
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder};
+use crate::wire::ddp::{Header, Untagged};
 use crate::wire::mpa;
-use crate::wire::rdmap::Terminate;
+use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
 /// How long a refused peer has to take note before the socket is closed under it.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// The part of a Terminate that says why: length field, header and control word.
+const TERMINATE_START: usize = mpa::LENGTH_SIZE + Untagged::LEN + Terminate::CONTROL;
 
 /// A handshake that waits for its user.
 pub(crate) enum Transport {
@@ -44,16 +50,20 @@ impl Transport {
     /// # Errors
     /// How it went.
     pub(crate) fn check(&self) -> Result<(), Reason> {
-        let mut byte = [MaybeUninit::uninit()];
-        match (SockRef::from(self.stream()).peek(&mut byte), self) {
+        let mut start = [0; TERMINATE_START];
+        let seen = recv(self.stream().as_raw_fd(), &mut start, MsgFlags::MSG_PEEK);
+        match (seen, self) {
             (Ok(0), _) => Err(Reason::PeerClosed),
             // Behind its request a peer may say nothing before it has our reply (RFC 5044 section 7.1.3).
             (Ok(_), Self::Passive { .. }) => {
                 Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
             }
-            (Ok(_), Self::Active { .. }) => Ok(()),
-            (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
-            (Err(error), _) => Err(Reason::Errno(error.raw_os_error().unwrap_or(0))),
+            // A peer that takes its accept back says so before it leaves.
+            (Ok(length), Self::Active { leftover, .. }) => {
+                terminate(&[leftover, &start[..length]].concat()).map_or(Ok(()), Err)
+            }
+            (Err(Errno::EAGAIN), _) => Ok(()),
+            (Err(error), _) => Err(Reason::Errno(error as i32)),
         }
     }
 
@@ -66,6 +76,14 @@ impl Transport {
             }
         }
     }
+}
+
+/// What a Terminate says, if that is what these bytes start with.
+fn terminate(bytes: &[u8]) -> Option<Reason> {
+    let (header, ..) = Header::decode(bytes).ok()?;
+    let Header::Untagged(Untagged { opcode: Opcode::Terminate, .. }) = header else { return None };
+    let payload = bytes.get(mpa::LENGTH_SIZE + Untagged::LEN..)?;
+    Some(Terminate::decode(payload, Phase::StartUp).ok()?.reason(false))
 }
 
 /// The Terminate that stands for the active side's Reject: there is no third start-up frame to carry it.
