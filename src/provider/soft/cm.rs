@@ -289,7 +289,7 @@ impl Cm {
         taken
     }
 
-    /// Frees the queue pair of a call that was refused inline.
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that was taken back.
     pub(crate) fn give_back(&self) {
         if let Some(queue_pair) = self.lock().queue_pair.take() {
             queue_pair.dissociate();
@@ -492,11 +492,14 @@ impl Cm {
             if inner.ended.is_none() {
                 inner.ended = ended;
             }
-            if let Some(queue_pair) = &inner.queue_pair {
+            if inner.ended.is_some() {
                 // Nothing more can be posted once the peer is known to be gone.
-                if inner.ended.is_some() {
+                if let Some(queue_pair) = &inner.queue_pair {
                     queue_pair.end();
                 }
+            } else if let Some(queue_pair) = inner.queue_pair.take() {
+                // Free before anyone hears that the attempt has failed.
+                queue_pair.dissociate();
             }
         });
     }
