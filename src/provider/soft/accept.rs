@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -20,7 +21,7 @@ use tracing::{debug, warn};
 use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, Member, Membership, READ_LIMITS};
 use super::cm::Cm;
 use super::net;
-use super::net::listen::{BoundListener, bind_listener};
+use super::net::listen::{BoundListener, bind_listener, stop};
 use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
 use super::transport::{Transport, part};
@@ -57,6 +58,8 @@ struct Inner {
     local: Option<SocketAddr>,
     waiters: HashMap<WaiterId, Waiter>,
     tasks: Vec<AbortHandle>,
+    /// What the tasks listen with.
+    sockets: Vec<Weak<TcpListener>>,
 }
 
 #[derive(Default)]
@@ -73,6 +76,7 @@ impl ListenerCore {
             local: None,
             waiters: HashMap::new(),
             tasks: Vec::new(),
+            sockets: Vec::new(),
         };
         let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
         let weak: Weak<Self> = Arc::downgrade(&core);
@@ -127,6 +131,8 @@ impl ListenerCore {
         inner.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
         for listener in listeners {
+            let listener = Arc::new(listener);
+            inner.sockets.push(Arc::downgrade(&listener));
             let task = accept_loop(Arc::downgrade(self), listener, self.adapter.clone());
             inner.tasks.push(self.adapter.runtime.spawn(task).abort_handle());
         }
@@ -205,7 +211,10 @@ impl ListenerCore {
             .collect();
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
+        let sockets = std::mem::take(&mut inner.sockets);
         drop(inner);
+        // An aborted task closes its socket when the runtime comes to it; the port is free before that (`LS-08`).
+        sockets.iter().filter_map(Weak::upgrade).for_each(|socket| stop(&SockRef::from(&*socket)));
         tasks.iter().for_each(AbortHandle::abort);
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
@@ -328,7 +337,7 @@ impl Drop for GetRequest {
 }
 
 /// Accepts TCP connections and reads their requests; as many at once as the settings allow.
-async fn accept_loop(core: Weak<ListenerCore>, listener: TcpListener, adapter: Arc<AdapterCore>) {
+async fn accept_loop(core: Weak<ListenerCore>, listener: Arc<TcpListener>, adapter: Arc<AdapterCore>) {
     let mut half_open = FuturesUnordered::new();
     loop {
         tokio::select! {

@@ -127,7 +127,7 @@ impl BoundListener {
 
 /// Takes a socket back from listening to bound, refusing who waits: Linux does that when a listening socket
 /// is shut down for reading, and the address remains because it was bound explicitly.
-fn stop(socket: &Socket) {
+pub(crate) fn stop(socket: &Socket) {
     // It can only fail on a socket that does not listen, which is what is wanted.
     let _ = socket.shutdown(std::net::Shutdown::Read);
 }
