@@ -391,7 +391,8 @@ async fn addresses_are_known_at_their_moments() {
 #[tokio::test]
 async fn connects_that_cross_are_two_connections() {
     let (left, right) = (adapter(), adapter());
-    let ((left_listener, left_address), (right_listener, right_address)) = (listening(&left), listening(&right));
+    let ((left_listener, left_address), (right_listener, right_address)) =
+        (listening(&left), listening(&right));
     let queue_pairs = [&left, &right, &left, &right].map(queue_pair);
     let [left_out, right_out, left_in, right_in] = &queue_pairs;
     let (left_connector, right_connector) = (left.connector(), right.connector());

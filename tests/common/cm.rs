@@ -72,11 +72,7 @@ pub struct Joined {
 }
 
 /// Connects with this connector to a new listener.
-pub async fn connect_on(
-    adapter: &Adapter,
-    active: &QueuePair,
-    connector: &Connector,
-) -> Joined {
+pub async fn connect_on(adapter: &Adapter, active: &QueuePair, connector: &Connector) -> Joined {
     let (listener, address) = listening_at(adapter, V4);
     let passive = queue_pair(adapter);
     let (ours, theirs) = within(async {
@@ -86,7 +82,12 @@ pub async fn connect_on(
         )
     })
     .await;
-    Joined { ours: ours.expect("connected"), theirs: theirs.expect("accepted"), active: active.clone(), passive }
+    Joined {
+        ours: ours.expect("connected"),
+        theirs: theirs.expect("accepted"),
+        active: active.clone(),
+        passive,
+    }
 }
 
 /// A connect that is on its way, and the request that it has become at the peer.

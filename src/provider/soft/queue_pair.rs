@@ -38,7 +38,11 @@ impl QueuePairCore {
             table: Arc::default(),
             receives: Arc::new(ReceiveQueue::new(receive_depth)),
             initiator_depth,
-            binding: Mutex::new(Binding { state: QueuePairState::Unconnected, cm: Weak::new(), released: false }),
+            binding: Mutex::new(Binding {
+                state: QueuePairState::Unconnected,
+                cm: Weak::new(),
+                released: false,
+            }),
             link: OnceLock::new(),
             membership: OnceLock::new(),
             adapter,
