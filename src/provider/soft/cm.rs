@@ -256,8 +256,10 @@ impl Cm {
             if let Some(queue_pair) = inner.queue_pair.take() {
                 queue_pair.dissociate();
             }
+            // The port of the attempt; a socket that is still bound has a lease of its own.
+            inner.lease = None;
             if inner.machine.state() == State::Dead {
-                (inner.bound, inner.lease) = (None, None);
+                inner.bound = None;
             }
         }
     }
@@ -275,7 +277,7 @@ impl Cm {
         taken
     }
 
-    /// Frees the queue pair of a call that was refused inline.
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that was taken back.
     pub(crate) fn give_back(&self) {
         if let Some(queue_pair) = self.lock().queue_pair.take() {
             queue_pair.dissociate();
@@ -485,11 +487,14 @@ impl Cm {
             if inner.ended.is_none() {
                 inner.ended = ended;
             }
-            if let Some(queue_pair) = &inner.queue_pair {
+            if inner.ended.is_some() {
                 // Nothing more can be posted once the peer is known to be gone.
-                if inner.ended.is_some() {
+                if let Some(queue_pair) = &inner.queue_pair {
                     queue_pair.end();
                 }
+            } else if let Some(queue_pair) = inner.queue_pair.take() {
+                // Free before anyone hears that the attempt has failed.
+                queue_pair.dissociate();
             }
         });
     }

@@ -59,7 +59,7 @@ impl Transport {
             (Ok(_), Self::Passive { .. }) => {
                 Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
             }
-            (Ok(length), Self::Active { .. }) => taken_back(&start[..length]),
+            (Ok(length), Self::Active { leftover, .. }) => taken_back(&[leftover, &start[..length]].concat()),
             (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
             (Err(error), _) => Err(Reason::Errno(error.raw_os_error().unwrap_or(0))),
         }
