@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder};
 use crate::wire::mpa;
-use crate::wire::rdmap::Terminate;
+use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
 /// How long a refused peer has to take note before the socket is closed under it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -51,10 +51,30 @@ impl Transport {
             (Ok(_), Self::Passive { .. }) => {
                 Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
             }
-            (Ok(_), Self::Active { .. }) => Ok(()),
-            (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
+            (Ok(_), Self::Active { .. }) => self.check_last_words(),
+            (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => self.check_last_words(),
             (Err(error), _) => Err(Reason::Errno(error.raw_os_error().unwrap_or(0))),
         }
+    }
+
+    /// Whether what a peer that accepted says before we are connected is not a Terminate: it has changed its mind (P16).
+    fn check_last_words(&self) -> Result<(), Reason> {
+        // Length, DDP and RDMAP control fields, and the rest of an untagged header.
+        const HEADER: usize = 20;
+        let Self::Active { stream, leftover, .. } = self else { return Ok(()) };
+        let mut peeked = [0; HEADER + 4];
+        let length = nix::sys::socket::recv(
+            std::os::fd::AsRawFd::as_raw_fd(stream),
+            &mut peeked,
+            nix::sys::socket::MsgFlags::MSG_PEEK,
+        );
+        let unread = peeked.get(..length.unwrap_or(0)).unwrap_or_default();
+        let words = [leftover, unread].concat();
+        if words.get(3).is_none_or(|control| control & 0x0f != Opcode::Terminate as u8) {
+            return Ok(());
+        }
+        let terminate = Terminate::decode(words.get(HEADER..).unwrap_or_default(), Phase::StartUp);
+        Err(terminate.map_or(Reason::PeerClosed, |terminate| terminate.reason(false)))
     }
 
     /// Says no and lets the socket go, without waiting for the peer.
