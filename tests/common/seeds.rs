@@ -16,16 +16,35 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::task::JoinHandle;
-use tokio_rdma::error::{AcceptError, ConnectError};
+use tokio_rdma::error::{AcceptError, ConnectError, PostErrorKind};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, Reply, Request, Status,
+    AcceptParams, Access, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, ReadLimits,
+    Reply, Request, Status,
 };
 
 use super::{adapter, adapter_with, listening, listening_at, queue_pair, within};
 
 /// The loopback addresses of both families.
 pub const BOTH: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// Connect with these read limits.
+pub fn limits(inbound: u32, outbound: u32) -> ConnectParams {
+    ConnectParams::default().read_limits(ReadLimits::new(inbound, outbound))
+}
+
+/// Accept with these read limits.
+pub fn accept_limits(inbound: u32, outbound: u32) -> AcceptParams {
+    AcceptParams::default().read_limits(ReadLimits::new(inbound, outbound))
+}
+
+/// What posting a read to a region of the same adapter says, and what it comes to.
+pub async fn read(adapter: &Adapter, queue_pair: &QueuePair) -> Result<Status, PostErrorKind> {
+    let region = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
+    let posted = queue_pair.read(adapter.buffer(8).expect("a buffer"), &region.remote());
+    let (outcome, _) = within(posted.map_err(|error| error.kind)?).await;
+    Ok(outcome.map_or_else(|error| error.status, |_| Status::SUCCESS))
+}
 
 /// A request that has been fetched and not answered.
 pub struct Asked {
@@ -115,7 +134,8 @@ pub async fn connects(connector: &Connector, adapter: &Adapter, queue_pair: &Que
 pub async fn is_burnt(connector: &Connector, adapter: &Adapter) {
     let (_listener, address) = listening(adapter);
     let fresh = queue_pair(adapter);
-    let error = within(connector.connect(&fresh, address, ConnectParams::default())).await.expect_err("burnt");
+    let error =
+        within(connector.connect(&fresh, address, ConnectParams::default())).await.expect_err("burnt");
     assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
     assert!(!error.is_retryable());
 }
