@@ -202,10 +202,11 @@ async fn open_adapter_nd_invalid_parameter() {
 #[tokio::test]
 async fn open_adapter_notes_the_provider_may_be_released() {
     let listener = {
-        let provider = Provider::soft_with(SoftConfig::default());
-        let id = provider.resolve(BOTH[0]).expect("resolved");
-        let adapter = provider.open(id).expect("opened");
-        drop(provider);
+        let adapter = {
+            let provider = Provider::soft_with(SoftConfig::default());
+            let id = provider.resolve(BOTH[0]).expect("resolved");
+            provider.open(id).expect("opened")
+        };
         adapter.queue_pair(QueuePairConfig::default()).expect("made");
         adapter.listener()
     };
