@@ -288,6 +288,8 @@ pub(crate) struct Driver {
     timing: Option<Timing>,
     state: State,
     disconnect_timeout: Duration,
+    /// It never became a connection: the queue pair may be used for another.
+    refused: bool,
 }
 
 impl Driver {
@@ -309,7 +311,7 @@ impl Driver {
             heard: false,
             strikes: 0,
         });
-        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout }
+        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, refused: false }
     }
 
     /// One pass over an open connection. Ready when the state has changed.
@@ -416,6 +418,7 @@ impl Driver {
                 self.close_until(deadline, false);
             }
             Command::Refuse => {
+                self.refused = true;
                 self.link.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
                 self.flush(Status::CANCELED, Status::CANCELED);
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
@@ -530,7 +533,7 @@ impl Driver {
     fn flush_receives(&mut self, status: Status) {
         let mut after = Aftermath::default();
         let current = self.receiver.take_receive();
-        self.link.receives.flush(current, status, true, &self.link.table, &mut after);
+        self.link.receives.flush(current, status, !self.refused, &self.link.table, &mut after);
         after.settle();
     }
 
