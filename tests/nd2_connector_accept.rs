@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use common::seeds::*;
 use common::*;
 use futures::poll;
-use tokio_rdma::error::{AcceptError, DisconnectError, PostErrorKind, StateError};
+use tokio_rdma::error::{AcceptError, ConnectError, DisconnectError, PostErrorKind, StateError};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, ReadLimits, Status};
 
@@ -84,6 +84,36 @@ async fn accept_dropped_refuses_the_peer() {
             assert_eq!(error.status(), Status::CONNECTION_ABORTED);
         }
     }
+}
+
+// The same as seen from the queue pair: once the peer has taken note, another connection may have it.
+#[tokio::test]
+async fn accept_dropped_leaves_a_queue_pair_that_works() {
+    let adapter = adapter();
+    let asked = asked(&adapter, ConnectParams::default()).await;
+    let passive = queue_pair(&adapter);
+    {
+        let mut accepting = Box::pin(asked.request.accept(&passive, AcceptParams::default()));
+        assert!(poll!(&mut accepting).is_pending());
+    }
+    drop(within(asked.connecting).await);
+    let (_socket, deaf) = deaf(BOTH[0]);
+    let connector = adapter.connector();
+    let free = async {
+        // Not free yet: the refusal is on its way.
+        while let Err(ConnectError::Active) =
+            connector.connect(&passive, deaf, ConnectParams::default()).await
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(free).await;
+    let receive = passive.receive(adapter.buffer(8).expect("a buffer")).expect("posted");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
+    let sent = pair.active.queue_pair.send(adapter.buffer_from(b"again").expect("a buffer")).expect("posted");
+    within(sent).await.0.expect("sent");
+    assert_eq!(within(receive).await.0.expect("received").bytes, 5);
 }
 
 // AD-05
