@@ -199,6 +199,12 @@ impl Slice {
     }
 }
 
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owned({} bytes)", self.len())
+    }
+}
+
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slice({}+{})", self.offset, self.length)

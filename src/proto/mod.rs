@@ -9,6 +9,8 @@ pub(crate) mod limits;
 pub(crate) mod listener;
 #[cfg(feature = "soft")]
 pub(crate) mod mpa;
+#[cfg(all(test, feature = "soft"))]
+mod pair;
 #[cfg_attr(not(feature = "soft"), allow(dead_code, reason = "no provider is compiled in that drives it"))]
 pub(crate) mod qp;
 #[cfg(feature = "soft")]

@@ -20,6 +20,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::limits;
 use crate::error::DecodeError;
 use crate::types::{PrivateData, ReadLimits};
 use crate::wire::crc::{Crc, to_wire};
@@ -235,8 +236,12 @@ impl Initiator {
             _ => Rtr::None,
         };
         let answer = enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced));
-        let negotiated =
-            Negotiated { limits: self.offer.capped_to(answer), crc, rtr, revision: frame.revision };
+        let negotiated = Negotiated {
+            limits: limits::as_seen_by_active(self.offer, answer.swapped()),
+            crc,
+            rtr,
+            revision: frame.revision,
+        };
         Ok(Reply::Accepted { negotiated, private_data: PrivateData::exact(private_data) })
     }
 }
@@ -489,7 +494,7 @@ pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Bytes {
 }
 
 /// A Terminate as an FPDU.
-fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
+pub(crate) fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
     let header: [u8; LENGTH_SIZE + Untagged::LEN] = Terminate::HEADER.encode(terminate.payload_len());
     let mut payload = BytesMut::with_capacity(terminate.payload_len());
     terminate.encode(&mut payload);

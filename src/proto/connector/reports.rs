@@ -39,6 +39,12 @@ impl Loss {
         }
     }
 
+    /// The same once one end has accepted: a peer that disconnects then was connected in its own eyes, and its
+    /// Disconnect waits for our goodbye.
+    fn parting(&self) -> Action {
+        if matches!(self, Self::Disconnected) { Action::Leave } else { self.letting_go() }
+    }
+
     /// What a handshake that the peer had already answered fails with: it left, or it was not heard of.
     fn half_open_status(&self) -> Status {
         match self {
@@ -244,7 +250,7 @@ impl Connector {
                 actions
             }
             // The reports stay quiet until somebody asks: the caller may still read what the peer sent.
-            ConnectDone => self.peer_left(loss.letting_go(), loss.half_open_status()),
+            ConnectDone => self.peer_left(loss.parting(), loss.half_open_status()),
             RequestPending => {
                 let status = match loss {
                     Loss::Failed(status) => status,
@@ -257,16 +263,14 @@ impl Connector {
                 };
                 self.peer_left(loss.letting_go(), status)
             }
-            Completing => {
-                self.fail_half_open(Op::CompleteConnect, loss.letting_go(), loss.half_open_status())
-            }
+            Completing => self.fail_half_open(Op::CompleteConnect, loss.parting(), loss.half_open_status()),
             Accepting => {
                 // A no that was said differs from a peer that just went away.
                 let status = match &loss {
                     Loss::Refused(_) => Status::CONNECTION_REFUSED,
                     other => other.half_open_status(),
                 };
-                let actions = self.fail_half_open(Op::Accept, loss.letting_go(), status);
+                let actions = self.fail_half_open(Op::Accept, loss.parting(), status);
                 if let Loss::Refused(data) = loss {
                     self.refusal = data;
                 }

@@ -22,6 +22,7 @@ const MAX_COPIED: usize = 256 * 1024;
 /// What an idle connection keeps of the arena.
 const KEEP_ARENA: usize = 4 * 1024;
 
+#[derive(Debug)]
 enum Part {
     /// Bytes of the arena.
     Copied(Range<usize>),
@@ -30,6 +31,7 @@ enum Part {
 }
 
 /// Framed bytes that the socket has not taken yet.
+#[derive(Debug)]
 pub(crate) struct Batch {
     arena: Vec<u8>,
     parts: VecDeque<Part>,
@@ -100,6 +102,13 @@ impl Batch {
     pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
         let length = flight::length(parts);
         self.frame(&header.encode(length), parts, length);
+    }
+
+    /// A whole FPDU that has been framed elsewhere.
+    pub(crate) fn framed(&mut self, fpdu: &[u8]) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(fpdu);
+        self.copied(start);
     }
 
     /// An untagged segment whose payload is a header of ours.

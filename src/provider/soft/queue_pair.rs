@@ -43,6 +43,10 @@ impl QueuePairCore {
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
         let _ = core.membership.set(core.adapter.join(weak));
+        // It may have gone between the caller's look and the joining.
+        if core.adapter.is_removed() {
+            core.device_removed();
+        }
         core
     }
 
@@ -66,10 +70,16 @@ impl QueuePairCore {
     }
 
     pub(crate) fn dissociate(&self) {
-        let mut binding = self.binding();
-        binding.state.dissociate();
-        if binding.state == QueuePairState::Unconnected {
+        {
+            let mut binding = self.binding();
+            binding.state.dissociate();
+            if binding.state != QueuePairState::Unconnected {
+                return;
+            }
             binding.cm = Weak::new();
+        }
+        if self.adapter.is_removed() {
+            self.device_removed();
         }
     }
 

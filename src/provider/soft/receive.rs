@@ -22,10 +22,10 @@ use crate::wire::rdmap::{Phase as TerminatePhase, ReadRequest, Terminate};
 
 /// Room for headers, and for small messages whole. The price of an idle connection.
 const STAGING: usize = 4096;
-/// With at least this much payload still to come, the staging buffer only gets what should be the next header: what
-/// lands there has to be copied.
+/// With at least this much payload still to come, the staging buffer only gets the trailer and the next header: payload
+/// that lands there has to be copied, and shifts the rest against the alignment of its place.
 const LARGE: usize = 16 * 1024;
-const HEADERS_ONLY: usize = 512;
+const HEADERS_ONLY: usize = 20;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -49,6 +49,12 @@ pub(crate) struct Violation {
     pub(crate) terminate: Terminate,
     /// The status of the oldest request of the initiator queue: something to blame for a bad answer to it.
     pub(crate) blame: Status,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
 }
 
 impl From<Terminate> for Stop {
@@ -175,8 +181,8 @@ impl Receiver {
                 self.received(length);
                 self.process(link, after)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(Stop::Broken(error)),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(stop) => Err(stop),
         }
     }
 
@@ -187,7 +193,7 @@ impl Receiver {
     }
 
     /// One `readv`, into wherever the bytes belong.
-    fn read(&mut self, socket: &Socket) -> io::Result<usize> {
+    fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == self.staging.len() {
@@ -205,21 +211,21 @@ impl Receiver {
                 let _valid = match place {
                     Place::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Place::Remote(registration, _) => match registration.hold() {
-                        Some(valid) => Some(valid),
-                        None => return Err(io::Error::other("deregistered while it was being written")),
-                    },
+                    Place::Remote(registration, _) => {
+                        let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
+                        Some(registration.hold().ok_or_else(named)?)
+                    }
                 };
-                socket.read(&mut targets, asked)
+                Ok(socket.read(&mut targets, asked)?)
             }
             State::Gather { length } => {
                 let frame = &mut self.frame[self.gathered..*length];
                 let asked = frame.len() + staging.len();
-                socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)
+                Ok(socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?)
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => {
                 let asked = staging.len();
-                socket.read(&mut [Target::Bytes(staging)], asked)
+                Ok(socket.read(&mut [Target::Bytes(staging)], asked)?)
             }
         }
     }
@@ -254,7 +260,7 @@ impl Receiver {
                     };
                     if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
                         self.start += EMPTY_FRAME;
-                        self.hear(link, after);
+                        self.hear(link);
                     }
                     self.empty_frame = false;
                 }
@@ -305,8 +311,8 @@ impl Receiver {
                     self.start += length + *trailer;
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.control(&finish, &payload[..length], link, after)?;
-                    self.hear(link, after);
+                    self.control(&finish, &payload[..length], link)?;
+                    self.hear(link);
                 }
                 State::Trailer { left, finish } => {
                     let taken = staged.min(*left);
@@ -318,7 +324,7 @@ impl Receiver {
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
                     self.finish(&finish, link, after);
-                    self.hear(link, after);
+                    self.hear(link);
                 }
                 State::Gather { length } => {
                     let length = *length;
@@ -335,17 +341,17 @@ impl Receiver {
                     let outcome = self.checked(&frame[..length], link, after);
                     self.frame = frame;
                     outcome?;
-                    self.hear(link, after);
+                    self.hear(link);
                 }
             }
         }
     }
 
     /// The first frame of the peer says that it is ready (RFC 6581 section 4.3).
-    fn hear(&mut self, link: &Link, after: &mut Aftermath) {
+    fn hear(&mut self, link: &Link) {
         if !self.heard {
             self.heard = true;
-            link.first_frame(after);
+            link.first_frame();
         }
     }
 
@@ -372,7 +378,7 @@ impl Receiver {
                 drop(place);
                 self.finish(&finish, link, after);
             }
-            State::Control { finish, .. } => self.control(&finish, payload, link, after)?,
+            State::Control { finish, .. } => self.control(&finish, payload, link)?,
             State::Header | State::Trailer { .. } | State::Gather { .. } => {}
         }
         Ok(())
@@ -384,6 +390,10 @@ impl Receiver {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let segment = self.inbound.segment(header, length).map_err(named)?;
         let (place, finish) = match segment {
+            // RFC 5040 section 4.8: only a key that exists can be invalidated.
+            Segment::Send { invalidate: Some(key), .. } if !link.keys.knows(key) => {
+                return Err(named(Terminate::CANNOT_INVALIDATE));
+            }
             Segment::Send { offset, last, .. } => {
                 (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
             }
@@ -447,13 +457,7 @@ impl Receiver {
     }
 
     /// A message whose payload is for RDMAP itself.
-    fn control(
-        &mut self,
-        finish: &Finish,
-        payload: &[u8],
-        link: &Link,
-        after: &mut Aftermath,
-    ) -> Result<(), Stop> {
+    fn control(&mut self, finish: &Finish, payload: &[u8], link: &Link) -> Result<(), Stop> {
         if matches!(finish, Finish::ReadRequest) {
             let mut whole = [0; 20 + ReadRequest::LEN];
             whole[..20].copy_from_slice(&self.header);
@@ -462,7 +466,7 @@ impl Receiver {
             }
             let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
             let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-            return link.serve(&request, !self.heard, after).map_err(named);
+            return link.serve(&request, !self.heard).map_err(named);
         }
         let phase = if self.heard { TerminatePhase::Streaming } else { TerminatePhase::StartUp };
         Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))

@@ -10,8 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use crate::error::{DecodeError, Reason};
-use crate::proto::mpa::{Negotiated, Responder};
-use crate::wire::mpa;
+use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
 use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
 /// How long a refused peer has to take note before the socket is closed under it.
@@ -37,6 +36,11 @@ impl Transport {
         if let Self::Passive { reject_data, .. } = self {
             *reject_data = data;
         }
+    }
+
+    /// Closes in order from now on, whatever was said about the socket during the start-up.
+    pub(crate) fn keep(&self) {
+        let _ = SockRef::from(self.stream()).set_linger(None);
     }
 
     /// Whether the peer is still there, as far as can be told without waiting.
@@ -80,24 +84,15 @@ impl Transport {
     /// Says no and lets the socket go, without waiting for the peer.
     pub(crate) fn refuse(self, runtime: &Handle) {
         match self {
-            Self::Active { stream, negotiated, .. } => part(stream, goodbye(negotiated.crc), runtime),
+            // There is no third start-up frame to say no with, but a Terminate in place of the first frame does.
+            Self::Active { stream, negotiated, .. } => {
+                part(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc), runtime);
+            }
             Self::Passive { stream, responder, reject_data } => {
                 part(stream, responder.reject(&reject_data), runtime);
             }
         }
     }
-}
-
-/// The Terminate that stands for the active side's Reject: there is no third start-up frame to carry it.
-fn goodbye(crc: bool) -> Bytes {
-    let mut payload = Vec::new();
-    Terminate::LOCAL_CATASTROPHIC.encode(&mut payload);
-    let mut frame = Terminate::HEADER.encode(payload.len()).to_vec();
-    frame.extend_from_slice(&payload);
-    frame.resize(frame.len() + mpa::pad_length(frame.len() - mpa::LENGTH_SIZE), 0);
-    let checksum = if crc { crate::wire::crc::crc32c(&frame) } else { 0 };
-    frame.extend_from_slice(&crate::wire::crc::to_wire(checksum));
-    frame.into()
 }
 
 /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.

@@ -214,7 +214,8 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             goes("A20", &[Cancel, Release], State::Dead, &[RefusePeer]),
             goes("A21", &[TimedOut], State::Dead, &[RefusePeer]),
             errs("A22", &[Disconnect], S::CONNECTION_INVALID),
-            stays("A23", &[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected], &[Abandon]),
+            stays("A23", &[Refused, RefusedData, PeerRejected, PeerGaveUp], &[Abandon]),
+            stays("A23", &[PeerDisconnected], &[Leave]),
             stays("A23", &[PathLost, UnreachableNetwork, UnreachableHost], &[Abandon]),
             stays("A23", &[Failed, FailedRetryable], &[RefusePeer]),
             goes("", &[QueuePairRemoved], State::Dead, &[RefusePeer]),
@@ -282,7 +283,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
                 State::Dead,
                 &[Abandon, Flush, complete(S::CONNECTION_ABORTED)],
             ),
-            goes("A25", &[PeerDisconnected], State::Dead, &[Abandon, Flush, complete(S::CONNECTION_ABORTED)]),
+            goes("A25", &[PeerDisconnected], State::Dead, &[Leave, Flush, complete(S::CONNECTION_ABORTED)]),
             goes(
                 "A25",
                 &[Cancel, Release, QueuePairRemoved],
@@ -445,7 +446,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
                 State::Disconnected,
                 &[Abandon, disconnect(S::CANCELED)],
             ),
-            goes("", &[Release], State::Dead, &[Abandon, disconnect(S::CANCELED)]),
+            goes("", &[Release], State::Dead, &[Leave, disconnect(S::CANCELED)]),
             goes(
                 "C15",
                 &[DeviceRemoved, FailedRemoved, CompleteFailedRemoved],
@@ -570,10 +571,11 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             ),
             goes(
                 "P14 P18",
-                &[PeerGaveUp, PeerDisconnected, PathLost],
+                &[PeerGaveUp, PathLost],
                 State::Dead,
                 &[Abandon, Flush, accept(S::CONNECTION_ABORTED)],
             ),
+            goes("P14 P18", &[PeerDisconnected], State::Dead, &[Leave, Flush, accept(S::CONNECTION_ABORTED)]),
             goes("P15 P18", &[TimedOut], State::Dead, &[RefusePeer, Flush, accept(S::IO_TIMEOUT)]),
             goes(
                 "P15 P18",

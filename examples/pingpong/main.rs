@@ -1,0 +1,113 @@
+//! The main job, from end to end: a connection in three phases, then Send, RDMA Write and RDMA Read, with raw tokio TCP
+//! measured beside them in the same run.
+//!
+//! Without arguments both ends run in this process over loopback; `--listen ADDR` and `--connect ADDR` are the two ends
+//! in processes of their own. `--json` prints one object instead of the table.
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
+mod measure;
+mod peer;
+
+use std::io::{self, IsTerminal};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::{Figure, Plan};
+use tokio::runtime::{Builder, Runtime};
+use tokio_rdma::{Access, Adapter, ConnectParams, QueuePairConfig, RemoteRegion};
+use tracing_subscriber::EnvFilter;
+
+/// Three phases, three operations, and TCP beside them.
+#[derive(Parser)]
+struct Args {
+    /// Wait for the other end at this address.
+    #[arg(long, value_name = "ADDR", conflicts_with = "connect")]
+    listen: Option<SocketAddr>,
+    /// Connect to the other end at this address.
+    #[arg(long, value_name = "ADDR")]
+    connect: Option<SocketAddr>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Fewer batches, for a first look.
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> io::Result<()> {
+    tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
+    let args = Args::parse();
+    // One worker for each end, as two processes would have, and the ends as tasks on it.
+    let (here, there) = (runtime()?, runtime()?);
+    let passive = |address| {
+        let _inside = there.enter();
+        let end = peer::listen(address)?;
+        let address = end.1.local_addr()?;
+        io::Result::Ok((address, there.spawn(peer::serve(end))))
+    };
+    if let Some(address) = args.listen {
+        let (address, server) = passive(address)?;
+        println!("listening on {address}");
+        return there.block_on(server)?;
+    }
+    let Some(address) = args.connect else {
+        let (address, server) = passive((Ipv4Addr::LOCALHOST, 0).into())?;
+        here.block_on(here.spawn(run(args, address)))??;
+        return there.block_on(server)?;
+    };
+    here.block_on(here.spawn(run(args, address)))?
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build()
+}
+
+/// The active end.
+async fn run(args: Args, address: SocketAddr) -> io::Result<()> {
+    let say = |line: String| {
+        if !args.json {
+            println!("{line}");
+        }
+    };
+    let adapter = Adapter::open(source_for(address.ip())?)?;
+    let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
+    let connector = adapter.connector();
+    let params = ConnectParams::default().private_data(&b"ping?"[..]);
+    let reply = connector.connect(&queue_pair, address, params).await?;
+    let (data, limits) = (reply.private_data().clone(), reply.read_limits());
+    let region = RemoteRegion::decode(&data).ok_or(io::ErrorKind::InvalidData)?;
+    let raw_port = data.get(16..18).and_then(|port| Some(u16::from_be_bytes(port.try_into().ok()?)));
+    say(format!("Connect          {} -> {}, sent {:?}", reply.local_addr(), address, "ping?"));
+    say(format!("Accept           by the peer, with {} bytes: {region:?}, raw TCP port", data.len()));
+    say(format!("read limits      {} inbound, {} outbound", limits.inbound, limits.outbound));
+    let connection = reply.complete().await?;
+    say(format!("CompleteConnect  {connection:?}\n"));
+
+    let raw = SocketAddr::new(address.ip(), raw_port.ok_or(io::ErrorKind::InvalidData)?);
+    let plan = if args.quick { Plan::QUICK } else { Plan::FULL };
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(plan.steps()) } else { ProgressBar::hidden() };
+    bar.set_style(ProgressStyle::default_bar().progress_chars("=> "));
+    let figures = measure::all(&adapter, &queue_pair, &region, raw, &plan, || bar.inc(1)).await?;
+    bar.finish_and_clear();
+    if args.json {
+        let object: serde_json::Map<_, _> = figures.iter().flat_map(Figure::json).collect();
+        println!("{}", serde_json::Value::Object(object));
+    } else {
+        figures.iter().for_each(|figure| println!("{}", figure.line()));
+    }
+    connection.disconnect().await?;
+    say("Disconnect       done".to_owned());
+    Ok(())
+}
+
+/// The local address from which the peer is reached.
+fn source_for(peer: IpAddr) -> io::Result<IpAddr> {
+    Ok(tokio_rdma::Provider::soft()?.local_for(peer)?)
+}
+
+/// What the passive end grants: enough for the measurements.
+const SHARED: usize = 1 << 20;
+const GRANTED: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+const PATIENCE: Duration = Duration::from_secs(60);
