@@ -5,6 +5,7 @@ pub mod cm;
 pub mod life;
 pub mod net;
 pub mod raw;
+pub mod seeds;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
