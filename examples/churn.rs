@@ -78,6 +78,18 @@ impl Usage {
 /// One end of a connection, with the queue pair that it needs.
 type End = (QueuePair, Connection);
 
+/// Ends a connection: the active side says so, the other notices.
+async fn close(active: bool, (queue_pair, connection): End) -> io::Result<()> {
+    if active {
+        connection.disconnect().await?;
+    } else {
+        connection.disconnected().await;
+    }
+    // Not before: without its queue pair a connection ends.
+    drop(queue_pair);
+    Ok(())
+}
+
 /// Makes `count` connections, `concurrency` at a time, and hands both ends of each to `keep`.
 async fn connections<K, F>(stage: &Stage, count: u64, keep: K) -> io::Result<()>
 where
@@ -138,15 +150,7 @@ impl Stage {
 
     /// Connects and disconnects.
     async fn churn(&self, count: u64) -> io::Result<()> {
-        connections(self, count, |active, (_queue_pair, connection)| async move {
-            if active {
-                connection.disconnect().await?;
-            } else {
-                connection.disconnected().await;
-            }
-            Ok(())
-        })
-        .await
+        connections(self, count, close).await
     }
 
     /// Opens `count` connections, looks, and closes them all.
@@ -164,16 +168,8 @@ impl Stage {
         }
         let usage = Usage::now();
         let mut closing = JoinSet::new();
-        for (active, (queue_pair, connection)) in held {
-            closing.spawn(async move {
-                if active {
-                    connection.disconnect().await?;
-                } else {
-                    connection.disconnected().await;
-                }
-                drop(queue_pair);
-                io::Result::Ok(())
-            });
+        for (active, end) in held {
+            closing.spawn(close(active, end));
         }
         while let Some(closed) = closing.join_next().await {
             closed??;
