@@ -16,10 +16,12 @@ async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_r
     for round in 0..300 {
         let connect = async {
             let connector = adapter.connector();
-            answer(connector.connect(&active, address, ConnectParams::default()).await.expect("accepted")).await;
+            answer(connector.connect(&active, address, ConnectParams::default()).await.expect("accepted"))
+                .await;
         };
         let (outcome, ()) =
-            within(async { tokio::join!(listener.accept_next(&passive, AcceptParams::default()), connect) }).await;
+            within(async { tokio::join!(listener.accept_next(&passive, AcceptParams::default()), connect) })
+                .await;
         let error = outcome.expect_err("the peer does not complete");
         assert!(matches!(error, AcceptError::Refused { .. }), "round {round}: {error:?}");
     }
