@@ -4,6 +4,7 @@
 pub mod cm;
 pub mod life;
 pub mod net;
+pub mod programs;
 pub mod raw;
 pub mod seeds;
 
