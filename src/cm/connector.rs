@@ -92,7 +92,11 @@ impl Connector {
         peer: SocketAddr,
         params: ConnectParams,
     ) -> Result<Connection, ConnectError> {
-        self.connect(queue_pair, peer, params).await?.complete().await
+        match self.connect(queue_pair, peer, params).await?.complete().await {
+            // Between the two there is nothing that could be invalid but for a cancel, which is what to say here.
+            Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
+            outcome => outcome,
+        }
     }
 
     /// The bound address, or that of the connection. Source: `IND2Connector::GetLocalAddress`.
@@ -185,7 +189,8 @@ impl Reply {
     /// Source: `IND2Connector::CompleteConnect`.
     ///
     /// # Errors
-    /// `Aborted` when the peer has left meanwhile; `Canceled`; `TimedOut`; `DeviceRemoved`. The connector is burnt.
+    /// `Aborted` when the peer has left meanwhile; `Invalid` when the connector was cancelled before, `Canceled` when
+    /// it is now; `TimedOut`; `DeviceRemoved`. The connector is burnt.
     ///
     /// # Cancel safety
     /// Dropping the future refuses the peer, or disconnects when the connection is already complete.
