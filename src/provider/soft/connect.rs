@@ -12,7 +12,8 @@ use tracing::Instrument;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::cm::Cm;
-use super::link::{Driver, Link, LinkParts, Socket};
+use super::driver::Driver;
+use super::link::{Link, LinkParts, Socket};
 use super::net;
 use super::net::bind::{BoundSocket, bind_connector};
 use super::net::connect::{ConnectFailure, Connected};

@@ -8,7 +8,7 @@
 //! | [`cm`] | the state machine of a connector with its futures; [`connect`] and [`accept`] are its two sides |
 //! | [`transport`] | the socket between two phases of the handshake |
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
-//! | [`link`] | an established connection and its driver task |
+//! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
 //! | [`inside`] | futures that work on the adapter's runtime |
 //! | [`keys`] | registered memory and the keys of peers |
@@ -19,6 +19,7 @@ pub(crate) mod batch;
 pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
+pub(crate) mod driver;
 pub(crate) mod inside;
 pub(crate) mod keys;
 pub(crate) mod link;

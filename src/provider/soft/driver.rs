@@ -1,0 +1,421 @@
+//! The task of an established connection: its reading, its clock, and its endings.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::cm::Ending;
+use super::link::{Command, Link, Pumped, Socket};
+use super::receive::{Receiver, Stop, blame};
+use super::send::SendQueue;
+use crate::error::Reason;
+use crate::flight::Aftermath;
+use crate::proto::mpa::terminate_fpdu;
+use crate::status::Status;
+use crate::types::Role;
+use crate::wire::rdmap::Terminate;
+
+/// An initiator that hears nothing sends an empty Write after this long: siw may have missed its first frame.
+const NUDGE: Duration = Duration::from_millis(200);
+
+/// When the driver looks at the clock.
+struct Timing {
+    sleep: Pin<Box<Sleep>>,
+    /// Half of the path timeout; `None` when only the nudge is due.
+    half: Option<Duration>,
+    nudge: bool,
+    heard: bool,
+    strikes: u8,
+}
+
+enum State {
+    Open,
+    /// The last frames are going out; then the peer's end of stream is awaited, until `deadline`.
+    Closing {
+        deadline: Pin<Box<Sleep>>,
+        shut: bool,
+        flushed: bool,
+    },
+    Over,
+}
+
+/// The task of a connection: reads, writes on when the socket was full, watches the clock, and tidies up.
+pub(crate) struct Driver {
+    link: Arc<Link>,
+    socket: Arc<Socket>,
+    receiver: Receiver,
+    timing: Option<Timing>,
+    state: State,
+    disconnect_timeout: Duration,
+    /// The attempt was taken back: the receives are no longer this connection's.
+    spared: bool,
+}
+
+impl Driver {
+    /// `half` of the path timeout is the rhythm in which silence is noticed.
+    pub(crate) fn new(
+        link: Arc<Link>,
+        socket: Arc<Socket>,
+        receiver: Receiver,
+        path_timeout: Option<Duration>,
+        disconnect_timeout: Duration,
+    ) -> Self {
+        let half = path_timeout.map(|timeout| timeout / 2);
+        let nudge = link.role == Role::Active;
+        let first = if nudge { Some(NUDGE) } else { half };
+        let timing = first.map(|first| Timing {
+            sleep: Box::pin(sleep_until(Instant::now() + first)),
+            half,
+            nudge,
+            heard: false,
+            strikes: 0,
+        });
+        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, spared: false }
+    }
+
+    /// One pass over an open connection. Ready when the state has changed.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut after = Aftermath::default();
+        let (command, blocked) = {
+            let mut sending = self.link.send_queue();
+            if !sending.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                sending.driver = Some(cx.waker().clone());
+            }
+            (sending.command.take(), sending.blocked)
+        };
+        if let Some(command) = command {
+            self.obey(command);
+            return Poll::Ready(());
+        }
+        if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+            let pumped = self.link.pump(self.link.send_queue(), &mut after);
+            std::mem::take(&mut after).settle();
+            if pumped == Pumped::Blocked {
+                // Full again, or enough for one turn: look at the other direction, and come back.
+                cx.waker().wake_by_ref();
+            }
+        }
+        let outcome = match self.receiver.start(&self.link, &mut after) {
+            Err(stop) => Err(stop),
+            Ok(()) => match self.socket.stream().poll_read_ready(cx) {
+                Poll::Pending => {
+                    after.settle();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(error)) => Err(Stop::Broken(error)),
+                Poll::Ready(Ok(())) => self.receiver.turn(&self.link, &self.socket, &mut after),
+            },
+        };
+        after.settle();
+        if let Some(timing) = &mut self.timing {
+            timing.heard = true;
+        }
+        if let Err(stop) = outcome {
+            self.stopped(stop);
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether the handshake is complete, as far as this side can know.
+    fn is_established(&self) -> bool {
+        self.link.role == Role::Active || self.link.implied || self.receiver.has_heard()
+    }
+
+    /// Nudges, probes, gives up. Ready when the state has changed.
+    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let established = self.is_established();
+        let Some(timing) = &mut self.timing else { return Poll::Pending };
+        if timing.sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if std::mem::take(&mut timing.nudge) {
+            if !self.receiver.has_heard() {
+                self.write_on(SendQueue::nudge);
+            }
+        } else if std::mem::take(&mut timing.heard) || !established {
+            timing.strikes = 0;
+        } else {
+            timing.strikes += 1;
+            let waiting = self.write_on(|queue| {
+                queue.trim();
+                queue.has_reads() || queue.probe()
+            });
+            if self.timing.as_ref().is_some_and(|timing| timing.strikes > 1) && waiting {
+                self.lost(Reason::Silence, Status::IO_TIMEOUT, None);
+                return Poll::Ready(());
+            }
+        }
+        match &mut self.timing {
+            Some(Timing { sleep, half: Some(half), .. }) => sleep.as_mut().reset(Instant::now() + *half),
+            timing => *timing = None,
+        }
+        // Once around, so that the clock is armed again.
+        Poll::Ready(())
+    }
+
+    /// Puts something into the sending half and writes it.
+    fn write_on<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
+        let mut sending = self.link.send_queue();
+        let result = change(&mut sending);
+        self.link.go_on(sending);
+        result
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Disconnect(deadline) => {
+                self.flush_receives(Status::CANCELED);
+                self.link.quiet_queue().close(None);
+                self.close_until(deadline, false);
+            }
+            Command::Refuse => {
+                self.link.quiet_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                if self.is_established() {
+                    self.flush(Status::CANCELED, Status::CANCELED);
+                } else {
+                    // Nothing has moved yet, so the queue pair is as it was (`CM-21`).
+                    self.put_back();
+                    self.spared = true;
+                    self.link.cm.give_back();
+                }
+                self.close_until(Instant::now() + self.disconnect_timeout, true);
+            }
+            Command::Abandon(status) => {
+                let _ = super::net::options::abort(self.socket.stream());
+                self.flush(status, status);
+                self.over(false);
+            }
+        }
+    }
+
+    fn close_until(&mut self, deadline: Instant, flushed: bool) {
+        let deadline = Box::pin(sleep_until(deadline));
+        self.state = State::Closing { deadline, shut: false, flushed };
+    }
+
+    /// The reader has come to an end.
+    fn stopped(&mut self, stop: Stop) {
+        let established = self.is_established();
+        // A write may have met the error first; the read that followed found just an end. Only EPIPE says that the
+        // peer had closed in order before.
+        let stop = match (stop, self.link.send_queue().broken.take()) {
+            (Stop::Closed, Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => Stop::Broken(error),
+            (stop, _) => stop,
+        };
+        match stop {
+            Stop::Closed if established => {
+                self.link.cm.ended(Ending::PeerDisconnected);
+                self.flush(Status::CANCELED, Status::CANCELED);
+                self.over(true);
+            }
+            Stop::Closed => self.never(Ending::GaveUp(Reason::PeerClosed)),
+            Stop::Broken(error) => {
+                let reason = match error.raw_os_error() {
+                    Some(code) => Reason::Errno(code),
+                    None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        Reason::Local("the stream ended within a frame")
+                    }
+                    None => Reason::Local("the memory of a transfer was deregistered"),
+                };
+                if established {
+                    let status =
+                        if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
+                    self.lost(reason, status, None);
+                } else {
+                    self.never(Ending::GaveUp(reason));
+                }
+            }
+            Stop::Terminated(terminate) => {
+                let reason = terminate.reason(false);
+                if established {
+                    self.lost(reason, blame(&terminate), None);
+                } else {
+                    self.never(Ending::Refused(reason));
+                }
+            }
+            Stop::Violation(violation) => {
+                let reason = violation.terminate.reason(true);
+                if established {
+                    self.lost(reason, violation.blame, Some(violation.terminate));
+                } else {
+                    // Nothing else has been sent yet, so the socket has room for it.
+                    let last_words = terminate_fpdu(&violation.terminate, self.link.crc);
+                    let socket = socket2::SockRef::from(self.socket.stream());
+                    let _ = socket.send(&last_words).and_then(|_| socket.shutdown(std::net::Shutdown::Write));
+                    self.never(Ending::GaveUp(reason));
+                }
+            }
+        }
+    }
+
+    /// The connection is lost; `last_words` still go out when the socket takes them.
+    fn lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
+        self.link.cm.ended(Ending::Lost(reason, first));
+        let Some(terminate) = last_words else {
+            if first == Status::IO_TIMEOUT {
+                // Nobody answers at the other end.
+                let _ = super::net::options::abort(self.socket.stream());
+            }
+            self.flush(first, Status::CANCELED);
+            return self.over(false);
+        };
+        // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
+        let mut after = Aftermath::default();
+        let framed = self.link.pump(self.link.quiet_queue(), &mut after) == Pumped::Idle;
+        self.link.quiet_queue().close(framed.then_some(terminate));
+        self.link.pump(self.link.quiet_queue(), &mut after);
+        let drained = self.link.quiet_queue().is_drained();
+        after.settle();
+        self.flush(first, Status::CANCELED);
+        if drained {
+            self.close_until(Instant::now() + self.disconnect_timeout, true);
+        } else {
+            // An orderly end, perhaps between two frames, would look like a disconnect.
+            let _ = super::net::options::abort(self.socket.stream());
+            self.over(false);
+        }
+    }
+
+    /// The handshake came to nothing: the queue pair stays as it was.
+    fn never(&mut self, ending: Ending) {
+        self.state = State::Over;
+        self.put_back();
+        self.link.forget_socket();
+        self.link.cm.ended(ending);
+        self.link.cm.closed(false);
+    }
+
+    /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
+    fn flush(&mut self, first: Status, rest: Status) {
+        let mut after = Aftermath::default();
+        self.link.quiet_queue().flush(first, rest, &self.link.table, &mut after);
+        after.settle();
+        self.flush_receives(rest);
+    }
+
+    /// The message never came: its receive is the next one again.
+    fn put_back(&mut self) {
+        if let Some(receive) = self.receiver.take_receive() {
+            self.link.receives.put_back(receive);
+        }
+    }
+
+    fn flush_receives(&mut self, status: Status) {
+        if self.spared {
+            return;
+        }
+        let mut after = Aftermath::default();
+        let current = self.receiver.take_receive();
+        self.link.receives.flush(current, status, true, &self.link.table, &mut after);
+        after.settle();
+    }
+
+    fn over(&mut self, answered: bool) {
+        self.state = State::Over;
+        self.link.forget_socket();
+        self.link.cm.closed(answered);
+    }
+
+    /// One pass over a connection that is being closed. Ready when the state has changed.
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let command = {
+            let mut sending = self.link.send_queue();
+            sending.driver = Some(cx.waker().clone());
+            sending.command.take()
+        };
+        if let Some(Command::Abandon(status)) = command {
+            self.obey(Command::Abandon(status));
+            return Poll::Ready(());
+        }
+        let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
+        if deadline.as_mut().poll(cx).is_ready() {
+            let _ = super::net::options::abort(self.socket.stream());
+            self.flush(Status::CANCELED, Status::CANCELED);
+            self.over(false);
+            return Poll::Ready(());
+        }
+        if !*shut {
+            let mut after = Aftermath::default();
+            self.link.pump(self.link.quiet_queue(), &mut after);
+            after.settle();
+            let done = {
+                let sending = self.link.quiet_queue();
+                sending.is_drained() || sending.broken.is_some()
+            };
+            if done {
+                *shut = true;
+                let _ = socket2::SockRef::from(self.socket.stream()).shutdown(std::net::Shutdown::Write);
+                if !std::mem::replace(flushed, true) {
+                    self.flush(Status::CANCELED, Status::CANCELED);
+                }
+                return Poll::Ready(());
+            }
+            if self.socket.stream().poll_write_ready(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+        // What the peer still sends has nowhere to go; its end of stream is the answer.
+        loop {
+            match self.socket.stream().poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => break,
+                Poll::Ready(Ok(())) => match self.receiver.discard(&self.socket) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                },
+            }
+        }
+        self.flush(Status::CANCELED, Status::CANCELED);
+        self.over(true);
+        Poll::Ready(())
+    }
+}
+
+/// Whether it was the path that failed rather than the peer. TCP that has given up reports what it last heard about
+/// the path, if anything, in place of the timeout.
+fn is_path_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Once per wake-up is enough for the clock: it wakes the task when it is due.
+        while matches!(self.state, State::Open) && self.poll_clock(cx).is_ready() {}
+        loop {
+            let progress = match self.state {
+                State::Open => self.poll_open(cx),
+                State::Closing { .. } => self.poll_closing(cx),
+                State::Over => return Poll::Ready(()),
+            };
+            if progress.is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// The runtime is going away under an open connection: nobody may be left waiting.
+    fn drop(&mut self) {
+        if !matches!(self.state, State::Over) {
+            self.link.cm.ended(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));
+            self.flush(Status::CANCELED, Status::CANCELED);
+            self.over(false);
+        }
+    }
+}
