@@ -155,7 +155,7 @@ impl Status {
     }
 }
 
-/// Opening a provider or an adapter, or resolving an address.
+/// Opening a provider or an adapter, listing or resolving addresses.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -182,6 +182,9 @@ pub enum OpenError {
         /// Its name, and the limit it broke.
         what: &'static str,
     },
+    /// The caller's slice is too short for the addresses (`BUFFER_OVERFLOW`).
+    #[error(transparent)]
+    TooShort(#[from] TooShort),
     /// The operating system failed.
     #[error("{call} failed")]
     Os {
@@ -207,6 +210,7 @@ impl OpenError {
             }
             // ND numbers ten arguments. Beyond them the sum would be a number of another meaning.
             Self::InvalidParameter { .. } => Status::INVALID_PARAMETER,
+            Self::TooShort(error) => error.status(),
             Self::Os { source, .. } => Status::from_io(source),
         }
     }
@@ -289,9 +293,13 @@ pub enum ConnectError {
         /// What the adapter allows.
         maximum: usize,
     },
-    /// The connector or the queue pair is already connecting or connected (`CONNECTION_ACTIVE`).
+    /// The connector is connecting, connected or burnt (`CONNECTION_ACTIVE`).
     #[error("already connecting or connected")]
     Active,
+    /// The connector is free, but the queue pair is connecting or connected, or was connected once
+    /// (`CONNECTION_ACTIVE`).
+    #[error("the queue pair is already connecting or connected")]
+    QueuePairActive,
     /// Not the moment for this call (`CONNECTION_INVALID`).
     #[error("not valid in this state")]
     Invalid,
@@ -341,7 +349,7 @@ impl ConnectError {
             Self::HostUnreachable => Status::HOST_UNREACHABLE,
             Self::TimedOut => Status::IO_TIMEOUT,
             Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
-            Self::Active => Status::CONNECTION_ACTIVE,
+            Self::Active | Self::QueuePairActive => Status::CONNECTION_ACTIVE,
             Self::Invalid => Status::CONNECTION_INVALID,
             Self::Canceled => Status::CANCELED,
             Self::Aborted { .. } => Status::CONNECTION_ABORTED,
@@ -356,18 +364,22 @@ impl ConnectError {
     }
 
     /// Whether the same connector may call Connect again: refused, unreachable, timed out, or nothing begun.
+    ///
+    /// Where nothing was begun the arguments have to change: `InvalidBufferSize`, `QueuePairActive`, `ForeignQueuePair`,
+    /// `NotSupported`, `Bind`.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Refused { .. }
-                | Self::NetworkUnreachable
-                | Self::HostUnreachable
-                | Self::TimedOut
-                | Self::InvalidBufferSize { .. }
-                | Self::ForeignQueuePair
-                | Self::NotSupported(_)
-                | Self::Bind(_)
-        )
+            | Self::NetworkUnreachable
+            | Self::HostUnreachable
+            | Self::TimedOut
+            | Self::InvalidBufferSize { .. }
+            | Self::QueuePairActive
+            | Self::ForeignQueuePair
+            | Self::NotSupported(_) => true,
+            Self::Bind(error) => !matches!(error, BindError::DeviceRemoved),
+            _ => false,
+        }
     }
 
     /// The data that came with the peer's reject, empty when there was none.

@@ -215,6 +215,7 @@ async fn private_data_and_read_limits_cross_both_ways_and_messages_follow() {
 async fn the_peer_s_accept_is_pending_until_complete() {
     for ip in BOTH {
         let adapter = adapter();
+        // ERR-06: no deviation here, and the adapter says so.
         assert!(adapter.info().three_phase);
         let (listener, address) = listening_at(&adapter, ip);
         let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));

@@ -265,7 +265,9 @@ async fn nd_dual_connection_a_second_connect_is_already_active() {
     // The connector connects already, and so does the queue pair.
     assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
     let error = connect_error(&other, &asked.active, elsewhere).await;
-    assert!(matches!(error, ConnectError::Active) && error.status() == Status::CONNECTION_ACTIVE);
+    assert!(matches!(error, ConnectError::QueuePairActive) && error.status() == Status::CONNECTION_ACTIVE);
+    // A6: nothing was begun, and this connector is free.
+    assert!(error.is_retryable());
     // Neither has harmed the first one.
     let passive = queue_pair(&adapter);
     let accepting = tokio::spawn({
@@ -277,8 +279,8 @@ async fn nd_dual_connection_a_second_connect_is_already_active() {
     let _ours = within(reply.complete()).await.expect("complete");
     let _theirs = outcome(accepting).await.expect("accepted");
     assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
-    assert!(matches!(connect_error(&other, &asked.active, elsewhere).await, ConnectError::Active));
-    assert!(matches!(connect_error(&other, &passive, elsewhere).await, ConnectError::Active));
+    assert!(matches!(connect_error(&other, &asked.active, elsewhere).await, ConnectError::QueuePairActive));
+    assert!(matches!(connect_error(&other, &passive, elsewhere).await, ConnectError::QueuePairActive));
     exchange(&adapter, &asked.active, &passive).await;
     // X2: and what was refused is as it was: this one connects.
     let link = connect_on(&adapter, &fresh, &other).await;

@@ -244,7 +244,7 @@ async fn neither_queue_pair_nor_connector_is_used_twice() {
     let bind = connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect_err("burnt");
     assert!(matches!(bind, BindError::InvalidState), "{bind:?}");
     let again = adapter.connector().connect(&used, address, ConnectParams::default()).await;
-    assert!(matches!(again, Err(ConnectError::Active)));
+    assert!(matches!(again, Err(ConnectError::QueuePairActive)));
 
     let connector = adapter.connector();
     let mut connect = pin!(connector.connect(&fresh, address, ConnectParams::default()));

@@ -101,7 +101,7 @@ async fn accept_dropped_leaves_a_queue_pair_that_works() {
     let connector = adapter.connector();
     let free = async {
         // Not free yet: the refusal is on its way.
-        while let Err(ConnectError::Active) =
+        while let Err(ConnectError::QueuePairActive) =
             connector.connect(&passive, deaf, ConnectParams::default()).await
         {
             tokio::task::yield_now().await;

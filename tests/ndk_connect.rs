@@ -42,7 +42,7 @@ async fn connector_and_queue_pair_belong_to_the_connection_and_to_no_other() {
     let (_listener, address) = listening(&adapter);
     let other = adapter.connector();
     let busy = within(other.connect(&asked.queue_pair, address, ConnectParams::default())).await;
-    assert!(matches!(busy, Err(ConnectError::Active)), "the queue pair: {busy:?}");
+    assert!(matches!(busy, Err(ConnectError::QueuePairActive)), "the queue pair: {busy:?}");
     assert!(
         matches!(failure(&adapter, &asked.connector, address).await, ConnectError::Active),
         "the connector"

@@ -31,7 +31,7 @@ async fn data_goes_with_the_request_and_comes_with_the_accept() {
             let asked = requested(&adapter, ip, params).await;
             // PD-01
             assert_eq!(asked.request.private_data()[..], there);
-            // PD-06: not padded here, which the adapter says and the data says.
+            // PD-06, ERR-06: not padded here, which the adapter says and the data says.
             assert!(info.exact_private_data && asked.request.private_data().is_exact());
             let (passive, request) = (queue_pair(&adapter), asked.request);
             let params = AcceptParams::default().private_data(back.clone());
@@ -167,7 +167,7 @@ async fn the_limits_that_are_reported_are_the_limits() {
     assert!(info.max_request_data >= 56 && info.max_reply_data >= 148);
     assert!(is_taken(&adapter, info.max_request_data).await);
     assert!(!is_taken(&adapter, info.max_request_data + 1).await);
-    // The wire has no frame for this one.
+    // ERR-06: the wire has no frame for this one, and the adapter says so.
     assert_eq!(info.max_active_reject_data, 0);
     let open = half_open(&adapter, V4).await;
     let retained = within(open.reply.reject(b"x")).await.expect_err("too long");

@@ -504,7 +504,7 @@ async fn a_write_beyond_the_region_kills_the_connection_and_cancels_the_rest() {
         here.write(bytes(&adapter, &[9; 4]), &known).expect("posted"),
         here.read(room(&adapter, 4), &known).expect("posted"),
     ];
-    // QP-18: NdOverWrite. A write may complete early, then what is oldest has the status.
+    // QP-18, ERR-06: NdOverWrite. A write may complete early, then what is oldest has the status.
     assert!(adapter.info().early_completion);
     assert_eq!(one_failure(ops).await, Status::ACCESS_VIOLATION);
     for receive in receives {

@@ -177,6 +177,7 @@ fn outcomes() -> Vec<Expect> {
         row(O::PeerDisconnected, 0, None, Some(0), Some(0x4005), None, Some(K::ConnectionReset), (false, false)),
         row(O::ConnectionBroken, 0, None, Some(0), Some(0x4006), None, Some(K::ConnectionReset), (false, true)),
         row(O::OutOfResources, 0xC000_009A, Some("STATUS_INSUFFICIENT_RESOURCES"), Some(0xC000_009A), None, Some(0x8003_0000), Some(K::OutOfMemory), (true, false)),
+        row(O::NotSupported, 0xC000_00BB, Some("STATUS_NOT_SUPPORTED"), None, None, Some(0x8009_0000), Some(K::Unsupported), (true, false)),
         row(O::InternalFailure, 0xC000_0001, None, None, Some(0x4003), None, Some(K::Other), (true, false)),
     ]
 }
@@ -383,6 +384,9 @@ fn errors_of_the_system_have_a_status() {
     assert!(has(Outcome::OutOfResources, libc::ENOMEM) && has(Outcome::OutOfResources, libc::ENOSPC));
     assert!(has(Outcome::QueuePairBusy, libc::EISCONN) && has(Outcome::WrongMoment, libc::ENOTCONN));
     assert!(has(Outcome::PortInUse, libc::EADDRINUSE) && has(Outcome::DeviceRemoved, libc::ENODEV));
+    for errno in [libc::EOPNOTSUPP, libc::ENOSYS, libc::ENOPROTOOPT] {
+        assert!(has(Outcome::NotSupported, errno));
+    }
 }
 
 // ERR-02, ERR-03
@@ -451,6 +455,7 @@ fn errors_of_opening_and_binding_keep_their_status() {
         OpenError::InvalidParameter { argument: 1, what: "first" } => INVALID_PARAMETER_1;
         OpenError::InvalidParameter { argument: 10, what: "last" } => INVALID_PARAMETER_10;
         OpenError::InvalidParameter { argument: 11, what: "beyond" } => INVALID_PARAMETER;
+        OpenError::TooShort(TooShort { needed: 3 }) => BUFFER_OVERFLOW;
         OpenError::Os { call: "socket", source: os(libc::EMFILE) } => INSUFFICIENT_RESOURCES;
         BindError::SharingViolation => SHARING_VIOLATION;
         BindError::TooManyAddresses => TOO_MANY_ADDRESSES;
@@ -475,6 +480,7 @@ fn errors_of_connections_keep_their_status() {
         ConnectError::TimedOut => IO_TIMEOUT;
         ConnectError::InvalidBufferSize { length: 600, maximum: 508 } => INVALID_BUFFER_SIZE;
         ConnectError::Active => CONNECTION_ACTIVE;
+        ConnectError::QueuePairActive => CONNECTION_ACTIVE;
         ConnectError::Invalid => CONNECTION_INVALID;
         ConnectError::Canceled => CANCELED;
         ConnectError::Aborted { reason: reason() } => CONNECTION_ABORTED;
@@ -503,6 +509,39 @@ fn errors_of_connections_keep_their_status() {
         StateError::InvalidDeviceState => INVALID_DEVICE_STATE;
         Retained { error: ConnectError::TimedOut, handle: Some(()) } => IO_TIMEOUT;
         Retained { error: AcceptError::Active, handle: None::<()> } => CONNECTION_ACTIVE;
+    }
+}
+
+// CM-19, CM-20: the four of the document and what has not begun (X2) leave the connector, all else burns it.
+#[test]
+fn a_connect_error_tells_whether_the_connector_is_as_it_was() {
+    let reason = || Reason::PeerClosed;
+    let to = std::net::SocketAddr::from(([0, 0, 0, 0], 1));
+    for error in [
+        ConnectError::Refused { private_data: None, reason: reason() },
+        ConnectError::NetworkUnreachable,
+        ConnectError::HostUnreachable,
+        ConnectError::TimedOut,
+        ConnectError::InvalidBufferSize { length: 600, maximum: 508 },
+        ConnectError::QueuePairActive,
+        ConnectError::ForeignQueuePair,
+        ConnectError::Bind(BindError::TooManyAddresses),
+        ConnectError::NotSupported("an option"),
+    ] {
+        assert!(error.is_retryable(), "{error:?}");
+    }
+    for error in [
+        ConnectError::Active,
+        ConnectError::Invalid,
+        ConnectError::Canceled,
+        ConnectError::Aborted { reason: reason() },
+        ConnectError::DeviceRemoved,
+        ConnectError::InvalidAddress(to),
+        ConnectError::AddressAlreadyExists,
+        ConnectError::Bind(BindError::DeviceRemoved),
+        ConnectError::Other { status: Status::REMOTE_ERROR, reason: reason() },
+    ] {
+        assert!(!error.is_retryable(), "{error:?}");
     }
 }
 

@@ -198,9 +198,10 @@ async fn description_qos_that_is_not_supported_locally() {
         let (connector, queue_pair) = fresh(&adapter);
         let params = ConnectParams::default().traffic_class(0x03);
         let error = within(connector.connect(&queue_pair, address, params)).await.expect_err("not ours");
-        // No row of the table of outcomes: DAT_MODEL_NOT_SUPPORTED is ND_NOT_SUPPORTED.
         assert!(matches!(error, ConnectError::NotSupported(_)), "{error:?}");
         assert_eq!(error.status(), Status::NOT_SUPPORTED);
+        let outcome = Outcome::from_status(error.status()).expect("unique");
+        assert_eq!(outcome.dat_return(), Some(DatReturn::MODEL_NOT_SUPPORTED));
         connects(&connector, &adapter, &queue_pair).await;
     }
 }

@@ -13,7 +13,8 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// Connects to a listener (IND2Connector, active side).
 ///
 /// A connector is good for one connection. A connect that is refused, unreachable or timed out leaves it ready for
-/// another; other failures burn it, and further calls say so.
+/// another, and so does one that never began, for a mistake in its arguments; other failures burn it, and further calls
+/// say so.
 ///
 /// # Examples
 /// ```

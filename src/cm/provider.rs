@@ -87,10 +87,10 @@ impl Provider {
     /// The same into a slice of the caller's; returns how many there are.
     ///
     /// # Errors
-    /// [`TooShort`] (`BUFFER_OVERFLOW`) with the number needed, which may have changed by the next call; `addresses`
-    /// is not modified then.
-    pub fn copy_addresses(&self, addresses: &mut [IpAddr]) -> Result<usize, TooShort> {
-        let known = self.addresses().unwrap_or_default();
+    /// `TooShort` (`BUFFER_OVERFLOW`) with the number needed, which may have changed by the next call; `Os` when the
+    /// system does not tell. `addresses` is not modified then.
+    pub fn copy_addresses(&self, addresses: &mut [IpAddr]) -> Result<usize, OpenError> {
+        let known = self.addresses()?;
         let place = addresses.get_mut(..known.len()).ok_or(TooShort { needed: known.len() })?;
         place.copy_from_slice(&known);
         Ok(known.len())

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::errno::{
     EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EISCONN,
-    ENETUNREACH, ENODEV, ENOMEM, ENOSPC, ENOTCONN, ETIMEDOUT,
+    ENETUNREACH, ENODEV, ENOMEM, ENOPROTOOPT, ENOSPC, ENOSYS, ENOTCONN, EOPNOTSUPP, ETIMEDOUT,
 };
 use super::{CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Status};
 
@@ -291,6 +291,18 @@ outcomes! {
         dat_returns: &[DatReturn::INSUFFICIENT_RESOURCES],
         cm: &[CmSign::Errno(ENOMEM), CmSign::Errno(ENOSPC)],
         kind: Some(ErrorKind::OutOfMemory),
+    }
+    /// An option or a call that the provider does not have.
+    NotSupported {
+        status: &[Status::NOT_SUPPORTED],
+        nt: Some(Status::NOT_SUPPORTED),
+        dat_returns: &[
+            DatReturn::MODEL_NOT_SUPPORTED,
+            DatReturn::COMM_NOT_SUPPORTED,
+            DatReturn::NOT_IMPLEMENTED,
+        ],
+        cm: &[CmSign::Errno(EOPNOTSUPP), CmSign::Errno(ENOSYS), CmSign::Errno(ENOPROTOOPT)],
+        kind: Some(ErrorKind::Unsupported),
     }
     /// The connection manager failed by itself.
     InternalFailure {

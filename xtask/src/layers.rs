@@ -71,7 +71,7 @@ pub(crate) fn check_tree() -> Result<(), String> {
 }
 
 /// Adds every `.rs` file under a folder.
-fn list(folder: &Path, files: &mut Vec<String>) -> io::Result<()> {
+pub(crate) fn list(folder: &Path, files: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {

@@ -6,12 +6,14 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod citations;
 mod examples;
 mod exec;
 mod layers;
 mod libtest;
 mod packages;
 mod paths;
+mod rows;
 mod source;
 mod steps;
 mod tally;
@@ -42,6 +44,12 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: "check that src/ follows the layer table of CONTRIBUTING.md",
         run: layers::main,
+    },
+    Task {
+        name: "rows",
+        arguments: "[--list]",
+        about: "check that a test cites every row of the feature table that this version has; list which",
+        run: rows::main,
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Rust source as tokens: comments, strings, characters and lifetimes left out.
+//! Rust source as tokens, strings, characters and lifetimes left out, and its comments by themselves.
 //!
 //! Just enough of Rust's lexical rules to find paths and keywords; it never fails, because what it reads
 //! has been through the compiler, or soon will be.
@@ -32,9 +32,20 @@ impl Token {
 
 /// The tokens of a source text.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
-    let mut lexer = Lexer { rest: text, line: 1, tokens: Vec::new() };
+    read(text).tokens
+}
+
+/// The comments of a source text that begin with `//`: the line of each, and the rest of it without the slashes.
+/// Those of a file or module (`//!`) begin with `!`, those of an item (`///`) with `/`.
+pub(crate) fn comments(text: &str) -> Vec<(usize, &str)> {
+    read(text).comments
+}
+
+/// Reads a text to its end.
+fn read(text: &str) -> Lexer<'_> {
+    let mut lexer = Lexer { rest: text, line: 1, tokens: Vec::new(), comments: Vec::new() };
     while lexer.step() {}
-    lexer.tokens
+    lexer
 }
 
 /// Whether an identifier can begin with, or a word go on with, this character.
@@ -50,6 +61,8 @@ struct Lexer<'a> {
     line: usize,
     /// What has been found.
     tokens: Vec<Token>,
+    /// The line comments that have been found.
+    comments: Vec<(usize, &'a str)>,
 }
 
 impl Lexer<'_> {
@@ -57,7 +70,9 @@ impl Lexer<'_> {
     fn step(&mut self) -> bool {
         let Some(first) = self.rest.chars().next() else { return false };
         if self.rest.starts_with("//") {
-            self.skip(self.rest.find('\n').unwrap_or(self.rest.len()));
+            let end = self.rest.find('\n').unwrap_or(self.rest.len());
+            self.comments.push((self.line, &self.rest[2..end]));
+            self.skip(end);
         } else if self.rest.starts_with("/*") {
             self.block_comment();
         } else if self.rest.starts_with("::") {
@@ -179,6 +194,12 @@ mod tests {
     fn comments_are_left_out() {
         assert_eq!(read("a // crate::b\nc /* d /* e */ f */ g /// h\n//! i\nj"), "a c g j");
         assert_eq!(read("/* never closed"), "");
+    }
+
+    #[test]
+    fn line_comments_can_be_had_by_themselves() {
+        let text = "//! a\nf(); // b\n/* // c */ let d = \"// e\"; /// g";
+        assert_eq!(comments(text), [(1, "! a"), (2, " b"), (3, "/ g")]);
     }
 
     #[test]

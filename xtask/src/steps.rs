@@ -5,6 +5,7 @@ use std::env;
 use crate::exec::{self, cargo, minutes};
 use crate::layers;
 use crate::libtest::Report;
+use crate::rows;
 use crate::tally::Tally;
 use crate::test::Settings;
 
@@ -44,6 +45,11 @@ pub(crate) fn doc(_settings: &Settings) -> Tally {
 /// Does every module use only its own layer and those below?
 pub(crate) fn layers(_settings: &Settings) -> Tally {
     Tally::check(layers::check_tree())
+}
+
+/// Does a test cite every row of the feature table?
+pub(crate) fn rows(_settings: &Settings) -> Tally {
+    Tally::check(rows::check_tree(false))
 }
 
 /// Unit tests, integration tests, and tests inside examples.

@@ -24,6 +24,7 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "packages", about: "system packages that some tests need; installs them when run as root", run: packages::step },
     Step { name: "layers", about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "rows", about: "every row of the feature table is cited by a test", run: steps::rows },
     Step { name: "fmt", about: "formatting", run: steps::fmt },
     Step { name: "clippy", about: "lints, warnings denied", run: steps::clippy },
     Step { name: "features", about: "builds with other sets of features", run: steps::features },

@@ -212,6 +212,7 @@ impl Cm {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
+            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
             Status::CONNECTION_ACTIVE => ConnectError::Active,
             Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
             status => connect_error(status, Reason::Local("the connector cannot connect")),
