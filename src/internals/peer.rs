@@ -21,6 +21,8 @@ pub(super) struct Peer {
     /// How many bytes go into one write; 0 for all.
     piece: usize,
     pub(super) incoming: Vec<u8>,
+    /// It does not read for now.
+    pub(super) deaf: bool,
     /// Nothing more will come.
     pub(super) ended: bool,
     /// Whether anything was written since the start-up.
@@ -32,7 +34,7 @@ impl Peer {
         stream.set_nonblocking(true).expect("a socket");
         stream.set_nodelay(true).expect("a socket");
         let (outgoing, incoming) = (VecDeque::new(), Vec::new());
-        Self { stream: Some(stream), outgoing, piece, incoming, ended: false, spoke: false }
+        Self { stream: Some(stream), outgoing, piece, incoming, deaf: false, ended: false, spoke: false }
     }
 
     /// The start-up is over.
@@ -70,7 +72,7 @@ impl Peer {
             }
         }
         let mut room = [0; 16 * 1024];
-        while !self.ended {
+        while !self.ended && !self.deaf {
             match stream.read(&mut room) {
                 Ok(0) => self.ended = true,
                 Ok(length) => self.incoming.extend_from_slice(&room[..length]),

@@ -48,7 +48,7 @@ impl Session<'_> {
                     let request = ReadRequest { sink_stag, sink_to, length, source_stag: key, source_to: to };
                     let mut payload = request.encode().to_vec();
                     if wrong(4) {
-                        payload.resize(input.length(), 0);
+                        payload.resize(input.length().min(Untagged::MAX_PAYLOAD), 0);
                     }
                     payload
                 }

@@ -157,6 +157,7 @@ async fn run(harness: &Harness, input: &mut Input<'_>) {
             session.settle().await;
         }
     }
+    session.peer.deaf = false;
     session.settle().await;
     session.check_usable(&probe).await;
     session.end().await;

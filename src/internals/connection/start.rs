@@ -74,6 +74,8 @@ pub(super) struct Options {
     pub(super) piece: usize,
     pub(super) offered: ReadLimits,
     pub(super) hard: bool,
+    /// A stream of small segments with little room.
+    pub(super) narrow: bool,
 }
 
 impl Options {
@@ -90,6 +92,7 @@ impl Options {
             silent: bit(b, 0),
             watch: !bit(b, 1),
             hard: bit(b, 2),
+            narrow: bit(d, 4),
             piece: if bit(b, 3) { usize::from(b >> 4) + 1 } else { 0 },
             offered: ReadLimits::new((c & 15).into(), (c >> 4).into())
                 .capped_to(ReadLimits::new(8, (d & 15).into())),
@@ -127,6 +130,11 @@ pub(super) async fn accept<'a>(
 ) -> Session<'a> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SockAddr::from(SocketAddr::from((loopback(), 0)))).expect("bound");
+    if options.narrow {
+        // The buffers of a loopback connection are so big otherwise that nothing here fills them.
+        socket.set_tcp_mss(536).expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a socket");
+    }
     socket.connect(&listener.local_addr().expect("it listens").into()).expect("connected");
     let mut peer = Peer::new(socket.into(), 0);
     peer.queue(&options.start_frame(StartKind::Request));

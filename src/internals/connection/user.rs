@@ -23,8 +23,8 @@ impl Session<'_> {
             11 => self.unregister(input).await,
             12 => self.answer(input),
             13 => self.burst = !self.burst,
-            14 => self.into_region(input),
-            15 => self.settle().await,
+            14 => self.region_request(input),
+            15 => self.peer.deaf = !self.peer.deaf,
             16 => self.user(input),
             17 => self.leave(input),
             18 => self.disconnect(),
@@ -89,7 +89,7 @@ impl Session<'_> {
     }
 
     /// A receive into a region, or a read of the peer's memory into one.
-    fn into_region(&mut self, input: &mut Input<'_>) {
+    fn region_request(&mut self, input: &mut Input<'_>) {
         let (place, receive, from, to) = (input.byte(), input.flag(), input.length(), input.length());
         let Some(place) = usize::from(place).checked_rem(self.regions.len()) else { return };
         let Some(queue_pair) = &self.queue_pair else { return };
@@ -128,6 +128,7 @@ impl Session<'_> {
         let Some(place) = usize::from(input.byte()).checked_rem(self.regions.len()) else { return };
         if self.reader.clean {
             // What the peer sent before must have come: it was legal.
+            self.peer.deaf = false;
             self.until("the region is as it should be", |session| {
                 let known = &session.regions[place];
                 (known.local || known.is_as_expected()) && !session.reader.outbound.has_reads()
