@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Figure, Plan};
+use tokio::runtime::{Builder, Runtime};
 use tokio_rdma::{Access, Adapter, ConnectParams, QueuePairConfig, RemoteRegion};
 use tracing_subscriber::EnvFilter;
 
@@ -35,27 +36,36 @@ struct Args {
     quick: bool,
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> io::Result<()> {
+fn main() -> io::Result<()> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let args = Args::parse();
-    if let Some(address) = args.listen {
+    // One worker for each end, as two processes would have, and the ends as tasks on it.
+    let (here, there) = (runtime()?, runtime()?);
+    let passive = |address| {
+        let _inside = there.enter();
         let end = peer::listen(address)?;
-        println!("listening on {}", end.1.local_addr()?);
-        return peer::serve(end).await;
+        let address = end.1.local_addr()?;
+        io::Result::Ok((address, there.spawn(peer::serve(end))))
+    };
+    if let Some(address) = args.listen {
+        let (address, server) = passive(address)?;
+        println!("listening on {address}");
+        return there.block_on(server)?;
     }
     let Some(address) = args.connect else {
-        let end = peer::listen((Ipv4Addr::LOCALHOST, 0).into())?;
-        let address = end.1.local_addr()?;
-        let server = tokio::spawn(peer::serve(end));
-        run(&args, address).await?;
-        return server.await?;
+        let (address, server) = passive((Ipv4Addr::LOCALHOST, 0).into())?;
+        here.block_on(here.spawn(run(args, address)))??;
+        return there.block_on(server)?;
     };
-    run(&args, address).await
+    here.block_on(here.spawn(run(args, address)))?
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }
 
 /// The active end.
-async fn run(args: &Args, address: SocketAddr) -> io::Result<()> {
+async fn run(args: Args, address: SocketAddr) -> io::Result<()> {
     let say = |line: String| {
         if !args.json {
             println!("{line}");

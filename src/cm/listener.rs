@@ -132,7 +132,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-type Pending = Pin<Box<dyn Future<Output = Result<provider::Connector, AcceptError>> + Send>>;
+type Pending = Pin<Box<dyn Future<Output = Result<provider::Connector, AcceptError>> + Send + Sync>>;
 
 /// A stream of connection requests, see [`Listener::requests`].
 #[must_use = "streams do nothing unless polled"]

@@ -26,6 +26,11 @@ pub(crate) fn length(payload: &Payload) -> usize {
 
 /// The parts of `payload` that hold the bytes from `from` on, at most `length` of them.
 pub(crate) fn range(payload: &Payload, mut from: usize, mut length: usize) -> Payload {
+    // Nearly always there is one.
+    if let [slice] = payload.as_slice() {
+        let part = slice.part(from, length);
+        return if part.len() == 0 { Payload::new() } else { Payload::from_buf([part]) };
+    }
     let mut parts = Payload::new();
     for slice in payload {
         if length == 0 {

@@ -33,8 +33,8 @@ pub(crate) enum State {
     Dead,
 }
 
-/// The name of one pending GetConnectionRequest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The name of one pending GetConnectionRequest; in the order in which they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WaiterId(u64);
 
 /// The answer to GetConnectionRequest.

@@ -1,6 +1,10 @@
 //! What the tests share: adapters, connected pairs, and a limit on how long anything may take.
 #![allow(dead_code, unreachable_pub, reason = "every test file is a crate of its own and uses a part of it")]
 
+pub mod life;
+pub mod net;
+pub mod raw;
+
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

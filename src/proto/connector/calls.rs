@@ -138,7 +138,12 @@ impl Connector {
     pub(super) fn cancel(&mut self) -> Actions {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
-            ConnectDone => self.refuse(),
+            ConnectDone => {
+                let actions = self.refuse();
+                // A CompleteConnect to come is told why it has nothing to complete.
+                self.fate = Some(Status::CANCELED);
+                actions
+            }
             Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
             Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),
@@ -158,7 +163,10 @@ impl Connector {
             Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
             Connected => self.leave(Status::CANCELED),
             PeerGone => smallvec![Action::Leave],
-            Disconnecting => self.end_disconnect(Status::CANCELED),
+            // The goodbye is on its way, and what was sent before it; only nobody waits for the answer any more.
+            Disconnecting => {
+                smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
+            }
             Waiting => self.end_wait(Dead, Status::CANCELED),
             Idle | Bound | Disconnected => Actions::new(),
             // Even now the device stays removed.

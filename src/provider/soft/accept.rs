@@ -1,6 +1,6 @@
 //! The passive side: Listen, GetConnectionRequest, Accept, Reject.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -56,7 +56,8 @@ struct Inner {
     machine: Listener<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
-    waiters: HashMap<WaiterId, Waiter>,
+    /// Oldest first, which is how a cancel answers them.
+    waiters: BTreeMap<WaiterId, Waiter>,
     /// The listening sockets, each with the task that accepts from it.
     tasks: Vec<(Arc<TcpListener>, AbortHandle)>,
 }
@@ -73,7 +74,7 @@ impl ListenerCore {
             machine: Listener::new(),
             bound: None,
             local: None,
-            waiters: HashMap::new(),
+            waiters: BTreeMap::new(),
             tasks: Vec::new(),
         };
         let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
@@ -124,14 +125,30 @@ impl ListenerCore {
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.lock();
         inner.machine.may_listen().map_err(bind_error)?;
+        // The sockets belong to the adapter's runtime, whoever calls.
+        let _home = self.adapter.runtime.enter();
         // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
         let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
         inner.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
-        for listener in listeners {
-            let listener = Arc::new(listener);
-            let task = accept_loop(Arc::downgrade(self), listener.clone(), self.adapter.clone());
-            inner.tasks.push((listener, self.adapter.runtime.spawn(task).abort_handle()));
+        drop(inner);
+        // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
+        let tasks: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| {
+                let listener = Arc::new(listener);
+                let close = CloseOnDrop(Arc::downgrade(self));
+                let task = accept_loop(close, listener.clone(), self.adapter.clone());
+                (listener, self.adapter.runtime.spawn(task).abort_handle())
+            })
+            .collect();
+        let mut inner = self.lock();
+        if inner.bound.is_some() {
+            inner.tasks = tasks;
+        } else {
+            // It has ended in between.
+            drop(inner);
+            stop(tasks);
         }
         Ok(())
     }
@@ -209,11 +226,7 @@ impl ListenerCore {
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
         drop(inner);
-        for (listener, task) in tasks {
-            // The task is dropped when the runtime gets to it; the port is free at once (`LS-08`).
-            let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
-            task.abort();
-        }
+        stop(tasks);
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
         requests
@@ -334,13 +347,33 @@ impl Drop for GetRequest {
     }
 }
 
+/// Ends the accepting. The tasks are dropped when the runtime gets to them; the port is free at once (`LS-08`).
+fn stop(tasks: Vec<(Arc<TcpListener>, AbortHandle)>) {
+    for (listener, task) in tasks {
+        let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
+        task.abort();
+    }
+}
+
+/// Closes the listener when the task that accepts for it is gone, which only the end of the runtime does first: nobody
+/// may be left waiting.
+struct CloseOnDrop(Weak<ListenerCore>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.upgrade() {
+            core.close();
+        }
+    }
+}
+
 /// Accepts TCP connections and reads their requests; as many at once as the settings allow.
-async fn accept_loop(core: Weak<ListenerCore>, listener: Arc<TcpListener>, adapter: Arc<AdapterCore>) {
+async fn accept_loop(core: CloseOnDrop, listener: Arc<TcpListener>, adapter: Arc<AdapterCore>) {
     let mut half_open = FuturesUnordered::new();
     loop {
         tokio::select! {
             Some(request) = half_open.next(), if !half_open.is_empty() => {
-                let Some(core) = core.upgrade() else { return };
+                let Some(core) = core.0.upgrade() else { return };
                 if let Some(incoming) = request {
                     core.arrived(incoming);
                 }
@@ -485,8 +518,8 @@ impl Cm {
             let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
             return;
         }
-        let (_, driver) =
-            self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
+        let linked = self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
+        let Some((_, driver)) = linked else { return };
         if negotiated.rtr == Rtr::None {
             // It will not say that it is ready, so being accepted is all there is (`NEG-07`).
             self.establish(Some(queue_pair.clone()));

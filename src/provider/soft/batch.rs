@@ -22,6 +22,7 @@ const MAX_COPIED: usize = 256 * 1024;
 /// What an idle connection keeps of the arena.
 const KEEP_ARENA: usize = 4 * 1024;
 
+#[derive(Debug)]
 enum Part {
     /// Bytes of the arena.
     Copied(Range<usize>),
@@ -30,6 +31,7 @@ enum Part {
 }
 
 /// Framed bytes that the socket has not taken yet.
+#[derive(Debug)]
 pub(crate) struct Batch {
     arena: Vec<u8>,
     parts: VecDeque<Part>,

@@ -171,15 +171,6 @@ impl Cm {
         outcome
     }
 
-    /// Lets the machine look at the clock.
-    pub(crate) fn tick(&self) {
-        let mut wakers = Wakers::new();
-        let mut inner = self.lock();
-        let _ = self.drive(&mut inner, &mut wakers, |machine| Ok(machine.handle_timeout(now())));
-        drop(inner);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     fn drive(
         &self,
         inner: &mut Inner,
@@ -300,9 +291,16 @@ impl Cm {
         self.lock().reason.take().unwrap_or(Reason::Local("no reason was given"))
     }
 
-    /// The link exists: from now on the driver carries out the machine's actions.
-    pub(crate) fn attach(inner: &mut Inner, link: Arc<Link>) {
-        inner.link = Some(link);
+    /// The link exists: from now on the driver carries out the machine's actions. False when the attempt was ended
+    /// since its transport was taken: nobody could tell the driver then, and the queue pair is not ours any more.
+    #[must_use]
+    pub(crate) fn attach(&self, link: Arc<Link>) -> bool {
+        let mut inner = self.lock();
+        let wanted = matches!(inner.machine.state(), State::Completing | State::Accepting);
+        if wanted {
+            inner.link = Some(link);
+        }
+        wanted
     }
 
     /// Polls for the answer to a call.

@@ -225,20 +225,10 @@ impl Cm {
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<Dialled, Option<DialError>> {
-        let expired = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = self.interrupted() => Err(None),
-            outcome = self.dial(peer, params) => outcome.map_err(Some),
-            () = expired => {
-                self.tick();
-                Err(None)
-            }
+            outcome = self.dial(peer, params, deadline) => outcome.map_err(Some),
         }
     }
 
@@ -247,15 +237,62 @@ impl Cm {
         std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)).await;
     }
 
-    /// TCP connection and MPA start-up.
-    async fn dial(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Dialled, DialError> {
-        let Connected { mut stream, local, lease } = self.reach(peer, params).await?;
+    /// TCP connection and MPA start-up, within the caller's time.
+    async fn dial(
+        &self,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Dialled, DialError> {
+        let explicit = self.lock().bound.as_ref().map(|bound| bound.local);
+        let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         // A new lease means the old one is free: the connector is no longer bound to it.
         {
             let mut inner = self.lock();
             inner.local = Some(local);
             inner.lease = Some(lease);
         }
+        let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
+        // If this comes to nothing the port has to be free at once, for the next attempt.
+        let _ = net::options::abort(&stream);
+        let outcome = self.start_up(stream, peer, params, deadline).await;
+        match &outcome {
+            Ok(Dialled { transport, .. }) => transport.keep(),
+            Err(_) => self.bind_again(explicit),
+        }
+        outcome
+    }
+
+    /// Binds again after a start-up that came to nothing has used the bound socket up (`CM-19`).
+    fn bind_again(&self, local: SocketAddr) {
+        let mut inner = self.lock();
+        inner.lease = None;
+        if let Ok(bound) = self.make_bound(local, &ConnectParams::default()) {
+            inner.local = Some(bound.local);
+            inner.bound = Some(bound);
+        }
+    }
+
+    /// MPA start-up, until the deadline.
+    async fn start_up(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Dialled, DialError> {
+        let start_up = self.shake_hands(stream, peer, params);
+        let Some(deadline) = deadline else { return start_up.await };
+        let outcome = tokio::time::timeout_at(deadline.into(), start_up).await;
+        outcome.unwrap_or_else(|_elapsed| Err(DialError::new(ConnectError::TimedOut)))
+    }
+
+    async fn shake_hands(
+        &self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<Dialled, DialError> {
         let options = self.adapter.socket_options(None, params.multipath);
         match net::options::prepare(&stream, &options) {
             Ok(()) => {}
@@ -305,11 +342,20 @@ impl Cm {
     }
 
     /// The TCP connection. A port of our own choice that turns out to be taken is replaced by the next one.
-    async fn reach(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connected, DialError> {
+    async fn reach(
+        &self,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Connected, DialError> {
+        let left = || {
+            let now = tokio::time::Instant::now().into_std();
+            deadline.map(|deadline| deadline.saturating_duration_since(now))
+        };
         let explicit = self.lock().bound.take();
         if let Some(bound) = explicit {
             let bound = self.rebind(bound, params).map_err(|error| DialError::new(error.into()))?;
-            let outcome = net::connect::connect(bound, peer, None).await;
+            let outcome = net::connect::connect(bound, peer, left()).await;
             return outcome.map_err(|ConnectFailure { error, bound }| {
                 // Still bound: the same connector may try again (`CM-19`).
                 self.lock().bound = bound;
@@ -326,7 +372,7 @@ impl Cm {
                 .make_bound(SocketAddr::new(source, 0), params)
                 .map_err(|error| DialError::new(error.into()))?;
             self.lock().local = Some(bound.local);
-            match net::connect::connect(bound, peer, None).await {
+            match net::connect::connect(bound, peer, left()).await {
                 Ok(connected) => return Ok(connected),
                 Err(ConnectFailure { error, .. })
                     if tries > 0 && error.raw_os_error() == Some(libc::EADDRNOTAVAIL) =>
@@ -367,12 +413,13 @@ impl Cm {
         if let (Some(Transport::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (transport, queue_pair)
         {
-            let (link, driver) =
-                self.link(stream, &queue_pair, Role::Active, &negotiated, &leftover, negotiated.rtr);
-            link.kick();
-            self.establish(Some(queue_pair));
-            let _ = self.apply(Input::CompleteDone);
-            self.spawn(driver);
+            let linked = self.link(stream, &queue_pair, Role::Active, &negotiated, &leftover, negotiated.rtr);
+            if let Some((link, driver)) = linked {
+                link.kick();
+                self.establish(Some(queue_pair));
+                let _ = self.apply(Input::CompleteDone);
+                self.spawn(driver);
+            }
         }
         match self.take_answer(Op::CompleteConnect) {
             Some(Status::SUCCESS) => Ok(()),
@@ -385,7 +432,8 @@ impl Cm {
         self.lock().transport.as_ref().map_or(Ok(()), Transport::check)
     }
 
-    /// Turns a finished start-up into a connection.
+    /// Turns a finished start-up into a connection. `None` when the attempt was ended in this very moment: the socket
+    /// is closed then.
     pub(crate) fn link(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -394,7 +442,7 @@ impl Cm {
         negotiated: &Negotiated,
         leftover: &Bytes,
         rtr: Rtr,
-    ) -> (Arc<Link>, Driver) {
+    ) -> Option<(Arc<Link>, Driver)> {
         let socket = Socket::new(stream);
         let mut queue =
             SendQueue::new(queue_pair.initiator_depth, negotiated.limits.outbound, negotiated.crc);
@@ -415,12 +463,14 @@ impl Cm {
             keys: self.adapter.keys.clone(),
             cm: self.clone(),
         });
-        Self::attach(&mut self.lock(), link.clone());
+        if !self.attach(link.clone()) {
+            return None;
+        }
         let receiver = Receiver::new(leftover, rtr == Rtr::Send);
         let config = &self.adapter.config;
         let driver =
             Driver::new(link.clone(), socket, receiver, config.path_timeout, config.disconnect_timeout);
-        (link, driver)
+        Some((link, driver))
     }
 
     pub(crate) fn spawn(&self, driver: Driver) {

@@ -1,6 +1,7 @@
 //! Registered memory: who may touch which bytes by which key.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::RegisterError;
@@ -16,6 +17,13 @@ pub(crate) struct Registration {
     /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
     /// `revoke` returns only when the last such byte has been moved.
     valid: RwLock<bool>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key: who has it can reach the memory.
+        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
+    }
 }
 
 /// Proof that a registration is valid, for as long as it is held. Only ever held across a non-blocking call.
@@ -99,6 +107,11 @@ impl KeyTable {
         let removed = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&registration.key);
         registration.revoke();
         drop(removed);
+    }
+
+    /// Whether a key stands for anything.
+    pub(crate) fn knows(&self, key: u32) -> bool {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
     }
 
     /// Checks key, rights and range before a byte is placed or read (RFC 5041 section 5.1, RFC 5040 section 7).

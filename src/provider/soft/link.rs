@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::cm::{Cm, Ending};
 use super::keys::{Intent, KeyTable};
 use super::queue::ReceiveQueue;
 use super::receive::{Receiver, Stop, blame};
-use super::send::{Pumped, Request, SendQueue, Sink};
+use super::send::{MAX_BATCHES, Next, Request, SendQueue};
 use crate::error::{PostErrorKind, Reason};
 use crate::flight::{Aftermath, Payload, Table};
 use crate::memory;
@@ -67,7 +67,8 @@ impl Socket {
     }
 }
 
-impl Sink for Arc<Socket> {
+impl Socket {
+    /// One non-blocking `sendmsg` of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
         let _valid = match batch.registration() {
             None => None,
@@ -96,6 +97,8 @@ pub(crate) struct Link {
     pub(crate) keys: Arc<KeyTable>,
     cm: Arc<Cm>,
     sending: Mutex<Sending>,
+    /// Notified when a writer is done.
+    quiet: Condvar,
 }
 
 struct Sending {
@@ -135,19 +138,6 @@ impl std::ops::DerefMut for SendHalf<'_> {
 }
 
 impl SendHalf<'_> {
-    /// Writes what can be written now, unless the driver or the peer has to act first. A socket that fails is shut
-    /// down, so that the driver reads what there is and finds the end.
-    fn pump(&mut self, table: &Table, after: &mut Aftermath) -> Pumped {
-        let Sending { queue, socket } = &mut *self.0;
-        let Some(socket) = socket.as_ref().filter(|_| queue.broken.is_none()) else { return Pumped::Idle };
-        queue.pump(socket, table, after).unwrap_or_else(|error| {
-            queue.broken = Some(error);
-            queue.blocked = false;
-            let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
-            Pumped::Blocked
-        })
-    }
-
     /// Wakes the driver, once the lock is gone.
     fn wake_driver(mut self) {
         let waker = self.driver.take();
@@ -158,22 +148,92 @@ impl SendHalf<'_> {
     }
 }
 
+/// What became of an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pumped {
+    /// All that could be sent has been, or somebody else is at it.
+    Idle,
+    /// The driver has to go on.
+    Blocked,
+}
+
 impl Link {
     pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
         let LinkParts { socket, queue, crc, role, implied, inbound_reads, table, receives, keys, cm } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
         let sending = Mutex::new(Sending { queue, socket: Some(socket) });
-        Arc::new(Self { crc, role, implied, inbound_reads, table, receives, keys, cm, sending })
+        Arc::new(Self {
+            crc,
+            role,
+            implied,
+            inbound_reads,
+            table,
+            receives,
+            keys,
+            cm,
+            sending,
+            quiet: Condvar::new(),
+        })
     }
 
     pub(crate) fn send_queue(&self) -> SendHalf<'_> {
         SendHalf(self.sending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The sending half when nobody is writing: for the endings, which must not take memory away from under a writer.
+    fn quiet_queue(&self) -> SendHalf<'_> {
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = self.quiet.wait_while(sending, |sending| sending.queue.is_writing());
+        SendHalf(quiet.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
+    /// what there is and finds the end.
+    fn pump<'a>(&'a self, mut sending: SendHalf<'a>, after: &mut Aftermath) -> Pumped {
+        let Some(socket) = sending.0.socket.clone() else { return Pumped::Idle };
+        let mut next = sending.begin();
+        let mut batches = 0;
+        let pumped = loop {
+            match next {
+                Next::Idle => break Pumped::Idle,
+                Next::Blocked => break Pumped::Blocked,
+                Next::Write(batch) if batches == MAX_BATCHES => {
+                    sending.pause(batch);
+                    break Pumped::Blocked;
+                }
+                Next::Write(batch) => {
+                    drop(sending);
+                    let outcome = socket.write(&batch);
+                    sending = self.send_queue();
+                    next = sending.offered(batch, outcome, &self.table, after);
+                    batches += 1;
+                }
+            }
+        };
+        if sending.broken.is_some() {
+            let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
+        }
+        drop(sending);
+        if batches > 0 {
+            self.quiet.notify_all();
+        }
+        pumped
+    }
+
     /// Writes what is there before anything was posted.
     pub(crate) fn kick(&self) {
+        self.go_on(self.send_queue());
+    }
+
+    /// Writes, unless that has to wait, and leaves the rest to the driver.
+    fn go_on(&self, sending: SendHalf<'_>) {
+        if sending.is_busy() {
+            return;
+        }
         let mut after = Aftermath::default();
-        self.send_queue().pump(&self.table, &mut after);
+        if self.pump(sending, &mut after) == Pumped::Blocked {
+            self.send_queue().wake_driver();
+        }
         after.settle();
     }
 
@@ -182,18 +242,12 @@ impl Link {
     /// # Errors
     /// Why it was not posted; the request comes back.
     pub(crate) fn post(&self, request: Request) -> Result<(), (PostErrorKind, Request)> {
-        let mut after = Aftermath::default();
         let mut sending = self.send_queue();
         if let Err(kind) = sending.admits(request.kind) {
             return Err((kind, request));
         }
         sending.post(request);
-        if sending.is_busy() || sending.pump(&self.table, &mut after) == Pumped::Idle {
-            drop(sending);
-        } else {
-            sending.wake_driver();
-        }
-        after.settle();
+        self.go_on(sending);
         Ok(())
     }
 
@@ -210,11 +264,11 @@ impl Link {
     }
 
     /// The peer's first frame: it completed the connection, and may be sent to.
-    pub(crate) fn first_frame(&self, after: &mut Aftermath) {
+    pub(crate) fn first_frame(&self) {
         self.cm.first_frame();
         let mut sending = self.send_queue();
         if std::mem::take(&mut sending.held) {
-            sending.pump(&self.table, after);
+            self.go_on(sending);
         }
     }
 
@@ -222,9 +276,7 @@ impl Link {
     pub(crate) fn answered(&self, after: &mut Aftermath) {
         let mut sending = self.send_queue();
         sending.answered(&self.table, after);
-        if !sending.is_busy() {
-            sending.pump(&self.table, after);
-        }
+        self.go_on(sending);
     }
 
     /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
@@ -232,12 +284,7 @@ impl Link {
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    pub(crate) fn serve(
-        &self,
-        request: &ReadRequest,
-        first: bool,
-        after: &mut Aftermath,
-    ) -> Result<(), Terminate> {
+    pub(crate) fn serve(&self, request: &ReadRequest, first: bool) -> Result<(), Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let sink = (request.sink_stag, request.sink_to);
         let (registration, payload) = if length == 0 {
@@ -253,9 +300,7 @@ impl Link {
             return Err(Terminate::NO_BUFFER);
         }
         sending.respond(registration, payload, sink);
-        if !sending.is_busy() {
-            sending.pump(&self.table, after);
-        }
+        self.go_on(sending);
         Ok(())
     }
 }
@@ -328,15 +373,12 @@ impl Driver {
             return Poll::Ready(());
         }
         if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
-            let pumped = self.link.send_queue().pump(&self.link.table, &mut after);
+            let pumped = self.link.pump(self.link.send_queue(), &mut after);
             std::mem::take(&mut after).settle();
             if pumped == Pumped::Blocked {
                 // Full again, or enough for one turn: look at the other direction, and come back.
                 cx.waker().wake_by_ref();
             }
-        }
-        if self.poll_clock(cx).is_ready() {
-            return Poll::Ready(());
         }
         let outcome = match self.receiver.start(&self.link, &mut after) {
             Err(stop) => Err(stop),
@@ -398,14 +440,9 @@ impl Driver {
 
     /// Puts something into the sending half and writes it.
     fn write_on<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
-        let mut after = Aftermath::default();
         let mut sending = self.link.send_queue();
         let result = change(&mut sending);
-        if !sending.is_busy() {
-            sending.pump(&self.link.table, &mut after);
-        }
-        drop(sending);
-        after.settle();
+        self.link.go_on(sending);
         result
     }
 
@@ -413,11 +450,11 @@ impl Driver {
         match command {
             Command::Disconnect(deadline) => {
                 self.flush_receives(Status::CANCELED);
-                self.link.send_queue().close(None);
+                self.link.quiet_queue().close(None);
                 self.close_until(deadline, false);
             }
             Command::Refuse => {
-                self.link.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                self.link.quiet_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
                 self.flush(Status::CANCELED, Status::CANCELED);
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
@@ -459,8 +496,8 @@ impl Driver {
                     None => Reason::Local("the memory of a transfer was deregistered"),
                 };
                 if established {
-                    let timed_out = error.kind() == io::ErrorKind::TimedOut;
-                    let status = if timed_out { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
+                    let status =
+                        if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
                     self.lost(reason, status, None);
                 } else {
                     self.never(Ending::GaveUp(reason));
@@ -493,22 +530,26 @@ impl Driver {
     fn lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
         self.link.cm.ended(Ending::Lost(reason, first));
         let Some(terminate) = last_words else {
+            if first == Status::IO_TIMEOUT {
+                // Nobody answers at the other end.
+                let _ = super::net::options::abort(self.socket.stream());
+            }
             self.flush(first, Status::CANCELED);
             return self.over(false);
         };
         // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
         let mut after = Aftermath::default();
-        let mut sending = self.link.send_queue();
-        let framed = sending.pump(&self.link.table, &mut after) == Pumped::Idle;
-        sending.close(framed.then_some(terminate));
-        sending.pump(&self.link.table, &mut after);
-        let drained = sending.is_drained();
-        drop(sending);
+        let framed = self.link.pump(self.link.quiet_queue(), &mut after) == Pumped::Idle;
+        self.link.quiet_queue().close(framed.then_some(terminate));
+        self.link.pump(self.link.quiet_queue(), &mut after);
+        let drained = self.link.quiet_queue().is_drained();
         after.settle();
         self.flush(first, Status::CANCELED);
         if drained {
             self.close_until(Instant::now() + self.disconnect_timeout, true);
         } else {
+            // An orderly end, perhaps between two frames, would look like a disconnect.
+            let _ = super::net::options::abort(self.socket.stream());
             self.over(false);
         }
     }
@@ -527,7 +568,7 @@ impl Driver {
     /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
     fn flush(&mut self, first: Status, rest: Status) {
         let mut after = Aftermath::default();
-        self.link.send_queue().flush(first, rest, &self.link.table, &mut after);
+        self.link.quiet_queue().flush(first, rest, &self.link.table, &mut after);
         after.settle();
         self.flush_receives(rest);
     }
@@ -570,11 +611,12 @@ impl Driver {
         }
         if !*shut {
             let mut after = Aftermath::default();
-            let mut sending = self.link.send_queue();
-            sending.pump(&self.link.table, &mut after);
-            let done = sending.is_drained() || sending.broken.is_some();
-            drop(sending);
+            self.link.pump(self.link.quiet_queue(), &mut after);
             after.settle();
+            let done = {
+                let sending = self.link.quiet_queue();
+                sending.is_drained() || sending.broken.is_some()
+            };
             if done {
                 *shut = true;
                 let _ = socket2::SockRef::from(self.socket.stream()).shutdown(std::net::Shutdown::Write);
@@ -606,10 +648,24 @@ impl Driver {
     }
 }
 
+/// Whether it was the path that failed rather than the peer. TCP that has given up reports what it last heard about
+/// the path, if anything, in place of the timeout.
+fn is_path_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
 impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Once per wake-up is enough for the clock: it wakes the task when it is due.
+        while matches!(self.state, State::Open) && self.poll_clock(cx).is_ready() {}
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),

@@ -22,10 +22,10 @@ use crate::wire::rdmap::{Phase as TerminatePhase, ReadRequest, Terminate};
 
 /// Room for headers, and for small messages whole. The price of an idle connection.
 const STAGING: usize = 4096;
-/// With at least this much payload still to come, the staging buffer only gets what should be the next header: what
-/// lands there has to be copied.
+/// With at least this much payload still to come, the staging buffer only gets the trailer and the next header: payload
+/// that lands there has to be copied, and shifts the rest against the alignment of its place.
 const LARGE: usize = 16 * 1024;
-const HEADERS_ONLY: usize = 512;
+const HEADERS_ONLY: usize = 20;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -260,7 +260,7 @@ impl Receiver {
                     };
                     if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
                         self.start += EMPTY_FRAME;
-                        self.hear(link, after);
+                        self.hear(link);
                     }
                     self.empty_frame = false;
                 }
@@ -311,8 +311,8 @@ impl Receiver {
                     self.start += length + *trailer;
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.control(&finish, &payload[..length], link, after)?;
-                    self.hear(link, after);
+                    self.control(&finish, &payload[..length], link)?;
+                    self.hear(link);
                 }
                 State::Trailer { left, finish } => {
                     let taken = staged.min(*left);
@@ -324,7 +324,7 @@ impl Receiver {
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
                     self.finish(&finish, link, after);
-                    self.hear(link, after);
+                    self.hear(link);
                 }
                 State::Gather { length } => {
                     let length = *length;
@@ -341,17 +341,17 @@ impl Receiver {
                     let outcome = self.checked(&frame[..length], link, after);
                     self.frame = frame;
                     outcome?;
-                    self.hear(link, after);
+                    self.hear(link);
                 }
             }
         }
     }
 
     /// The first frame of the peer says that it is ready (RFC 6581 section 4.3).
-    fn hear(&mut self, link: &Link, after: &mut Aftermath) {
+    fn hear(&mut self, link: &Link) {
         if !self.heard {
             self.heard = true;
-            link.first_frame(after);
+            link.first_frame();
         }
     }
 
@@ -378,7 +378,7 @@ impl Receiver {
                 drop(place);
                 self.finish(&finish, link, after);
             }
-            State::Control { finish, .. } => self.control(&finish, payload, link, after)?,
+            State::Control { finish, .. } => self.control(&finish, payload, link)?,
             State::Header | State::Trailer { .. } | State::Gather { .. } => {}
         }
         Ok(())
@@ -390,6 +390,10 @@ impl Receiver {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let segment = self.inbound.segment(header, length).map_err(named)?;
         let (place, finish) = match segment {
+            // RFC 5040 section 4.8: only a key that exists can be invalidated.
+            Segment::Send { invalidate: Some(key), .. } if !link.keys.knows(key) => {
+                return Err(named(Terminate::CANNOT_INVALIDATE));
+            }
             Segment::Send { offset, last, .. } => {
                 (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
             }
@@ -453,13 +457,7 @@ impl Receiver {
     }
 
     /// A message whose payload is for RDMAP itself.
-    fn control(
-        &mut self,
-        finish: &Finish,
-        payload: &[u8],
-        link: &Link,
-        after: &mut Aftermath,
-    ) -> Result<(), Stop> {
+    fn control(&mut self, finish: &Finish, payload: &[u8], link: &Link) -> Result<(), Stop> {
         if matches!(finish, Finish::ReadRequest) {
             let mut whole = [0; 20 + ReadRequest::LEN];
             whole[..20].copy_from_slice(&self.header);
@@ -468,7 +466,7 @@ impl Receiver {
             }
             let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
             let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-            return link.serve(&request, !self.heard, after).map_err(named);
+            return link.serve(&request, !self.heard).map_err(named);
         }
         let phase = if self.heard { TerminatePhase::Streaming } else { TerminatePhase::StartUp };
         Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))

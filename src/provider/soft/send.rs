@@ -27,7 +27,7 @@ pub(crate) const MAX_TAGGED: usize = 65_520;
 const MAX_UNTAGGED: usize = 65_516;
 
 /// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
-const MAX_BATCHES: usize = 8;
+pub(crate) const MAX_BATCHES: usize = 8;
 
 /// A work request of the initiator queue.
 pub(crate) struct Request {
@@ -95,9 +95,6 @@ pub(crate) struct SendQueue {
     depth: usize,
     outbound: Outbound<Reader>,
     responses: VecDeque<Response>,
-    /// How many reads of the peer are being answered, the batch included.
-    serving: usize,
-    served_in_batch: usize,
     turn: Turn,
     batch: Batch,
     crc: bool,
@@ -106,6 +103,8 @@ pub(crate) struct SendQueue {
     pub(crate) held: bool,
     /// Nothing more may be posted.
     closed: bool,
+    /// Somebody has the batch and is offering it to the socket, without the lock.
+    writing: bool,
     /// The socket was full: the driver writes on when it has room.
     pub(crate) blocked: bool,
     /// Why the socket takes nothing any more.
@@ -114,19 +113,15 @@ pub(crate) struct SendQueue {
     pub(crate) command: Option<Command>,
 }
 
-/// What became of the attempt to write.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pumped {
+/// What to do after a batch has been offered to the socket.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Offer this one.
+    Write(Batch),
     /// Everything that may be sent now is with the socket.
     Idle,
-    /// The socket is full, or enough has been done for one call: the driver has to go on.
+    /// The socket is full: the driver goes on when it has room.
     Blocked,
-}
-
-/// The socket as the sending half sees it.
-pub(crate) trait Sink {
-    /// Writes without blocking; `WouldBlock` when nothing fits.
-    fn write(&self, batch: &Batch) -> io::Result<usize>;
 }
 
 impl SendQueue {
@@ -139,14 +134,13 @@ impl SendQueue {
             depth,
             outbound: Outbound::new(read_limit),
             responses: VecDeque::new(),
-            serving: 0,
-            served_in_batch: 0,
             turn: Turn::Any,
             batch: Batch::new(crc),
             crc,
             terminate: None,
             held: false,
             closed: false,
+            writing: false,
             blocked: false,
             broken: None,
             driver: None,
@@ -165,7 +159,7 @@ impl SendQueue {
 
     /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
     pub(crate) fn nudge(&mut self) {
-        if self.turn == Turn::Any && !self.closed {
+        if self.turn == Turn::Any && !self.closed && !self.writing {
             self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
         }
     }
@@ -193,7 +187,12 @@ impl SendQueue {
 
     /// Whether writing has to wait for the driver, or for the peer.
     pub(crate) fn is_busy(&self) -> bool {
-        self.blocked || self.held || self.broken.is_some()
+        self.blocked || self.held
+    }
+
+    /// Whether somebody is writing right now.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing
     }
 
     /// Answers a Read Request of the peer.
@@ -204,18 +203,23 @@ impl SendQueue {
         sink: (u32, u64),
     ) {
         let length = flight::length(&payload);
-        self.serving += 1;
         self.responses.push_back(Response { registration, payload, length, sink, framed: 0 });
     }
 
-    /// How many reads of the peer await their answer.
+    /// How many reads of the peer have not been answered in full. One whose answer is in the batch counts as answered:
+    /// the end of it may have reached the peer, and brought the next read, before the socket has taken the rest.
     pub(crate) fn serving(&self) -> usize {
-        self.serving
+        self.responses.len()
     }
 
     /// Asks the peer for nothing, which it has to answer. False when the read limit leaves no room.
     pub(crate) fn probe(&mut self) -> bool {
-        if !self.outbound.may_read() || !self.batch.is_empty() || self.turn != Turn::Any || self.closed {
+        if !self.outbound.may_read()
+            || self.writing
+            || !self.batch.is_empty()
+            || self.turn != Turn::Any
+            || self.closed
+        {
             return false;
         }
         let header = self.outbound.read(Reader::Probe, 1, 0);
@@ -241,39 +245,63 @@ impl SendQueue {
         self.batch.is_empty() && self.terminate.is_none()
     }
 
-    /// Frames and writes until there is nothing to send or the socket is full.
-    ///
-    /// # Errors
-    /// What the socket says when it is broken.
-    pub(crate) fn pump(
+    /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
+    /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
+    pub(crate) fn begin(&mut self) -> Next {
+        if self.writing || self.broken.is_some() {
+            return Next::Idle;
+        }
+        self.next()
+    }
+
+    /// The writer has offered the batch to the socket.
+    pub(crate) fn offered(
         &mut self,
-        sink: &impl Sink,
+        mut batch: Batch,
+        outcome: io::Result<usize>,
         table: &Table,
         after: &mut Aftermath,
-    ) -> io::Result<Pumped> {
-        for _ in 0..MAX_BATCHES {
-            if self.batch.is_empty() && !self.fill() {
-                self.blocked = false;
-                return Ok(Pumped::Idle);
-            }
-            match sink.write(&self.batch) {
-                Ok(sent) => {
-                    self.batch.advance(sent);
-                    if self.batch.is_empty() {
-                        self.taken(table, after);
-                    }
+    ) -> Next {
+        self.writing = false;
+        match outcome {
+            Ok(sent) => batch.advance(sent),
+            Err(error) => {
+                self.batch = batch;
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.blocked = true;
+                } else {
+                    // The driver finds out why.
+                    self.broken = Some(error);
+                    self.blocked = false;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+                return Next::Blocked;
             }
         }
+        self.batch = batch;
+        if self.batch.is_empty() {
+            self.taken(table, after);
+        }
+        self.next()
+    }
+
+    /// The writer stops early, so that no caller is held for long: the driver goes on.
+    pub(crate) fn pause(&mut self, batch: Batch) {
+        self.writing = false;
+        self.batch = batch;
         self.blocked = true;
-        Ok(Pumped::Blocked)
+    }
+
+    fn next(&mut self) -> Next {
+        if self.batch.is_empty() && !self.fill() {
+            self.blocked = false;
+            return Next::Idle;
+        }
+        self.writing = true;
+        Next::Write(std::mem::replace(&mut self.batch, Batch::new(self.crc)))
     }
 
     /// The socket has taken the whole batch.
     fn taken(&mut self, table: &Table, after: &mut Aftermath) {
-        self.serving -= std::mem::take(&mut self.served_in_batch);
         for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
                 Stage::Framed if entry.request.kind == OpKind::Read => entry.stage = Stage::Waiting,
@@ -397,7 +425,6 @@ impl SendQueue {
             response.framed += size;
             if last {
                 self.responses.pop_front();
-                self.served_in_batch += 1;
                 self.turn = Turn::Any;
                 break;
             }

@@ -38,6 +38,11 @@ impl Transport {
         }
     }
 
+    /// Closes in order from now on, whatever was said about the socket during the start-up.
+    pub(crate) fn keep(&self) {
+        let _ = SockRef::from(self.stream()).set_linger(None);
+    }
+
     /// Whether the peer is still there, as far as can be told without waiting.
     ///
     /// # Errors

@@ -446,7 +446,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
                 State::Disconnected,
                 &[Abandon, disconnect(S::CANCELED)],
             ),
-            goes("", &[Release], State::Dead, &[Abandon, disconnect(S::CANCELED)]),
+            goes("", &[Release], State::Dead, &[Leave, disconnect(S::CANCELED)]),
             goes(
                 "C15",
                 &[DeviceRemoved, FailedRemoved, CompleteFailedRemoved],

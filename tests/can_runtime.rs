@@ -1,0 +1,134 @@
+//! The runtime of an adapter goes away under everything that is pending.
+
+mod common;
+
+use common::life::*;
+use common::*;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+// CAN-04
+#[test]
+fn a_connection_and_its_work_end_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (pair, receive) = home.block_on(async {
+        let adapter = adapter();
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(adapter.buffer_from(&[6; 9]).expect("memory"));
+        (pair, receive.expect("posted"))
+    });
+    let mut waits = [&pair.active, &pair.passive].map(|end| Box::pin(end.connection.disconnected()));
+    assert!(waits.iter_mut().all(|wait| poll_once(wait).is_pending()));
+    drop(home);
+    other.block_on(async {
+        for wait in waits {
+            let reason = within(wait).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+        let (outcome, buffer) = within(receive).await;
+        assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &[6; 9][..]));
+        // Still owed, and nothing to wait for.
+        let _ = within(pair.active.connection.disconnect()).await;
+    });
+}
+
+// CAN-04
+#[test]
+fn a_pending_disconnect_ends_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (end, _peer) = home.block_on(async { connected_to_raw(&adapter()).await });
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    drop(home);
+    other.block_on(async {
+        within(disconnect).await.expect_err("nobody has answered");
+    });
+}
+
+// CAN-04
+#[test]
+fn the_wait_for_a_request_ends_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (listener, _) = home.block_on(async { listening(&adapter()) });
+    let mut request = Box::pin(listener.request());
+    assert!(poll_once(&mut request).is_pending());
+    drop(home);
+    other.block_on(async {
+        let error = within(request).await.expect_err("nobody listens any more");
+        assert_eq!(error.status(), Status::CANCELED);
+        within(listener.request()).await.expect_err("nor will anybody");
+    });
+}
+
+// CAN-03, CAN-04
+#[test]
+fn both_sides_of_a_handshake_end_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (adapter, listener, address, raw) = home.block_on(async {
+        let adapter = adapter();
+        let (listener, address) = listening(&adapter);
+        (adapter, listener, address, Raw::listener().await)
+    });
+    let (mine, theirs, unheard) = (queue_pair(&adapter), queue_pair(&adapter), queue_pair(&adapter));
+    let (connector, unanswered) = (adapter.connector(), adapter.connector());
+    let mut connect = Box::pin(connector.connect(&mine, address, ConnectParams::default()));
+    let mut accept = Box::pin(listener.accept_next(&theirs, AcceptParams::default()));
+    let mut silence = Box::pin(unanswered.connect(&unheard, raw.1, ConnectParams::default()));
+    let (reply, _peer) = home.block_on(async {
+        let reply = within(async {
+            tokio::select! {
+                _ = &mut accept => panic!("nobody has completed"),
+                reply = &mut connect => reply.expect("accepted"),
+            }
+        })
+        .await;
+        let peer = within(async {
+            tokio::select! {
+                _ = &mut silence => panic!("nobody has answered"),
+                peer = Raw::asked(&raw.0) => peer,
+            }
+        })
+        .await;
+        (reply, peer)
+    });
+    drop(home);
+    other.block_on(async {
+        within(accept).await.expect_err("nobody has completed");
+        within(silence).await.expect_err("nobody has answered");
+        if let Ok(connection) = within(reply.complete()).await {
+            let reason = within(connection.disconnected()).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+    });
+}
+
+// CAN-13
+#[test]
+fn a_connection_made_on_another_runtime_ends_with_either() {
+    let (home, guest, other) = (runtime(), runtime(), runtime());
+    let adapter = home.block_on(async { adapter() });
+    let (listener, address) = listening(&adapter);
+    let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let (active, passive) = std::thread::scope(|scope| {
+        let connect = connector.connect_and_complete(&mine, address, ConnectParams::default());
+        let accept = listener.accept_next(&theirs, AcceptParams::default());
+        let connect = scope.spawn(|| guest.block_on(within(connect)).expect("connected"));
+        let accept = scope.spawn(|| home.block_on(within(accept)).expect("accepted"));
+        (connect.join().expect("no panic"), accept.join().expect("no panic"))
+    });
+    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    drop(guest);
+    other.block_on(async {
+        for connection in [active, passive] {
+            let reason = within(connection.disconnected()).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+        assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+    });
+}
