@@ -93,7 +93,7 @@ impl Batch {
         registration: Option<&Arc<Registration>>,
     ) {
         let length = flight::length(parts);
-        if self.frame(&header.encode(length), parts, length) {
+        if self.frame(&header.encode(length), parts, length) && registration.is_some() {
             self.registration = registration.cloned();
         }
     }
@@ -209,5 +209,31 @@ impl OwnedPiece<'_> {
             Self::Memory(slice) => Piece::Memory(slice),
             Self::Rest(slice) => Piece::Memory(slice),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::KeyTable;
+    use super::*;
+    use crate::memory::Owned;
+    use crate::types::Access;
+    use crate::wire::rdmap::Opcode;
+
+    fn memory(length: usize) -> crate::memory::Shared {
+        Owned::zeroed(length).expect("memory").share()
+    }
+
+    #[test]
+    fn a_write_of_ours_behind_an_answer_does_not_free_its_registration() {
+        let keys = KeyTable::default();
+        let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
+        let answer = Payload::from_iter([registration.memory().clone().whole()]);
+        let mut batch = Batch::new(false);
+        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        batch.tagged(&header, &answer, Some(&registration));
+        let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
+        batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
+        assert!(batch.registration().is_some(), "none of the answer has been sent");
     }
 }
