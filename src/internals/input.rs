@@ -40,10 +40,11 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// A length: mostly a small one, but up to what an FPDU can say.
+    /// A length: mostly a small one, but up to two FPDUs and more.
     pub(super) fn length(&mut self) -> usize {
         match self.byte() {
             small @ 0..128 => small.into(),
+            254 => 140_000,
             255 => 65_520,
             large => (usize::from(large) - 127) * 509,
         }

@@ -1,8 +1,11 @@
 //! What the peer sends, and what must come of it.
 
-use super::{Session, pattern};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::{Known, Session, Verdict, pattern};
 use crate::internals::input::Input;
-use crate::internals::peer::SECRET;
+use crate::internals::peer::{SECRET, Wanted};
 use crate::types::Access;
 use crate::wire::crc::{crc32c, to_wire};
 use crate::wire::ddp::{Header, Tagged, Untagged};
@@ -139,64 +142,82 @@ impl Session<'_> {
         bytes.extend_from_slice(&to_wire(checksum ^ u32::from(bad_crc)));
         let cut = cut.filter(|cut| *cut < bytes.len());
         let crc_error = bad_crc && self.crc;
-        let granted = self.judge(&bytes, crc_error);
+        let was_clean = self.reader.clean;
+        let verdict = self.judge(&bytes, crc_error);
         if let Some(cut) = cut {
             bytes.truncate(cut);
             (self.reader.clean, self.reader.framed) = (false, false);
         }
-        self.reader.clean &= granted;
+        self.must_end |= was_clean && cut.is_none() && verdict == Verdict::Illegal;
+        self.reader.clean &= verdict == Verdict::Legal;
         self.peer.queue(&bytes);
     }
 
     /// Whether a whole frame is legal now; what it does is done in the model.
-    fn judge(&mut self, frame: &[u8], crc_error: bool) -> bool {
-        let Ok((header, length, used)) = Header::decode(frame) else { return false };
+    fn judge(&mut self, frame: &[u8], crc_error: bool) -> Verdict {
+        let Ok((header, length, used)) = Header::decode(frame) else { return Verdict::Illegal };
         if crc_error {
-            return false;
+            return Verdict::Illegal;
         }
         if !self.reader.clean {
             self.guess(&header, length);
-            return false;
+            return Verdict::Unsure;
         }
         let payload = &frame[used..used + length];
         match header {
             Header::Tagged(header) => match header.opcode {
-                Opcode::Write if length == 0 => true,
+                Opcode::Write if length == 0 => Verdict::Legal,
                 Opcode::Write => match self.writes(&header, length) {
                     Some((place, at)) => {
-                        self.regions[place].bytes[at..at + length].copy_from_slice(payload);
-                        true
+                        let known = &mut self.regions[place];
+                        known.bytes[at..at + length].copy_from_slice(payload);
+                        known.changes();
+                        Verdict::Legal
                     }
-                    None => false,
+                    None => Verdict::Illegal,
                 },
-                _ => false,
+                _ => Verdict::Unsure,
             },
             Header::Untagged(header) => {
                 let good = |qn, msn, mo| header.qn == qn && header.msn == msn && header.mo == mo;
                 match header.opcode {
-                    Opcode::Send | Opcode::SendSolicited
-                        if good(queue::SEND, self.send_msn, self.message.len() as u32) =>
-                    {
-                        self.message.extend_from_slice(payload);
-                        let fits = self.rooms.front().is_some_and(|room| self.message.len() <= *room);
-                        if header.last && fits {
-                            self.rooms.pop_front();
-                            self.messages.push(std::mem::take(&mut self.message));
-                            self.send_msn += 1;
+                    Opcode::Send | Opcode::SendSolicited => {
+                        if good(queue::SEND, self.send_msn, self.message.len() as u32) {
+                            self.judge_send(payload, header.last)
+                        } else {
+                            Verdict::Illegal
                         }
-                        fits
                     }
-                    Opcode::ReadRequest
-                        if good(queue::READ_REQUEST, self.read_msn, 0)
-                            && header.last
-                            && length == ReadRequest::LEN =>
-                    {
-                        self.judge_read(&ReadRequest::decode(payload).expect("whole"))
+                    Opcode::ReadRequest => {
+                        let good = good(queue::READ_REQUEST, self.read_msn, 0) && header.last;
+                        match ReadRequest::decode(payload) {
+                            Ok(request) if good && length == ReadRequest::LEN => self.judge_read(&request),
+                            _ => Verdict::Illegal,
+                        }
                     }
-                    _ => false,
+                    Opcode::Terminate => Verdict::Illegal,
+                    // What is invalidated may be unknown, or in use.
+                    _ => Verdict::Unsure,
                 }
             }
         }
+    }
+
+    fn judge_send(&mut self, payload: &[u8], last: bool) -> Verdict {
+        self.message.extend_from_slice(payload);
+        match self.rooms.front() {
+            Some(room) if self.message.len() > *room => return Verdict::Illegal,
+            // In a burst it may still be posted in time.
+            None if self.burst => return Verdict::Unsure,
+            None => return Verdict::Illegal,
+            Some(_) => {}
+        }
+        if last {
+            self.rooms.pop_front();
+            self.messages.push(std::mem::take(&mut self.message));
+            self.send_msn += 1;
+        }
+        Verdict::Legal
     }
 
     /// After something illegal: what may be placed all the same, and which numbers would be next.
@@ -222,29 +243,34 @@ impl Session<'_> {
         }
     }
 
-    fn judge_read(&mut self, request: &ReadRequest) -> bool {
+    fn judge_read(&mut self, request: &ReadRequest) -> Verdict {
         self.read_msn += 1;
+        let length = request.length as usize;
+        if length > 0 && !self.reader.outbound.reads_at_all() {
+            return Verdict::Illegal;
+        }
         // In a burst it is not known how many the other end has at once.
         if self.burst || !self.reader.outbound.may_read() {
-            return false;
+            return Verdict::Unsure;
         }
-        let length = request.length as usize;
-        let wanted = if length == 0 {
-            Some(Vec::new())
-        } else {
-            let Some(known) = self.regions.iter().find(|known| known.region.key().0 == request.source_stag)
-            else {
-                return false;
+        let stale = Rc::new(Cell::new(false));
+        let mut wanted = Wanted { bytes: Vec::new(), stale: stale.clone() };
+        if length > 0 {
+            let with_key = |known: &&mut Known| known.region.key().0 == request.source_stag;
+            let Some(known) = self.regions.iter_mut().find(with_key) else { return Verdict::Illegal };
+            let start = usize::try_from(request.source_to).unwrap_or(usize::MAX);
+            let Some(bytes) = known.bytes.get(start..start.saturating_add(length)) else {
+                return Verdict::Illegal;
             };
-            let end = usize::try_from(request.source_to).ok().and_then(|to| to.checked_add(length));
-            let Some(bytes) = end.and_then(|end| known.bytes.get(end - length..end)) else { return false };
             if !known.region.is_registered() || !known.region.access().contains(Access::REMOTE_READ) {
-                return false;
+                return Verdict::Illegal;
             }
-            (!known.local).then(|| bytes.to_vec())
-        };
-        self.reader.outbound.read(wanted, request.sink_stag, length);
-        true
+            wanted.bytes = bytes.to_vec();
+            stale.set(known.local);
+            known.readers.push(stale);
+        }
+        self.reader.outbound.read(Some(wanted), request.sink_stag, length);
+        Verdict::Legal
     }
 
     /// The region and place that a Write goes to, if it is granted.

@@ -7,8 +7,10 @@ mod frames;
 mod start;
 mod user;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -82,9 +84,27 @@ struct Known {
     granted: Vec<bool>,
     /// Our own user had it written, too.
     local: bool,
+    /// Reads of it that await their answer.
+    readers: Vec<Rc<Cell<bool>>>,
+}
+
+/// What follows from a frame of the peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It is granted.
+    Legal,
+    /// The connection ends.
+    Illegal,
+    /// It depends.
+    Unsure,
 }
 
 impl Known {
+    /// Something else will be read from now on.
+    fn changes(&mut self) {
+        self.readers.drain(..).for_each(|stale| stale.set(true));
+    }
+
     fn is_as_expected(&self) -> bool {
         let mut bytes = vec![0; self.bytes.len()];
         self.region.read(0, &mut bytes).expect("in bounds");
@@ -131,6 +151,8 @@ struct Session<'a> {
     payload: usize,
     burst: bool,
     may_speak: bool,
+    /// The peer broke a rule, and nobody else has done anything about the end.
+    must_end: bool,
 }
 
 async fn run(harness: &Harness, input: &mut Input<'_>) {
@@ -192,6 +214,7 @@ impl<'a> Session<'a> {
             payload: 0,
             burst: false,
             may_speak: false,
+            must_end: false,
             options,
         }
     }
@@ -254,14 +277,14 @@ impl<'a> Session<'a> {
             Outcome::Read(Ok(completion), buffer) => {
                 assert_eq!(completion.bytes, buffer.len());
                 if self.reader.clean {
-                    assert_eq!(buffer[..], pattern(buffer.len(), buffer.len())[..], "what was read");
+                    assert!(buffer[..] == pattern(buffer.len(), buffer.len()), "not what was to be read");
                 }
             }
             Outcome::Received(place, Ok(completion), buffer) => {
                 let (got, rest) = buffer.split_at(completion.bytes);
                 assert!(rest.iter().all(|byte| *byte == BLANK), "written beyond the message");
                 if let Some(message) = self.messages.get(place) {
-                    assert_eq!(got, message, "message {place}");
+                    assert!(got == message, "not message {place}");
                 }
             }
             Outcome::Read(Err(_), _) => {}
@@ -304,6 +327,9 @@ impl<'a> Session<'a> {
 
     /// Legal traffic does not end a connection, and leaves it usable.
     async fn check_usable(&mut self, probe: &Region) {
+        if self.must_end {
+            self.until("a broken rule ends it", |session| session.peer.ended).await;
+        }
         if !self.reader.clean {
             return;
         }

@@ -101,6 +101,7 @@ impl Session<'_> {
             if receive { queue_pair.receive(slice).ok() } else { queue_pair.read(slice, &remote).ok() };
         let Some(op) = posted else { return };
         known.local = true;
+        known.changes();
         if receive {
             self.receives += 1;
             self.rooms.push_back(to - from);
@@ -121,7 +122,13 @@ impl Session<'_> {
         let bytes =
             if access.contains(Access::REMOTE_READ) { pattern(0x11, length) } else { vec![SECRET; length] };
         region.write(0, &bytes).expect("in bounds");
-        self.regions.push(Known { region, bytes, granted: vec![false; length], local: false });
+        self.regions.push(Known {
+            region,
+            bytes,
+            granted: vec![false; length],
+            local: false,
+            readers: Vec::new(),
+        });
     }
 
     async fn unregister(&mut self, input: &mut Input<'_>) {
