@@ -89,7 +89,7 @@ impl Session<'_> {
     pub(super) fn valid_write(&mut self, input: &mut Input<'_>) {
         let place = input.byte();
         let (stag, size) = self.target(place);
-        let length = self.payload_length(input).min(size as usize);
+        let length = self.payload_length(input).min(size as usize).min(Tagged::MAX_PAYLOAD);
         let to = u64::from(input.byte()).min(size - length as u64);
         let header = Tagged { last: input.flag(), opcode: Opcode::Write, stag, to };
         let bytes = [&header.encode(length)[..], &pattern(input.byte().into(), length)].concat();
@@ -104,7 +104,7 @@ impl Session<'_> {
             self.reader.clean = false;
         }
         let bytes = pattern(length, length);
-        let size = size.max(length / 16);
+        let size = size.max(length / 16).min(Tagged::MAX_PAYLOAD);
         let mut at = 0;
         loop {
             let piece = &bytes[at..(at + size).min(length)];
@@ -262,7 +262,7 @@ impl Session<'_> {
             let Some(bytes) = known.bytes.get(start..start.saturating_add(length)) else {
                 return Verdict::Illegal;
             };
-            if !known.region.is_registered() || !known.region.access().contains(Access::REMOTE_READ) {
+            if !known.registered || !known.region.access().contains(Access::REMOTE_READ) {
                 return Verdict::Illegal;
             }
             wanted.bytes = bytes.to_vec();
@@ -277,7 +277,7 @@ impl Session<'_> {
     fn writes(&mut self, header: &Tagged, length: usize) -> Option<(usize, usize)> {
         let place = self.regions.iter().position(|known| known.region.key().0 == header.stag)?;
         let known = &mut self.regions[place];
-        let granted = known.region.is_registered() && known.region.access().contains(Access::REMOTE_WRITE);
+        let granted = known.registered && known.region.access().contains(Access::REMOTE_WRITE);
         let at = usize::try_from(header.to).ok()?;
         let end = at.checked_add(length)?;
         if !granted || end > known.bytes.len() {

@@ -80,6 +80,7 @@ struct Known {
     region: Region,
     /// What is in it if nothing illegal happened.
     bytes: Vec<u8>,
+    registered: bool,
     /// Where the peer was allowed to write.
     granted: Vec<bool>,
     /// Our own user had it written, too.

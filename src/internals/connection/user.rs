@@ -125,6 +125,7 @@ impl Session<'_> {
         self.regions.push(Known {
             region,
             bytes,
+            registered: true,
             granted: vec![false; length],
             local: false,
             readers: Vec::new(),
@@ -133,15 +134,18 @@ impl Session<'_> {
 
     async fn unregister(&mut self, input: &mut Input<'_>) {
         let Some(place) = usize::from(input.byte()).checked_rem(self.regions.len()) else { return };
+        // What the peer sent before was legal, so it must have come; in memory of ours that cannot be seen.
+        self.reader.clean &= !self.regions[place].local;
         if self.reader.clean {
-            // What the peer sent before must have come: it was legal.
             self.peer.deaf = false;
             self.until("the region is as it should be", |session| {
-                let known = &session.regions[place];
-                (known.local || known.is_as_expected()) && !session.reader.outbound.has_reads()
+                session.regions[place].is_as_expected() && !session.reader.outbound.has_reads()
             })
             .await;
+            // Of a Write that changes nothing it cannot be seen either.
+            self.reader.clean &= !self.burst;
         }
+        self.regions[place].registered = false;
         self.regions[place].region.deregister().await.expect("deregistered");
     }
 
