@@ -140,7 +140,7 @@ impl Table {
     }
 
     /// How many requests are open, orphans included.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -365,6 +365,10 @@ impl<'a> Session<'a> {
             queue_pair.flush();
         }
         self.until("every future is ready", |session| session.pending.is_empty()).await;
+        self.until("every request is over", |session| {
+            session.queue_pair.as_ref().is_none_or(|queue_pair| queue_pair.provider().table().len() == 0)
+        })
+        .await;
         if let Some(connection) = self.connection.take() {
             let over = tokio::time::timeout(PATIENCE, connection.disconnected()).await;
             over.expect("the connection is over");
