@@ -109,21 +109,31 @@ fn both_sides_of_a_handshake_end_with_the_runtime() {
 
 // CAN-13
 #[test]
-fn a_connection_made_on_another_runtime_ends_with_either() {
+fn a_connection_belongs_to_the_runtime_of_its_adapter_whoever_polls() {
     let (home, guest, other) = (runtime(), runtime(), runtime());
     let adapter = home.block_on(async { adapter() });
     let (listener, address) = listening(&adapter);
     let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
     let connector = adapter.connector();
+    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
     let (active, passive) = std::thread::scope(|scope| {
         let connect = connector.connect_and_complete(&mine, address, ConnectParams::default());
         let accept = listener.accept_next(&theirs, AcceptParams::default());
-        let connect = scope.spawn(|| guest.block_on(within(connect)).expect("connected"));
-        let accept = scope.spawn(|| home.block_on(within(accept)).expect("accepted"));
+        // One is polled by no runtime at all.
+        let connect = scope.spawn(|| futures::executor::block_on(connect).expect("connected"));
+        let accept = scope.spawn(|| guest.block_on(within(accept)).expect("accepted"));
         (connect.join().expect("no panic"), accept.join().expect("no panic"))
     });
-    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
     drop(guest);
+    other.block_on(async {
+        let (outcome, _) =
+            within(mine.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
+        outcome.expect("sent");
+        let (outcome, _) = within(receive).await;
+        assert_eq!(outcome.expect("received").bytes, 5);
+    });
+    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    drop(home);
     other.block_on(async {
         for connection in [active, passive] {
             let reason = within(connection.disconnected()).await;

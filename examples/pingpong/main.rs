@@ -5,6 +5,7 @@
 //! in processes of their own. `--json` prints one object instead of the table.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
+mod figure;
 mod measure;
 mod peer;
 
@@ -13,8 +14,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Parser;
+use figure::Figure;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{Figure, Plan};
+use measure::Plan;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rdma::{Access, Adapter, ConnectParams, QueuePairConfig, RemoteRegion};
 use tracing_subscriber::EnvFilter;
@@ -39,8 +43,8 @@ struct Args {
 fn main() -> io::Result<()> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let args = Args::parse();
-    // One worker for each end, as two processes would have, and the ends as tasks on it.
-    let (here, there) = (runtime()?, runtime()?);
+    // One worker on a core of its own for each end, as two processes would have, and the ends as tasks on it.
+    let (here, there) = (runtime(0)?, runtime(1)?);
     let passive = |address| {
         let _inside = there.enter();
         let end = peer::listen(address)?;
@@ -60,8 +64,20 @@ fn main() -> io::Result<()> {
     here.block_on(here.spawn(run(args, address)))?
 }
 
-fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build()
+/// A runtime whose worker stays on one of the cores that this process may use. Ends that wander between cores, or
+/// share one, would measure the scheduler.
+fn runtime(which: usize) -> io::Result<Runtime> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    let cores: Vec<_> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
+    let mut mine = CpuSet::new();
+    let pinned = cores.len() > 1 && mine.set(cores[which % cores.len()]).is_ok();
+    let stay = move || {
+        if pinned {
+            // Not being allowed to is no reason not to measure.
+            let _ = sched_setaffinity(Pid::from_raw(0), &mine);
+        }
+    };
+    Builder::new_multi_thread().worker_threads(1).on_thread_start(stay).enable_all().build()
 }
 
 /// The active end.

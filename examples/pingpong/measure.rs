@@ -5,93 +5,37 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rdma::{Access, Adapter, Buffer, Op, QueuePair, RegionSlice, RemoteRegion};
 
+use crate::figure::{Figure, quantile};
+
 /// The size of a message, in bytes.
-pub const MESSAGE: usize = 64;
+pub(crate) const MESSAGE: usize = 64;
 const BLOCK: usize = crate::SHARED;
 /// How many writes or reads are in flight at once.
 const WINDOW: usize = 16;
 
 /// How much is measured.
-pub struct Plan {
+pub(crate) struct Plan {
     batches: usize,
     round_trips: u32,
     blocks: u32,
 }
 
 impl Plan {
-    pub const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
-    pub const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
+    pub(crate) const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
+    pub(crate) const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
 
     /// How often the progress moves.
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         3 * self.batches as u64
     }
 }
 
-/// One line of the result: medians, and the median of the ratios.
-pub struct Figure {
-    name: &'static str,
-    unit: &'static str,
-    rdma: Vec<f64>,
-    tcp: Vec<f64>,
-    /// Every single RDMA sample, for the percentiles.
-    samples: Vec<f64>,
-}
-
-impl Figure {
-    fn new(name: &'static str, unit: &'static str) -> Self {
-        Self { name, unit, rdma: Vec::new(), tcp: Vec::new(), samples: Vec::new() }
-    }
-
-    fn ratio(&self) -> f64 {
-        quantile(self.rdma.iter().zip(&self.tcp).map(|(rdma, tcp)| rdma / tcp), 0.5)
-    }
-
-    pub fn line(&self) -> String {
-        let (rdma, tcp) = (quantile(self.rdma.iter().copied(), 0.5), quantile(self.tcp.iter().copied(), 0.5));
-        let Self { name, unit, .. } = self;
-        let mut line = format!(
-            "{name:<10} {rdma:>9.2} {unit:<5} raw TCP {tcp:>9.2} {unit:<5} ratio {:.3}",
-            self.ratio()
-        );
-        if !self.samples.is_empty() {
-            let at = |q| quantile(self.samples.iter().copied(), q);
-            line += &format!(
-                "   p50 {:.1}  p90 {:.1}  p99 {:.1}  p99.9 {:.1}",
-                at(0.5),
-                at(0.9),
-                at(0.99),
-                at(0.999)
-            );
-        }
-        line
-    }
-
-    pub fn json(&self) -> [(String, Value); 3] {
-        let Self { name, unit, .. } = self;
-        let unit = unit.replace('/', "_per_").to_lowercase();
-        [
-            (format!("{name}_ratio"), json!(self.ratio())),
-            (format!("{name}_rdma_{unit}"), json!(quantile(self.rdma.iter().copied(), 0.5))),
-            (format!("{name}_tcp_{unit}"), json!(quantile(self.tcp.iter().copied(), 0.5))),
-        ]
-    }
-}
-
-fn quantile(values: impl Iterator<Item = f64>, at: f64) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let place = (sorted.len().saturating_sub(1) as f64 * at).round();
-    sorted.get(place as usize).copied().unwrap_or(f64::NAN)
-}
-
 /// Measures round trips, writes and reads; `progress` is called once a batch.
-pub async fn all(
+pub(crate) async fn all(
     adapter: &Adapter,
     queue_pair: &QueuePair,
     region: &RemoteRegion,

@@ -11,7 +11,7 @@ use crate::measure::MESSAGE;
 use crate::{GRANTED, PATIENCE, SHARED};
 
 /// A listener at this address, ready for requests, and the adapter that it belongs to.
-pub fn listen(address: SocketAddr) -> io::Result<(Adapter, Listener)> {
+pub(crate) fn listen(address: SocketAddr) -> io::Result<(Adapter, Listener)> {
     let adapter = Adapter::open(address.ip())?;
     let listener = adapter.listener();
     listener.bind(address)?;
@@ -20,7 +20,7 @@ pub fn listen(address: SocketAddr) -> io::Result<(Adapter, Listener)> {
 }
 
 /// Accepts one connection and serves it to its end.
-pub async fn serve((adapter, listener): (Adapter, Listener)) -> io::Result<()> {
+pub(crate) async fn serve((adapter, listener): (Adapter, Listener)) -> io::Result<()> {
     let request = listener.request().await?;
     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
     let region = adapter.register(SHARED, GRANTED).await?;
@@ -60,7 +60,7 @@ async fn echo(
 }
 
 /// What the peer of a raw connection does next: a letter and a number of repetitions.
-pub async fn serve_raw(mut stream: TcpStream) -> io::Result<()> {
+pub(crate) async fn serve_raw(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut block = vec![0; SHARED];
     loop {

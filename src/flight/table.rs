@@ -145,3 +145,64 @@ impl Table {
         self.lock().len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::memory::Owned;
+
+    fn completed() -> Completed {
+        let payload = Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]);
+        Completed { status: Status::SUCCESS, bytes: 8, payload }
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    // CAN-07
+    #[test]
+    fn a_completion_wakes_once_and_is_collected_once() {
+        let (table, count) = (Table::default(), Arc::new(Count::default()));
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let ticket = table.open();
+        assert!(table.poll(ticket, &mut cx).is_pending());
+        let mut after = Aftermath::default();
+        after.extend(table.complete(ticket, completed()));
+        after.settle();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert!(matches!(table.poll(ticket, &mut cx), Poll::Ready(Some(Completed { bytes: 8, .. }))));
+        assert!(table.lock().is_empty());
+    }
+
+    // CAN-09
+    #[test]
+    fn an_orphan_keeps_its_place_until_the_provider_is_done() {
+        let table = Table::default();
+        let ticket = table.open();
+        table.abandon(ticket);
+        assert_eq!(table.lock().len(), 1, "the provider still has the payload");
+        assert!(matches!(table.complete(ticket, completed()), Some(After::Free(_))));
+        assert!(table.lock().is_empty());
+    }
+
+    // CAN-08
+    #[test]
+    fn a_post_that_failed_leaves_nothing() {
+        let table = Table::default();
+        let ticket = table.open();
+        table.close(ticket);
+        assert!(table.lock().is_empty());
+        assert!(matches!(table.complete(ticket, completed()), Some(After::Free(_))), "nobody is waiting");
+    }
+}

@@ -89,6 +89,7 @@ impl<R> Listener<R> {
     }
 
     /// Where it is.
+    #[cfg(test)]
     pub(crate) fn state(&self) -> State {
         self.state
     }

@@ -32,6 +32,7 @@ use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 const REVISION: u8 = 2;
 
 /// The most private data of the user that fits beside the read limits. siw takes less: 252 bytes.
+#[cfg(test)]
 pub(crate) const MAX_PRIVATE_DATA: usize = StartFrame::MAX_PRIVATE_DATA - Enhanced::LEN;
 
 /// The highest limit that we say or hold: one above would read as "not negotiated".

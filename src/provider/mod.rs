@@ -241,14 +241,18 @@ impl Connector {
     ) -> Result<(), ConnectError> {
         dispatch!(self, Connector(cm) => {
             let QueuePair::Soft(queue_pair) = queue_pair;
-            cm.connect(queue_pair, peer, params).await
+            let runtime = cm.adapter.runtime.clone();
+            soft::inside::Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
         })
     }
 
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        dispatch!(self, Connector(cm) => cm.complete())
+        dispatch!(self, Connector(cm) => {
+            let runtime = cm.adapter.runtime.clone();
+            soft::inside::Inside::new(runtime, async { cm.complete() }).await
+        })
     }
 
     /// # Errors
@@ -266,7 +270,8 @@ impl Connector {
     ) -> Result<(), AcceptError> {
         dispatch!(self, Connector(cm) => {
             let QueuePair::Soft(queue_pair) = queue_pair;
-            cm.accept(queue_pair, params).await
+            let runtime = cm.adapter.runtime.clone();
+            soft::inside::Inside::new(runtime, cm.accept(queue_pair, params)).await
         })
     }
 
@@ -354,10 +359,18 @@ impl Listener {
 
     /// A connector with a request. `'static`, so that it can be kept and polled.
     pub(crate) fn request(&self) -> impl Future<Output = Result<Connector, AcceptError>> + Send + use<> {
-        dispatch!(self, Listener(listener) => {
-            let request = listener.request();
-            async move { request.await.map(Connector::Soft) }
-        })
+        #[cfg(feature = "soft")]
+        let request = match self {
+            Self::Soft(listener) => listener.request(),
+        };
+        #[cfg(not(feature = "soft"))]
+        let request = std::future::ready(self.none());
+        async move {
+            #[cfg(feature = "soft")]
+            return request.await.map(Connector::Soft);
+            #[cfg(not(feature = "soft"))]
+            return request.await;
+        }
     }
 
     pub(crate) fn cancel(&self) {

@@ -1,9 +1,12 @@
 //! What the tests share: adapters, connected pairs, and a limit on how long anything may take.
 #![allow(dead_code, unreachable_pub, reason = "every test file is a crate of its own and uses a part of it")]
 
+pub mod cm;
 pub mod life;
 pub mod net;
+pub mod programs;
 pub mod raw;
+pub mod seeds;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -48,6 +48,10 @@ pub(crate) fn layers(_settings: &Settings) -> Tally {
 
 /// Unit tests, integration tests, and tests inside examples.
 pub(crate) fn tests(settings: &Settings) -> Tally {
+    // Some tests run the examples; `cargo test` builds those as programs only when it is given no targets to choose.
+    if let Err(sentence) = exec::show(cargo(&["build", "--examples"]), minutes(BUILD_MINUTES)) {
+        return Tally::check(Err(sentence));
+    }
     cargo_test(settings, &["--workspace", "--lib", "--bins", "--tests", "--examples"])
 }
 

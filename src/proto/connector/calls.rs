@@ -138,12 +138,7 @@ impl Connector {
     pub(super) fn cancel(&mut self) -> Actions {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
-            ConnectDone => {
-                let actions = self.refuse();
-                // A CompleteConnect to come is told why it has nothing to complete.
-                self.fate = Some(Status::CANCELED);
-                actions
-            }
+            ConnectDone => self.refuse(),
             Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
             Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),

@@ -114,6 +114,7 @@ pub(crate) struct Terms {
 
 /// What made the machine move: first the calls of the user, then the reports of the provider.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "some reports only a provider with devices makes"))]
 pub(crate) enum Input {
     /// `Bind`. The provider binds at once when this is accepted and reports how it went.
     Bind,
@@ -313,6 +314,7 @@ impl Connector {
     }
 
     /// The number of the current connect. A report that comes late from another task compares it first.
+    #[cfg_attr(not(test), expect(dead_code, reason = "soft has one task per attempt"))]
     pub(crate) fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -372,6 +374,7 @@ impl Connector {
     }
 
     /// Ends what has outlived its deadline. Too early a call does nothing.
+    #[cfg_attr(not(test), expect(dead_code, reason = "soft keeps its deadlines in the futures"))]
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Actions {
         match self.deadline {
             Some(deadline) if deadline <= now => self.lost(reports::Loss::TimedOut),

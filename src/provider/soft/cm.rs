@@ -114,7 +114,13 @@ impl Cm {
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Arc<Self> {
-        Self::with(adapter, Connector::with_request(terms), Some(transport), Some(local), Some(peer))
+        let machine = Connector::with_request(terms);
+        let phase = machine.state();
+        let cm = Self::with(adapter, machine, Some(transport), Some(local), Some(peer));
+        // The machine was made in this state; the listener's did the waiting.
+        let (peer, from, status) = (Some(peer), State::Waiting, Status::SUCCESS);
+        debug!(connection = %cm.id, ?peer, ?from, ?phase, %status, "moved");
+        cm
     }
 
     fn with(
@@ -177,34 +183,44 @@ impl Cm {
         wakers: &mut Wakers,
         step: impl FnOnce(&mut Connector) -> Result<Actions, Status>,
     ) -> Result<(), Status> {
-        let before = inner.machine.state();
-        let outcome = step(&mut inner.machine);
-        let after = inner.machine.state();
-        if before != after {
-            debug!(connection = %self.id, peer = ?inner.peer, from = ?before, to = ?after, "moved");
-        }
-        if let Err(status) = &outcome {
-            debug!(connection = %self.id, phase = ?after, %status, "refused");
-        }
-        let outcome = outcome.map(|actions| {
-            for action in actions {
-                self.carry_out(inner, action, wakers);
-            }
-        });
+        let outcome = self.step(inner, wakers, step);
         if inner.machine.state() == State::Disconnecting && inner.link.is_none() {
             // The peer left first and the driver has tidied up already: nothing is left to wait for.
-            for action in inner.machine.handle(now(), Input::DisconnectAnswered).unwrap_or_default() {
-                self.carry_out(inner, action, wakers);
-            }
+            let _ = self.step(inner, wakers, |machine| machine.handle(now(), Input::DisconnectAnswered));
         }
         Self::settle(inner);
         outcome
     }
 
+    /// One step of the machine, told to whoever listens, and its actions.
+    fn step(
+        &self,
+        inner: &mut Inner,
+        wakers: &mut Wakers,
+        step: impl FnOnce(&mut Connector) -> Result<Actions, Status>,
+    ) -> Result<(), Status> {
+        let before = inner.machine.state();
+        let outcome = step(&mut inner.machine);
+        let after = inner.machine.state();
+        let peer = inner.peer;
+        if before != after {
+            let status = told(&outcome, inner.ended.as_ref(), after);
+            debug!(connection = %self.id, ?peer, from = ?before, phase = ?after, %status, "moved");
+        }
+        if let Err(status) = &outcome {
+            debug!(connection = %self.id, ?peer, phase = ?after, %status, "refused");
+        }
+        for action in outcome? {
+            self.carry_out(inner, action, wakers);
+        }
+        Ok(())
+    }
+
     fn carry_out(&self, inner: &mut Inner, action: Action, wakers: &mut Wakers) {
         match action {
             Action::Finish { op, status } => {
-                debug!(connection = %self.id, peer = ?inner.peer, ?op, %status, "finished");
+                let (peer, phase) = (inner.peer, inner.machine.state());
+                debug!(connection = %self.id, ?peer, ?phase, ?op, %status, "finished");
                 if let Some(answer) = inner.answers.of(op) {
                     answer.status = Some(status);
                     wakers.extend(answer.waker.take());
@@ -256,8 +272,10 @@ impl Cm {
             if let Some(queue_pair) = inner.queue_pair.take() {
                 queue_pair.dissociate();
             }
+            // The port of the attempt; a socket that is still bound has a lease of its own.
+            inner.lease = None;
             if inner.machine.state() == State::Dead {
-                (inner.bound, inner.lease) = (None, None);
+                inner.bound = None;
             }
         }
     }
@@ -275,7 +293,7 @@ impl Cm {
         taken
     }
 
-    /// Frees the queue pair of a call that was refused inline.
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that was taken back.
     pub(crate) fn give_back(&self) {
         if let Some(queue_pair) = self.lock().queue_pair.take() {
             queue_pair.dissociate();
@@ -469,7 +487,11 @@ impl Cm {
 
     /// The driver's report that the attempt or the connection has ended; requests have not been flushed yet.
     pub(crate) fn ended(&self, ending: Ending) {
-        debug!(connection = %self.id, ?ending, "ended");
+        let (peer, phase) = {
+            let inner = self.lock();
+            (inner.peer, inner.machine.state())
+        };
+        debug!(connection = %self.id, ?peer, ?phase, ?ending, "ended");
         let (input, reason, ended) = match ending {
             Ending::PeerDisconnected => {
                 (Input::PeerDisconnected, Reason::PeerClosed, Some(DisconnectReason::Peer))
@@ -485,11 +507,14 @@ impl Cm {
             if inner.ended.is_none() {
                 inner.ended = ended;
             }
-            if let Some(queue_pair) = &inner.queue_pair {
+            if inner.ended.is_some() {
                 // Nothing more can be posted once the peer is known to be gone.
-                if inner.ended.is_some() {
+                if let Some(queue_pair) = &inner.queue_pair {
                     queue_pair.end();
                 }
+            } else if let Some(queue_pair) = inner.queue_pair.take() {
+                // Free before anyone hears that the attempt has failed.
+                queue_pair.dissociate();
             }
         });
     }
@@ -533,6 +558,28 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let answer = self.cm.lock().answers.notify.try_remove(self.place);
         drop(answer);
+    }
+}
+
+/// The status that goes with a step, for `tracing`: of the call that it finishes, or begins, or of the connection.
+fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: State) -> Status {
+    let actions = match outcome {
+        Ok(actions) => actions,
+        Err(status) => return *status,
+    };
+    let finished = actions.iter().find_map(|action| match action {
+        Action::Finish { status, .. } => Some(*status),
+        _ => None,
+    });
+    let begins = |action: &Action| {
+        use Action::{StartAccept, StartBind, StartComplete, StartConnect, StartDisconnect};
+        matches!(action, StartBind | StartConnect | StartComplete | StartAccept | StartDisconnect)
+    };
+    match (ended, finished) {
+        (Some(reason), _) if after == State::PeerGone => reason.status(),
+        (_, Some(status)) => status,
+        _ if actions.iter().any(begins) => Status::PENDING,
+        _ => Status::SUCCESS,
     }
 }
 

@@ -152,7 +152,6 @@ impl Cm {
         if queue_pair.adapter.domain != self.adapter.domain {
             return Err(ConnectError::ForeignQueuePair);
         }
-        net::errors::validate_destination(peer)?;
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
@@ -244,6 +243,8 @@ impl Cm {
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<Dialled, DialError> {
+        // Not before the machine has heard of it: unlike a mistake with the queue pair, it burns the connector (X2).
+        net::errors::validate_destination(peer).map_err(DialError::new)?;
         let explicit = self.lock().bound.as_ref().map(|bound| bound.local);
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         // A new lease means the old one is free: the connector is no longer bound to it.

@@ -334,6 +334,8 @@ pub(crate) struct Driver {
     timing: Option<Timing>,
     state: State,
     disconnect_timeout: Duration,
+    /// The attempt was taken back: the receives are no longer this connection's.
+    spared: bool,
 }
 
 impl Driver {
@@ -355,7 +357,7 @@ impl Driver {
             heard: false,
             strikes: 0,
         });
-        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout }
+        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, spared: false }
     }
 
     /// One pass over an open connection. Ready when the state has changed.
@@ -455,7 +457,14 @@ impl Driver {
             }
             Command::Refuse => {
                 self.link.quiet_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
-                self.flush(Status::CANCELED, Status::CANCELED);
+                if self.is_established() {
+                    self.flush(Status::CANCELED, Status::CANCELED);
+                } else {
+                    // Nothing has moved yet, so the queue pair is as it was (`CM-21`).
+                    self.put_back();
+                    self.spared = true;
+                    self.link.cm.give_back();
+                }
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
             Command::Abandon(status) => {
@@ -557,9 +566,7 @@ impl Driver {
     /// The handshake came to nothing: the queue pair stays as it was.
     fn never(&mut self, ending: Ending) {
         self.state = State::Over;
-        if let Some(receive) = self.receiver.take_receive() {
-            self.link.receives.put_back(receive);
-        }
+        self.put_back();
         self.forget_socket();
         self.link.cm.ended(ending);
         self.link.cm.closed(false);
@@ -573,7 +580,17 @@ impl Driver {
         self.flush_receives(rest);
     }
 
+    /// The message never came: its receive is the next one again.
+    fn put_back(&mut self) {
+        if let Some(receive) = self.receiver.take_receive() {
+            self.link.receives.put_back(receive);
+        }
+    }
+
     fn flush_receives(&mut self, status: Status) {
+        if self.spared {
+            return;
+        }
         let mut after = Aftermath::default();
         let current = self.receiver.take_receive();
         self.link.receives.flush(current, status, true, &self.link.table, &mut after);

@@ -10,6 +10,7 @@
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`] | an established connection and its driver task |
 //! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
+//! | [`inside`] | futures that work on the adapter's runtime |
 //! | [`keys`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
@@ -18,6 +19,7 @@ pub(crate) mod batch;
 pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
+pub(crate) mod inside;
 pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod net;

@@ -28,6 +28,8 @@ struct Binding {
     state: QueuePairState,
     /// The connection it is being used for.
     cm: Weak<Cm>,
+    /// The last handle of the user is gone.
+    released: bool,
 }
 
 impl QueuePairCore {
@@ -36,7 +38,11 @@ impl QueuePairCore {
             table: Arc::default(),
             receives: Arc::new(ReceiveQueue::new(receive_depth)),
             initiator_depth,
-            binding: Mutex::new(Binding { state: QueuePairState::Unconnected, cm: Weak::new() }),
+            binding: Mutex::new(Binding {
+                state: QueuePairState::Unconnected,
+                cm: Weak::new(),
+                released: false,
+            }),
             link: OnceLock::new(),
             membership: OnceLock::new(),
             adapter,
@@ -77,10 +83,21 @@ impl QueuePairCore {
                 return;
             }
             binding.cm = Weak::new();
+            let released = binding.released;
+            drop(binding);
+            if released {
+                self.die();
+            }
         }
         if self.adapter.is_removed() {
             self.device_removed();
         }
+    }
+
+    /// Nobody is left to post or to connect: what was posted finishes.
+    fn die(&self) {
+        self.end();
+        self.flush_receives(Status::CANCELED, true);
     }
 
     /// From now on everything may be posted.
@@ -158,9 +175,13 @@ impl QueuePairCore {
             cm.queue_pair_removed();
         }
         // A connection flushes for itself, when nothing of the memory is in use any more.
-        if self.is_free() {
-            self.end();
-            self.flush_receives(Status::CANCELED, true);
+        let free = {
+            let mut binding = self.binding();
+            binding.released = true;
+            binding.state == QueuePairState::Unconnected
+        };
+        if free {
+            self.die();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The socket between two phases of the handshake, and how it is let go.
 
-use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nix::sys::socket::MsgFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -11,10 +12,13 @@ use tokio::runtime::Handle;
 
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
-use crate::wire::rdmap::Terminate;
+use crate::wire::ddp::Header;
+use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
 /// How long a refused peer has to take note before the socket is closed under it.
 const LINGER: Duration = Duration::from_secs(1);
+/// Enough of what a peer says for the header and control word of a Terminate.
+const FIRST_WORDS: usize = 24;
 
 /// A handshake that waits for its user.
 pub(crate) enum Transport {
@@ -48,14 +52,14 @@ impl Transport {
     /// # Errors
     /// How it went.
     pub(crate) fn check(&self) -> Result<(), Reason> {
-        let mut byte = [MaybeUninit::uninit()];
-        match (SockRef::from(self.stream()).peek(&mut byte), self) {
+        let mut start = [0; FIRST_WORDS];
+        match (peek(self.stream(), &mut start), self) {
             (Ok(0), _) => Err(Reason::PeerClosed),
             // Behind its request a peer may say nothing before it has our reply (RFC 5044 section 7.1.3).
             (Ok(_), Self::Passive { .. }) => {
                 Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
             }
-            (Ok(_), Self::Active { .. }) => Ok(()),
+            (Ok(length), Self::Active { leftover, .. }) => taken_back(&[leftover, &start[..length]].concat()),
             (Err(error), _) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
             (Err(error), _) => Err(Reason::Errno(error.raw_os_error().unwrap_or(0))),
         }
@@ -72,6 +76,25 @@ impl Transport {
                 part(stream, responder.reject(&reject_data), runtime);
             }
         }
+    }
+}
+
+/// What has arrived, without taking it. Not tokio's own: that knows only of what its last event told.
+fn peek(stream: &TcpStream, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?)
+}
+
+/// A peer that takes its accept back says so by a Terminate where its first frame would be.
+fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
+    match Header::decode(bytes) {
+        Ok((header, _, consumed)) if header.opcode() == Opcode::Terminate => {
+            let words = bytes.get(consumed..).unwrap_or_default();
+            let terminate = Terminate::decode(words, Phase::StartUp).unwrap_or(Terminate::UNSPECIFIED);
+            Err(terminate.reason(false))
+        }
+        // Anything else is a server that speaks first, or for the driver to judge.
+        _ => Ok(()),
     }
 }
 

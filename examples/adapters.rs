@@ -1,0 +1,118 @@
+//! What there is: providers, their addresses, and the limits and flags of each adapter.
+//!
+//! ```sh
+//! cargo run --release --example adapters                       # everything
+//! cargo run --release --example adapters -- --hardware         # without software providers
+//! cargo run --release --example adapters -- --check 127.0.0.1  # can this local address be used? (exit status 1: no)
+//! cargo run --release --example adapters -- --from 192.0.2.1   # the best local address for a peer
+//! ```
+#![allow(clippy::print_stdout, reason = "a program talks to its user")]
+
+use std::io;
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio_rdma::error::OpenError;
+use tokio_rdma::{AdapterInfo, Provider};
+use tracing_subscriber::EnvFilter;
+
+/// Lists providers, addresses and adapters.
+#[derive(Parser)]
+struct Options {
+    /// Only tell whether this local address can be used.
+    #[arg(long, value_name = "ADDR", conflicts_with = "from")]
+    check: Option<IpAddr>,
+    /// Only tell from which local address this peer is best reached.
+    #[arg(long, value_name = "ADDR")]
+    from: Option<IpAddr>,
+    /// Leave software providers out.
+    #[arg(long)]
+    hardware: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> io::Result<ExitCode> {
+    tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
+    let options = Options::parse();
+    let mut providers = Provider::all();
+    providers.retain(|provider| !(options.hardware && provider.is_software()));
+
+    if let Some(address) = options.check {
+        let usable = providers.iter().any(|provider| provider.is_usable(address));
+        println!("{address}: {}", if usable { "usable" } else { "not usable" });
+        return Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    if let Some(peer) = options.from {
+        let mut best = Err(OpenError::Unsupported("none is left"));
+        for provider in &providers {
+            best = provider.local_for(peer);
+            if best.is_ok() {
+                break;
+            }
+        }
+        println!("{}", best?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for provider in &providers {
+        list(provider)?;
+    }
+    if let Err(error) = Provider::verbs() {
+        println!("provider Verbs: {error}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One provider: its addresses, then its adapters.
+fn list(provider: &Provider) -> Result<(), OpenError> {
+    let software = if provider.is_software() { ", software" } else { "" };
+    println!("provider {:?}{software}", provider.kind());
+    let addresses = provider.addresses()?;
+    println!("  addresses: {}", join(&addresses));
+    let mut ids = Vec::new();
+    for address in addresses {
+        // An address may go between the listing and the question.
+        let Ok(id) = provider.resolve(address) else { continue };
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    for id in ids {
+        show(&provider.open(id)?.info());
+    }
+    Ok(())
+}
+
+fn join(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// `NdAdapterInfo`'s output, more or less.
+fn show(info: &AdapterInfo) {
+    println!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
+    println!("    addresses              {}", join(&info.addresses));
+    println!(
+        "    max_read_limits        {} inbound, {} outbound",
+        info.max_read_limits.inbound, info.max_read_limits.outbound
+    );
+    for (name, limit) in [
+        ("max_request_data", info.max_request_data),
+        ("max_reply_data", info.max_reply_data),
+        ("max_active_reject_data", info.max_active_reject_data),
+        ("max_transfer", info.max_transfer),
+        ("max_registration", info.max_registration),
+        ("max_queue_depth", info.max_queue_depth),
+        ("max_entries", info.max_entries),
+    ] {
+        println!("    {name:<22} {limit}");
+    }
+    for (name, flag) in [
+        ("three_phase", info.three_phase),
+        ("exact_private_data", info.exact_private_data),
+        ("loopback", info.loopback),
+        ("in_order_dma", info.in_order_dma),
+        ("early_completion", info.early_completion),
+    ] {
+        println!("    {name:<22} {}", if flag { "yes" } else { "no" });
+    }
+}

@@ -1,0 +1,32 @@
+//! Futures that work on the adapter's runtime, whoever polls them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+use tokio::runtime::Handle;
+
+/// Polls a future within a runtime: what it opens is watched by that runtime, not by the one that polls, if any.
+#[pin_project]
+pub(crate) struct Inside<F> {
+    runtime: Handle,
+    #[pin]
+    future: F,
+}
+
+impl<F: Future> Inside<F> {
+    pub(crate) fn new(runtime: Handle, future: F) -> Self {
+        Self { runtime, future }
+    }
+}
+
+impl<F: Future> Future for Inside<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _entered = this.runtime.enter();
+        this.future.poll(cx)
+    }
+}

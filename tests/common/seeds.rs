@@ -1,0 +1,259 @@
+//! What the tests share that follow a vendor's page: attempts held in the middle, and ways to bring about the rarer
+//! return codes.
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::fs::File;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+use tokio::task::JoinHandle;
+use tokio_rdma::error::{AcceptError, ConnectError, PostErrorKind};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, ReadLimits,
+    Reply, Request, Status,
+};
+
+use super::{adapter, adapter_with, listening, listening_at, queue_pair, within};
+
+/// The loopback addresses of both families.
+pub const BOTH: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// Connect with these read limits.
+pub fn limits(inbound: u32, outbound: u32) -> ConnectParams {
+    ConnectParams::default().read_limits(ReadLimits::new(inbound, outbound))
+}
+
+/// Accept with these read limits.
+pub fn accept_limits(inbound: u32, outbound: u32) -> AcceptParams {
+    AcceptParams::default().read_limits(ReadLimits::new(inbound, outbound))
+}
+
+/// What posting a read to a region of the same adapter says, and what it comes to.
+pub async fn read(adapter: &Adapter, queue_pair: &QueuePair) -> Result<Status, PostErrorKind> {
+    let region = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
+    let posted = queue_pair.read(adapter.buffer(8).expect("a buffer"), &region.remote());
+    let (outcome, _) = within(posted.map_err(|error| error.kind)?).await;
+    Ok(outcome.map_or_else(|error| error.status, |_| Status::SUCCESS))
+}
+
+/// A request that has been fetched and not answered.
+pub struct Asked {
+    pub connector: Arc<Connector>,
+    pub queue_pair: QueuePair,
+    pub connecting: JoinHandle<Result<Reply, ConnectError>>,
+    pub listener: Listener,
+    pub request: Request,
+}
+
+/// Asks for a connection on one adapter.
+pub async fn asked(adapter: &Adapter, params: ConnectParams) -> Asked {
+    asked_by(adapter.connector(), adapter, BOTH[0], params).await
+}
+
+/// The same by a connector that was prepared, and at an address of the caller's choice.
+pub async fn asked_by(connector: Connector, adapter: &Adapter, ip: IpAddr, params: ConnectParams) -> Asked {
+    let (listener, address) = listening_at(adapter, ip);
+    let (connector, queue_pair) = (Arc::new(connector), queue_pair(adapter));
+    let connecting = connecting(&connector, &queue_pair, address, params);
+    let request = within(listener.request()).await.expect("a request");
+    Asked { connector, queue_pair, connecting, listener, request }
+}
+
+/// A connect in a task of its own.
+pub fn connecting(
+    connector: &Arc<Connector>,
+    queue_pair: &QueuePair,
+    address: SocketAddr,
+    params: ConnectParams,
+) -> JoinHandle<Result<Reply, ConnectError>> {
+    let (connector, queue_pair) = (connector.clone(), queue_pair.clone());
+    tokio::spawn(async move { connector.connect(&queue_pair, address, params).await })
+}
+
+/// An attempt that the peer has accepted and the active side has not completed.
+pub struct HalfOpen {
+    pub connector: Arc<Connector>,
+    pub queue_pair: QueuePair,
+    pub reply: Reply,
+    pub passive: QueuePair,
+    pub accepting: JoinHandle<Result<Connection, AcceptError>>,
+}
+
+/// Goes as far as the second of three phases.
+pub async fn half_open(adapter: &Adapter, connect: ConnectParams, accept: AcceptParams) -> HalfOpen {
+    let Asked { connector, queue_pair: active, connecting, request, .. } = asked(adapter, connect).await;
+    let passive = queue_pair(adapter);
+    let accepting = accepting(request, &passive, accept);
+    let reply = within(connecting).await.expect("not cancelled").expect("accepted");
+    HalfOpen { connector, queue_pair: active, reply, passive, accepting }
+}
+
+/// An accept in a task of its own.
+pub fn accepting(
+    request: Request,
+    queue_pair: &QueuePair,
+    params: AcceptParams,
+) -> JoinHandle<Result<Connection, AcceptError>> {
+    let queue_pair = queue_pair.clone();
+    tokio::spawn(async move { request.accept(&queue_pair, params).await.map_err(|retained| retained.error) })
+}
+
+/// Drops the future in a task.
+pub async fn abandon<T>(task: JoinHandle<T>) {
+    task.abort();
+    let outcome = within(task).await;
+    assert!(outcome.is_err_and(|error| error.is_cancelled()), "it was over before");
+}
+
+/// Shows that the connector connects, that is, may be used (again).
+pub async fn connects(connector: &Connector, adapter: &Adapter, queue_pair: &QueuePair) {
+    let (listener, address) = listening(adapter);
+    let passive = super::queue_pair(adapter);
+    let (active, accepted) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(queue_pair, address, ConnectParams::default()),
+            listener.accept_next(&passive, AcceptParams::default()),
+        )
+    })
+    .await;
+    accepted.expect("accepted");
+    active.expect("connected").disconnect().await.expect("disconnected");
+}
+
+/// Shows that the connector is burnt: it says so, and that trying again is useless.
+pub async fn is_burnt(connector: &Connector, adapter: &Adapter) {
+    let (_listener, address) = listening(adapter);
+    let fresh = queue_pair(adapter);
+    let error =
+        within(connector.connect(&fresh, address, ConnectParams::default())).await.expect_err("burnt");
+    assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
+    assert!(!error.is_retryable());
+}
+
+/// An address that is taken, and at which nobody listens as long as the socket is kept.
+pub fn deaf(ip: IpAddr) -> (Socket, SocketAddr) {
+    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::new(ip, 0).into()).expect("bound");
+    let address = socket.local_addr().expect("its address").as_socket().expect("an IP address");
+    (socket, address)
+}
+
+/// A peer whose kernel answers and which says nothing itself.
+pub fn silent(ip: IpAddr) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).expect("bound");
+    let address = listener.local_addr().expect("its address");
+    (listener, address)
+}
+
+/// An adapter that has one port to give away, which is taken on 127.0.0.1 as long as the listener is kept.
+pub fn without_ports() -> (Adapter, TcpListener) {
+    let (holder, address) = silent(BOTH[0]);
+    (adapter_with(SoftConfig::default().ephemeral_ports(address.port()..=address.port())), holder)
+}
+
+/// A connector from 127.0.0.3 to a listener, where a connection of the same four already exists.
+pub fn doubled() -> (Adapter, Connector, Listener, SocketAddr, Socket) {
+    let other = adapter();
+    let (listener, address) = listening(&other);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    // So that the kernel lets a second socket have the port.
+    socket.set_reuse_address(true).expect("an option");
+    let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
+    socket.bind(&SocketAddr::new(source, 0).into()).expect("bound");
+    socket.connect(&address.into()).expect("connected");
+    let port = socket.local_addr().ok().and_then(|local| local.as_socket()).expect("its address").port();
+    let adapter = adapter_with(SoftConfig::default().ephemeral_ports(port..=port));
+    let connector = adapter.connector();
+    connector.bind(SocketAddr::new(source, 0)).expect("bound");
+    (adapter, connector, listener, address, socket)
+}
+
+/// Short timeouts for everything that may have one.
+pub fn impatient() -> SoftConfig {
+    let short = Duration::from_millis(50);
+    SoftConfig::default().request_timeout(short).disconnect_timeout(short)
+}
+
+/// Longer than every timeout of [`impatient`].
+pub const LONG: Duration = Duration::from_millis(400);
+
+/// Returns when what this thread has done to its sockets has reached their peers: loopback delivers in order.
+pub async fn settled() {
+    let (listener, address) = silent(BOTH[0]);
+    let other = thread::spawn(move || listener.accept().map(drop));
+    TcpStream::connect(address).expect("connected");
+    tokio::task::yield_now().await;
+    other.join().expect("no panic").expect("accepted");
+}
+
+/// Runs a test on a thread, a runtime and a network of its own, in which only the loopback interface is up.
+///
+/// Says so and returns when this process may not make one.
+pub fn in_own_network(test: impl AsyncFnOnce() + Send + 'static) {
+    let run = move || {
+        match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => {}
+            Err(Errno::EPERM) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(error) => panic!("unshare: {error}"),
+        }
+        ip("link set lo up");
+        block_on(test());
+    };
+    if let Err(panic) = thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A runtime that stays on this thread, and so in its network.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+/// Runs `ip` with these arguments, in the network of the calling thread.
+pub fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Takes the addresses of the loopback interface away, in a network of one's own, and waits until that is noticed.
+pub async fn remove(adapter: &Adapter) {
+    let (listener, _) = listening(adapter);
+    ip("address flush dev lo");
+    let error = within(listener.request()).await.expect_err("no request will come");
+    assert!(matches!(error, AcceptError::DeviceRemoved), "{error:?}");
+}
+
+/// Runs the test of this name again in a process of its own, for what would disturb the others in this one.
+/// `true` in that process.
+pub fn alone(name: &str) -> bool {
+    const MARK: &str = "TOKIO_RDMA_TEST_ALONE";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program).args([name, "--exact", "--nocapture"]).env(MARK, "1").output();
+    let output = output.expect("started");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("1 passed"), "no test of this name: {stdout}");
+    false
+}
+
+/// No descriptor can be opened in this process any more, until the limit that is returned is set again.
+pub fn without_descriptors() -> impl FnOnce() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let next = File::open("/dev/null").expect("a file").as_raw_fd();
+    setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(next).expect("a descriptor"), hard).expect("lowered");
+    move || setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("raised")
+}

@@ -1,0 +1,388 @@
+//! The passive side: listeners, their requests, and what becomes of an accept.
+
+mod common;
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::cm::*;
+use common::*;
+use futures::StreamExt;
+use tokio_rdma::error::{AcceptError, BindError, ConnectError, StateError};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, ReadLimits, Status};
+
+/// Connects with `data` in a task of its own; who is never accepted is refused when the test ends.
+fn asking(
+    adapter: &Adapter,
+    address: SocketAddr,
+    data: u8,
+) -> tokio::task::JoinHandle<Result<tokio_rdma::Connection, ConnectError>> {
+    let (connector, active) = (adapter.connector(), queue_pair(adapter));
+    let params = ConnectParams::default().private_data(vec![data]);
+    tokio::spawn(async move {
+        let connection = connector.connect_and_complete(&active, address, params).await?;
+        connection.disconnected().await;
+        Ok(connection)
+    })
+}
+
+#[tokio::test]
+async fn a_request_reaches_the_address_that_is_listened_on() {
+    for ip in BOTH {
+        let adapter = adapter();
+        let listener = adapter.listener();
+        // LS-01: a port by number.
+        let address = bind_somewhere(ip, |address| listener.bind(address));
+        // Bound is not listening.
+        let refused = adapter.connector();
+        let active = queue_pair(&adapter);
+        let error = within(refused.connect(&active, address, ConnectParams::default())).await;
+        assert_eq!(error.expect_err("not listening").status(), Status::CONNECTION_REFUSED);
+        listener.listen(0).expect("listening");
+        assert_eq!(listener.local_addr(), Ok(address));
+        let _asking = asking(&adapter, address, 1);
+        let request = within(listener.request()).await.expect("a request");
+        assert_eq!(request.local_addr(), address);
+        // LS-02: a port of the provider's choice.
+        let (listener, address) = listening_at(&adapter, ip);
+        assert!(EPHEMERAL.contains(&address.port()) && address.ip() == ip);
+        let _asking = asking(&adapter, address, 2);
+        assert_eq!(&within(listener.request()).await.expect("a request").private_data()[..], [2]);
+    }
+}
+
+// LS-10
+#[tokio::test]
+async fn a_listener_has_an_address_only_while_it_listens() {
+    let adapter = adapter();
+    let listener = adapter.listener();
+    let not_listening = |listener: &tokio_rdma::Listener| {
+        let error = listener.local_addr().expect_err("it does not listen");
+        assert!(error == StateError::InvalidDeviceState && error.status() == Status::INVALID_DEVICE_STATE);
+    };
+    not_listening(&listener);
+    assert!(matches!(listener.listen(0), Err(BindError::InvalidState)), "not bound");
+    let error = within(listener.request()).await.expect_err("not listening");
+    assert!(matches!(error, AcceptError::NotListening) && error.status() == Status::INVALID_DEVICE_STATE);
+    listener.bind((V4, 0).into()).expect("bound");
+    not_listening(&listener);
+    listener.listen(0).expect("listening");
+    listener.local_addr().expect("it listens");
+    assert!(matches!(listener.listen(0), Err(BindError::InvalidState)), "it listens already");
+}
+
+// LS-04: the excess is refused, the rest is served, and a place that is free is taken again. 0 asks for as many as
+// possible, which is 1024, and what is more than that is no error.
+#[tokio::test]
+async fn a_backlog_is_a_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    const EXCESS: usize = 7;
+    // Each of a thousand that wait has a socket at either end.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raised");
+    for (asked, backlog) in [(3, 3), (0, 1024), (usize::MAX, 1024)] {
+        let adapter = adapter();
+        let listener = adapter.listener();
+        listener.bind((V4, 0).into()).expect("bound");
+        listener.listen(asked).expect("listening");
+        let address = listener.local_addr().expect("it listens");
+        let mut flood: futures::stream::FuturesUnordered<_> =
+            (0..backlog + EXCESS).map(|_| asking(&adapter, address, 1)).collect();
+        for _ in 0..EXCESS {
+            let refused = within(flood.next()).await.expect("one of them").expect("not panicked");
+            let error = refused.expect_err("nobody has been accepted");
+            assert!(matches!(error, ConnectError::Refused { .. }) && error.is_retryable(), "{error:?}");
+        }
+        assert!(futures::poll!(flood.next()).is_pending(), "the others wait");
+        for _ in 0..backlog {
+            let request = within(listener.request()).await.expect("a request");
+            let passive = queue_pair(&adapter);
+            drop(within(request.accept(&passive, AcceptParams::default())).await.expect("accepted"));
+            within(flood.next()).await.expect("one of them").expect("not panicked").expect("connected");
+        }
+        let _asking = asking(&adapter, address, 11);
+        assert_eq!(&within(listener.request()).await.expect("a request").private_data()[..], [11]);
+    }
+}
+
+// LS-05: first come, first served.
+#[tokio::test]
+async fn many_waits_are_answered_in_order() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let mut waits: Vec<_> = (0..8).map(|_| Box::pin(listener.request())).collect();
+    for wait in &mut waits {
+        assert!(futures::poll!(wait).is_pending());
+    }
+    for number in 0..8 {
+        let _asking = asking(&adapter, address, number);
+        // The one that waits longest gets it, and nobody else anything.
+        let request = within(waits.remove(0)).await.expect("a request");
+        assert_eq!(&request.private_data()[..], [number]);
+        for wait in &mut waits {
+            assert!(futures::poll!(wait).is_pending());
+        }
+    }
+}
+
+// LS-05: the same as a stream, which ends with the first error.
+#[tokio::test]
+async fn requests_are_a_stream() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let mut requests = listener.requests();
+    for number in 0..3 {
+        let _asking = asking(&adapter, address, number);
+        let request = within(requests.next()).await.expect("not the end").expect("a request");
+        assert_eq!(&request.private_data()[..], [number]);
+    }
+    let mut next = requests.next();
+    assert!(futures::poll!(&mut next).is_pending());
+    listener.cancel();
+    assert!(matches!(within(next).await, Some(Err(AcceptError::Canceled))));
+    assert!(within(requests.next()).await.is_none());
+}
+
+// LS-06
+#[tokio::test]
+async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let mut waits: Vec<_> = (0..3).map(|_| Box::pin(listener.request())).collect();
+    for wait in &mut waits {
+        assert!(futures::poll!(wait).is_pending());
+    }
+    drop(waits.remove(0));
+    let _asking = asking(&adapter, address, 1);
+    assert_eq!(&within(waits.remove(0)).await.expect("a request").private_data()[..], [1]);
+    // Delivered to a wait that is dropped before it looks: the next one gets it.
+    let unlucky = waits.remove(0);
+    let _asking = asking(&adapter, address, 2);
+    let mut next = Box::pin(listener.request());
+    assert!(futures::poll!(&mut next).is_pending());
+    let _third = asking(&adapter, address, 3);
+    assert_eq!(&within(next).await.expect("a request").private_data()[..], [3]);
+    drop(unlucky);
+    assert_eq!(&within(listener.request()).await.expect("a request").private_data()[..], [2]);
+}
+
+// LS-06: CancelOverlappedRequests.
+#[tokio::test]
+async fn cancel_ends_every_wait_and_the_listener_goes_on() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let mut waits: Vec<_> = (0..3).map(|_| Box::pin(listener.request())).collect();
+    for wait in &mut waits {
+        assert!(futures::poll!(wait).is_pending());
+    }
+    listener.cancel();
+    for wait in waits {
+        let error = within(wait).await.expect_err("cancelled");
+        assert!(matches!(error, AcceptError::Canceled) && error.status() == Status::CANCELED);
+    }
+    let _asking = asking(&adapter, address, 1);
+    let _request = within(listener.request()).await.expect("a request");
+}
+
+// LS-07: NdConnListenClosing.
+#[tokio::test]
+async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
+    let adapter = adapter();
+    let listener = adapter.listener();
+    listener.bind((V4, 0).into()).expect("bound");
+    listener.listen(1).expect("listening");
+    let address = listener.local_addr().expect("it listens");
+    // One connection, one request that was fetched, one that was not.
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let (ours, theirs) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&active, address, ConnectParams::default()),
+            listener.accept_next(&passive, AcceptParams::default())
+        )
+    })
+    .await;
+    let _connection = (ours.expect("connected"), theirs.expect("accepted"));
+    let fetched_asking = asking(&adapter, address, 1);
+    let fetched = within(listener.request()).await.expect("a request");
+    // Of these two one is refused when the other one is in the queue, which has one place.
+    let unfetched = [queue_pair(&adapter), queue_pair(&adapter)];
+    let asking = unfetched.each_ref().map(|queue_pair| {
+        connecting(&Arc::new(adapter.connector()), queue_pair, address, ConnectParams::default())
+    });
+    let (refused, _, mut queued) = within(futures::future::select_all(asking)).await;
+    refused.expect("not panicked").expect_err("the queue is full");
+    let queued = queued.remove(0);
+    assert!(!queued.is_finished());
+
+    drop(listener);
+    let error = outcome(queued).await.expect_err("the listener is closed");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+    assert!(error.is_retryable());
+    // CM-21
+    for queue_pair in &unfetched {
+        assert_usable(&adapter, queue_pair).await;
+    }
+    // What was fetched can still be accepted, what is connected still works.
+    let other = queue_pair(&adapter);
+    drop(within(fetched.accept(&other, AcceptParams::default())).await.expect("accepted"));
+    outcome(fetched_asking).await.expect("connected");
+    exchange(&adapter, &active, &passive).await;
+}
+
+// LS-07, LS-06: a request in the hands of a wait that nobody polls again.
+#[tokio::test]
+async fn closing_refuses_a_request_that_was_delivered_to_a_dropped_wait() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let mut wait = Box::pin(listener.request());
+    assert!(futures::poll!(&mut wait).is_pending());
+    let first = asking(&adapter, address, 1);
+    let second = asking(&adapter, address, 2);
+    // One of them goes to the wait above, so it takes the other one to end this.
+    let fetched = within(listener.request()).await.expect("the other one");
+    drop(wait);
+    drop((listener, fetched));
+    for asking in [first, second] {
+        assert_eq!(outcome(asking).await.expect_err("refused").status(), Status::CONNECTION_REFUSED);
+    }
+}
+
+// LS-08: unlike NDK, the port belongs to the listener alone.
+#[tokio::test]
+async fn the_port_is_free_at_once_while_accepted_connections_live() {
+    for ip in BOTH {
+        let adapter = adapter();
+        let (listener, address) = listening_at(&adapter, ip);
+        let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+        let connector = adapter.connector();
+        let (ours, theirs) = within(async {
+            tokio::join!(
+                connector.connect_and_complete(&active, address, ConnectParams::default()),
+                listener.accept_next(&passive, AcceptParams::default())
+            )
+        })
+        .await;
+        let _connection = (ours.expect("connected"), theirs.expect("accepted"));
+        drop(listener);
+        let again = adapter.listener();
+        again.bind(address).expect("free");
+        again.listen(0).expect("free");
+        let _asking = asking(&adapter, address, 7);
+        assert_eq!(&within(again.request()).await.expect("a request").private_data()[..], [7]);
+        exchange(&adapter, &active, &passive).await;
+    }
+}
+
+// LS-11, LS-12
+#[tokio::test]
+async fn a_request_is_inspected_before_it_is_accepted() {
+    for ip in BOTH {
+        let adapter = adapter();
+        let params = ConnectParams::default().private_data(&b"who"[..]).read_limits(ReadLimits::new(2, 9));
+        let asked = requested(&adapter, ip, params).await;
+        let request = asked.request;
+        assert_eq!(&request.private_data()[..], b"who");
+        assert_eq!(request.read_limits(), ReadLimits::new(9, 2));
+        assert_eq!(request.local_addr(), asked.listener.local_addr().expect("it listens"));
+        assert_eq!(Ok(request.peer_addr()), asked.connector.local_addr());
+        let passive = queue_pair(&adapter);
+        let accept = AcceptParams::default().private_data(&b"me"[..]).read_limits(ReadLimits::new(1, 1));
+        let accepting = tokio::spawn(async move { request.accept(&passive, accept).await });
+        let reply = outcome(asked.connecting).await.expect("the peer accepts");
+        // LS-12
+        assert_eq!(&reply.private_data()[..], b"me");
+        assert_eq!(reply.read_limits(), ReadLimits::new(1, 1));
+        let _ours = within(reply.complete()).await.expect("complete");
+        let theirs = outcome(accepting).await.expect("accepted");
+        assert_eq!(theirs.read_limits(), ReadLimits::new(1, 1));
+    }
+}
+
+/// Waits until a listener with a request timeout has thrown a silent peer out: time has passed, and that is the event.
+async fn until_a_silent_peer_is_thrown_out(address: SocketAddr) {
+    let waiting = tokio::task::spawn_blocking(move || {
+        let mut silent = std::net::TcpStream::connect(address).expect("connected");
+        let _ = silent.read(&mut [0; 1]);
+    });
+    outcome(waiting).await;
+}
+
+/// As short as they go: whatever ends a slow peer would.
+fn impatient() -> SoftConfig {
+    let short = Duration::from_millis(20);
+    SoftConfig::default().request_timeout(short).disconnect_timeout(short).path_timeout(Some(short))
+}
+
+// LS-13, CM-09: and no setting ends the wait (X8).
+#[tokio::test]
+async fn accept_is_pending_for_as_long_as_the_peer_does_not_complete() {
+    let adapter = adapter_with(impatient());
+    let (_clock, clock) = listening(&adapter);
+    let open = half_open(&adapter, V4).await;
+    assert!(!open.accepting.is_finished());
+    for _ in 0..5 {
+        until_a_silent_peer_is_thrown_out(clock).await;
+        assert!(!open.accepting.is_finished());
+    }
+    let _ours = within(open.reply.complete()).await.expect("complete");
+    let _theirs = outcome(open.accepting).await.expect("accepted");
+    exchange(&adapter, &open.active, &open.passive).await;
+}
+
+// LS-24: the same of a request that waits for its accept.
+#[tokio::test]
+async fn a_slow_acceptor_is_waited_for() {
+    let adapter = adapter_with(impatient());
+    let asked = requested(&adapter, V4, ConnectParams::default()).await;
+    let address = asked.listener.local_addr().expect("it listens");
+    for _ in 0..5 {
+        until_a_silent_peer_is_thrown_out(address).await;
+        assert!(!asked.connecting.is_finished());
+    }
+    // Others are served meanwhile.
+    let pair = connected(&adapter).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    let passive = queue_pair(&adapter);
+    let accepting = tokio::spawn({
+        let passive = passive.clone();
+        async move { asked.request.accept(&passive, AcceptParams::default()).await }
+    });
+    let reply = outcome(asked.connecting).await.expect("the peer accepts");
+    let _ours = within(reply.complete()).await.expect("complete");
+    let _theirs = outcome(accepting).await.expect("accepted");
+    exchange(&adapter, &asked.active, &passive).await;
+}
+
+// LS-14
+#[tokio::test]
+async fn a_receive_may_complete_before_the_accept() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    let receive = passive.receive(adapter.buffer(16).expect("memory")).expect("posted");
+    let connector = adapter.connector();
+    let mut accepting = Box::pin(listener.accept_next(&passive, AcceptParams::default()));
+    let reply = within(async {
+        tokio::select! {
+            biased;
+            reply = connector.connect(&active, address, ConnectParams::default()) => reply,
+            early = &mut accepting => panic!("accepted before complete: {early:?}"),
+        }
+    })
+    .await
+    .expect("the peer accepts");
+    // From here on nobody polls the accept.
+    let ours = within(reply.complete()).await.expect("complete");
+    within(active.send(adapter.buffer_from(b"early").expect("memory")).expect("posted"))
+        .await
+        .0
+        .expect("sent");
+    let (received, buffer) = within(receive).await;
+    assert_eq!(&buffer[..received.expect("received").bytes], b"early");
+    let theirs = within(accepting).await.expect("accepted");
+    assert_eq!(theirs.peer_addr(), ours.local_addr());
+}
