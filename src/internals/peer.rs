@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::rc::Rc;
 
@@ -69,7 +69,7 @@ impl Peer {
                     self.spoke = true;
                     moved = true;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if is_transient(&error) => {}
                 Err(_) => self.outgoing.clear(),
             }
         }
@@ -78,7 +78,7 @@ impl Peer {
             match stream.read(&mut room) {
                 Ok(0) => self.ended = true,
                 Ok(length) => self.incoming.extend_from_slice(&room[..length]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if is_transient(&error) => break,
                 Err(_) => self.ended = true,
             }
             moved = true;
@@ -104,6 +104,10 @@ impl Peer {
             let _ = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
         }
     }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// What the peer should get for a read, and whether it may have changed since.

@@ -2,11 +2,14 @@
 
 use super::input::Input;
 use crate::mr::RemoteRegion;
-use crate::proto::mpa::{Initiator, MAX_PRIVATE_DATA, Reply, Responder, StartConfig, StartError, rtr_frame};
+use crate::proto::mpa::{Initiator, Reply, Responder, StartConfig, StartError, rtr_frame};
 use crate::types::ReadLimits;
 use crate::wire::ddp::{Header, Tagged, Untagged};
 use crate::wire::mpa::{Enhanced, StartFrame, StartKind, fpdu_length};
 use crate::wire::rdmap::{Opcode, Phase, ReadRequest, Terminate, parse_offending};
+
+/// The most private data of the user that fits beside the read limits.
+const MAX_PRIVATE_DATA: usize = StartFrame::MAX_PRIVATE_DATA - Enhanced::LEN;
 
 /// Feeds the start-up machines and the codecs.
 ///

@@ -135,7 +135,15 @@ pub(super) async fn accept<'a>(
         socket.set_tcp_mss(536).expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a socket");
     }
-    socket.connect(&listener.local_addr().expect("it listens").into()).expect("connected");
+    let address = listener.local_addr().expect("it listens").into();
+    // The fuzzer's own timer interrupts calls; the connecting goes on meanwhile.
+    while let Err(error) = socket.connect(&address) {
+        match error.raw_os_error() {
+            Some(libc::EINTR | libc::EALREADY) => {}
+            Some(libc::EISCONN) => break,
+            _ => panic!("the peer cannot connect: {error}"),
+        }
+    }
     let mut peer = Peer::new(socket.into(), 0);
     peer.queue(&options.start_frame(StartKind::Request));
     peer.transfer();
