@@ -80,6 +80,10 @@ pub mod qp;
 
 pub mod cm;
 
+#[cfg(all(any(test, fuzzing), feature = "soft"))]
+#[doc(hidden)]
+pub mod internals;
+
 /// Settings of the soft provider.
 #[cfg(feature = "soft")]
 pub mod soft {

@@ -138,6 +138,12 @@ impl Table {
         drop(slots);
         drop(old);
     }
+
+    /// How many requests are open, orphans included.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
 }
 
 #[cfg(test)]

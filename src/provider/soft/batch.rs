@@ -26,8 +26,8 @@ const KEEP_ARENA: usize = 4 * 1024;
 enum Part {
     /// Bytes of the arena.
     Copied(Range<usize>),
-    /// Payload in place.
-    InPlace(Slice),
+    /// Payload in place; `read` when a peer reads it.
+    InPlace { slice: Slice, read: bool },
 }
 
 /// Framed bytes that the socket has not taken yet.
@@ -38,7 +38,8 @@ pub(crate) struct Batch {
     frames: usize,
     /// How much of the first part has been sent.
     sent: usize,
-    /// The registration that in-place parts of Read Responses belong to: it must be valid when they are sent.
+    /// The registration that in-place parts of Read Responses belong to, as long as one of them has not been sent in
+    /// full: it must be valid when they are.
     registration: Option<Arc<Registration>>,
     crc: bool,
 }
@@ -93,7 +94,8 @@ impl Batch {
         registration: Option<&Arc<Registration>>,
     ) {
         let length = flight::length(parts);
-        if self.frame(&header.encode(length), parts, length) {
+        if self.frame(&header.encode(length), parts, length, registration.is_some()) && registration.is_some()
+        {
             self.registration = registration.cloned();
         }
     }
@@ -101,7 +103,7 @@ impl Batch {
     /// An untagged segment whose payload is device-visible memory.
     pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
         let length = flight::length(parts);
-        self.frame(&header.encode(length), parts, length);
+        self.frame(&header.encode(length), parts, length, false);
     }
 
     /// A whole FPDU that has been framed elsewhere.
@@ -121,14 +123,14 @@ impl Batch {
     }
 
     /// One FPDU; tells whether its payload was left in place.
-    fn frame(&mut self, header: &[u8], parts: &Payload, length: usize) -> bool {
+    fn frame(&mut self, header: &[u8], parts: &Payload, length: usize, read: bool) -> bool {
         let start = self.arena.len();
         self.arena.extend_from_slice(header);
         // A checksum must be of the very bytes that are sent, and others may write registered memory: copy first.
         let in_place = length > COPY_BELOW && !self.crc;
         if in_place {
             self.copied(start);
-            self.parts.extend(parts.iter().cloned().map(Part::InPlace));
+            self.parts.extend(parts.iter().cloned().map(|slice| Part::InPlace { slice, read }));
             let start = self.arena.len();
             self.trailer(start, header.len() + length);
             self.copied(start);
@@ -170,8 +172,8 @@ impl Batch {
             let skip = if index == 0 { self.sent } else { 0 };
             match part {
                 Part::Copied(range) => OwnedPiece::Bytes(&self.arena[range.start + skip..range.end]),
-                Part::InPlace(slice) if skip == 0 => OwnedPiece::Memory(slice),
-                Part::InPlace(slice) => OwnedPiece::Rest(slice.part(skip, slice.len() - skip)),
+                Part::InPlace { slice, .. } if skip == 0 => OwnedPiece::Memory(slice),
+                Part::InPlace { slice, .. } => OwnedPiece::Rest(slice.part(skip, slice.len() - skip)),
             }
         })
     }
@@ -181,10 +183,14 @@ impl Batch {
         while let Some(part) = self.parts.front() {
             let left = match part {
                 Part::Copied(range) => range.len(),
-                Part::InPlace(slice) => slice.len(),
+                Part::InPlace { slice, .. } => slice.len(),
             } - self.sent;
             if sent < left {
                 self.sent += sent;
+                // The peer may have been answered in full, and the memory deregistered for that reason.
+                if !self.parts.iter().any(|part| matches!(part, Part::InPlace { read: true, .. })) {
+                    self.registration = None;
+                }
                 return;
             }
             sent -= left;
@@ -209,5 +215,50 @@ impl OwnedPiece<'_> {
             Self::Memory(slice) => Piece::Memory(slice),
             Self::Rest(slice) => Piece::Memory(slice),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::KeyTable;
+    use super::*;
+    use crate::memory::Owned;
+    use crate::types::Access;
+    use crate::wire::rdmap::Opcode;
+
+    fn memory(length: usize) -> crate::memory::Shared {
+        Owned::zeroed(length).expect("memory").share()
+    }
+
+    #[test]
+    fn a_registration_is_needed_until_its_bytes_are_sent() {
+        let keys = KeyTable::default();
+        let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
+        let answer = Payload::from_iter([registration.memory().clone().whole()]);
+        let mut batch = Batch::new(false);
+        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        batch.tagged(&header, &answer, Some(&registration));
+        let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
+        batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
+
+        let answered = 16 + 2000;
+        batch.advance(answered - 1);
+        assert!(batch.registration().is_some(), "a byte of the answer is left");
+        batch.advance(1);
+        assert!(batch.registration().is_none(), "what is left is somebody else's");
+        assert!(!batch.is_empty());
+    }
+
+    #[test]
+    fn a_write_of_ours_behind_an_answer_does_not_free_its_registration() {
+        let keys = KeyTable::default();
+        let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
+        let answer = Payload::from_iter([registration.memory().clone().whole()]);
+        let mut batch = Batch::new(false);
+        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        batch.tagged(&header, &answer, Some(&registration));
+        let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
+        batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
+        assert!(batch.registration().is_some(), "none of the answer has been sent");
     }
 }
