@@ -1,6 +1,23 @@
-//! What was measured, and how it is told.
+//! How much is measured, and how it is told.
 
 use serde_json::{Value, json};
+
+/// How much is measured.
+pub(crate) struct Plan {
+    pub(crate) batches: usize,
+    pub(crate) round_trips: u32,
+    pub(crate) blocks: u32,
+}
+
+impl Plan {
+    pub(crate) const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
+    pub(crate) const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
+
+    /// How often the progress moves.
+    pub(crate) fn steps(&self) -> u64 {
+        3 * self.batches as u64
+    }
+}
 
 /// One line of the result: medians, and the median of the ratios.
 pub(crate) struct Figure {

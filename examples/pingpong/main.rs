@@ -14,9 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Parser;
-use figure::Figure;
+use figure::{Figure, Plan};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::Plan;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tokio::runtime::{Builder, Runtime};

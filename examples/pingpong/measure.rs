@@ -9,30 +9,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rdma::{Access, Adapter, Buffer, Op, QueuePair, RegionSlice, RemoteRegion};
 
-use crate::figure::{Figure, quantile};
+use crate::figure::{Figure, Plan, quantile};
 
 /// The size of a message, in bytes.
 pub(crate) const MESSAGE: usize = 64;
 const BLOCK: usize = crate::SHARED;
 /// How many writes or reads are in flight at once.
 const WINDOW: usize = 16;
-
-/// How much is measured.
-pub(crate) struct Plan {
-    batches: usize,
-    round_trips: u32,
-    blocks: u32,
-}
-
-impl Plan {
-    pub(crate) const FULL: Self = Self { batches: 15, round_trips: 400, blocks: 256 };
-    pub(crate) const QUICK: Self = Self { batches: 5, round_trips: 100, blocks: 32 };
-
-    /// How often the progress moves.
-    pub(crate) fn steps(&self) -> u64 {
-        3 * self.batches as u64
-    }
-}
 
 /// Measures round trips, writes and reads; `progress` is called once a batch.
 pub(crate) async fn all(
