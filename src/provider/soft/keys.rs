@@ -109,11 +109,6 @@ impl KeyTable {
         drop(removed);
     }
 
-    /// Whether a key stands for anything.
-    pub(crate) fn knows(&self, key: u32) -> bool {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
-    }
-
     /// Checks key, rights and range before a byte is placed or read (RFC 5041 section 5.1, RFC 5040 section 7).
     ///
     /// # Errors

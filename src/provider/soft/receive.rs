@@ -390,10 +390,9 @@ impl Receiver {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let segment = self.inbound.segment(header, length).map_err(named)?;
         let (place, finish) = match segment {
-            // RFC 5040 section 4.8: only a key that exists can be invalidated.
-            Segment::Send { invalidate: Some(key), .. } if !link.keys.knows(key) => {
-                return Err(named(Terminate::CANNOT_INVALIDATE));
-            }
+            // RFC 5040 section 4.8: the key of a region is taken back by its owner alone, never by a peer. To deliver
+            // the message all the same would let the peer believe otherwise.
+            Segment::Send { invalidate: Some(_), .. } => return Err(named(Terminate::CANNOT_INVALIDATE)),
             Segment::Send { offset, last, .. } => {
                 (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
             }
