@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::cm::Ending;
 use super::link::{Command, Link, Pumped, Socket};
+use super::queue::Receive;
 use super::receive::{Receiver, Stop, blame};
 use super::send::SendQueue;
 use crate::error::Reason;
@@ -169,7 +170,8 @@ impl Driver {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Disconnect(deadline) => {
-                self.flush_receives(Status::CANCELED);
+                let current = self.receiver.take_receive();
+                self.flush_receives(current, Status::CANCELED);
                 self.link.quiet_queue().close(None);
                 self.close_until(deadline, false);
             }
@@ -292,10 +294,12 @@ impl Driver {
 
     /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
     fn flush(&mut self, first: Status, rest: Status) {
+        // The reader lets go of the sink that it may be writing to, before the read completes.
+        let current = self.receiver.take_receive();
         let mut after = Aftermath::default();
         self.link.quiet_queue().flush(first, rest, &self.link.table, &mut after);
         after.settle();
-        self.flush_receives(rest);
+        self.flush_receives(current, rest);
     }
 
     /// The message never came: its receive is the next one again.
@@ -305,12 +309,11 @@ impl Driver {
         }
     }
 
-    fn flush_receives(&mut self, status: Status) {
+    fn flush_receives(&mut self, current: Option<Receive>, status: Status) {
         if self.spared {
             return;
         }
         let mut after = Aftermath::default();
-        let current = self.receiver.take_receive();
         self.link.receives.flush(current, status, true, &self.link.table, &mut after);
         after.settle();
     }
