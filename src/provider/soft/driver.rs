@@ -31,7 +31,8 @@ struct Timing {
     half: Option<Duration>,
     nudge: bool,
     heard: bool,
-    strikes: u8,
+    /// At the end of the last half the peer owed us an answer; it has been silent since.
+    asked: bool,
 }
 
 enum State {
@@ -74,7 +75,7 @@ impl Driver {
             half,
             nudge,
             heard: false,
-            strikes: 0,
+            asked: false,
         });
         Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, spared: false }
     }
@@ -139,14 +140,18 @@ impl Driver {
                 self.write_on(SendQueue::nudge);
             }
         } else if std::mem::take(&mut timing.heard) || !established {
-            timing.strikes = 0;
+            timing.asked = false;
         } else {
-            timing.strikes += 1;
-            let waiting = self.write_on(|queue| {
+            let asked = std::mem::take(&mut timing.asked);
+            // A socket that is full takes no question; TCP notices a peer that lets it be full for too long.
+            let owes = self.write_on(|queue| {
                 queue.trim();
                 queue.has_reads() || queue.probe()
             });
-            if self.timing.as_ref().is_some_and(|timing| timing.strikes > 1) && waiting {
+            if let Some(timing) = &mut self.timing {
+                timing.asked = owes;
+            }
+            if asked && owes {
                 self.lost(Reason::Silence, Status::IO_TIMEOUT, None);
                 return Poll::Ready(());
             }
