@@ -40,12 +40,22 @@ pub(crate) struct Batch {
     sent: usize,
     /// The registration that in-place parts of Read Responses belong to: it must be valid when they are sent.
     registration: Option<Arc<Registration>>,
+    /// How many parts there are up to the last one that belongs to the registration.
+    registered: usize,
     crc: bool,
 }
 
 impl Batch {
     pub(crate) fn new(crc: bool) -> Self {
-        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, registration: None, crc }
+        Self {
+            arena: Vec::new(),
+            parts: VecDeque::new(),
+            frames: 0,
+            sent: 0,
+            registration: None,
+            registered: 0,
+            crc,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -75,6 +85,7 @@ impl Batch {
         self.frames = 0;
         self.sent = 0;
         self.registration = None;
+        self.registered = 0;
         self.arena.clear();
     }
 
@@ -93,8 +104,12 @@ impl Batch {
         registration: Option<&Arc<Registration>>,
     ) {
         let length = flight::length(parts);
-        if self.frame(&header.encode(length), parts, length) {
-            self.registration = registration.cloned();
+        if self.frame(&header.encode(length), parts, length)
+            && let Some(registration) = registration
+        {
+            self.registration = Some(registration.clone());
+            // Behind the payload is the trailer, in a part of its own.
+            self.registered = self.parts.len() - 1;
         }
     }
 
@@ -190,6 +205,10 @@ impl Batch {
             sent -= left;
             self.sent = 0;
             self.parts.pop_front();
+            self.registered = self.registered.saturating_sub(1);
+            if self.registered == 0 {
+                self.registration = None;
+            }
         }
         self.clear();
     }
@@ -208,6 +227,53 @@ impl OwnedPiece<'_> {
             Self::Bytes(bytes) => Piece::Bytes(bytes),
             Self::Memory(slice) => Piece::Memory(slice),
             Self::Rest(slice) => Piece::Memory(slice),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Owned;
+    use crate::provider::soft::keys::KeyTable;
+    use crate::types::Access;
+    use crate::wire::rdmap::{Opcode, queue};
+
+    // MR-01: memory that a peer reads has to be valid until it is sent, and not longer, whatever else is on its way.
+    #[test]
+    fn a_registration_has_to_be_valid_only_until_its_bytes_are_sent() {
+        let large = COPY_BELOW + 1;
+        let memory = || Owned::zeroed(large).expect("memory").share();
+        let registration = KeyTable::default().register(memory(), Access::REMOTE_READ).expect("registered");
+        let answer = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        let send =
+            Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: queue::SEND, msn: 1, mo: 0 };
+        let mut batch = Batch::new(false);
+        batch.untagged_parts(&send, &Payload::from_iter([memory().whole()]));
+        let before = Batch::bytes(&batch);
+        let payload = Payload::from_iter([registration.memory().clone().whole()]);
+        batch.tagged(&answer, &payload, Some(&registration));
+        let answered = Batch::bytes(&batch);
+        let write = Tagged { opcode: Opcode::Write, ..answer };
+        batch.tagged(&write, &Payload::from_iter([memory().whole()]), None);
+        batch.advance(before);
+        assert!(batch.registration().is_some(), "all of the answer is still to be sent");
+        batch.advance(answered - before - mpa::CRC_SIZE - 4);
+        assert!(batch.registration().is_some(), "some of it is");
+        batch.advance(mpa::CRC_SIZE + 4);
+        assert!(batch.registration().is_none(), "none of it is");
+        assert!(!batch.is_empty());
+    }
+
+    impl Batch {
+        fn bytes(&self) -> usize {
+            self.parts
+                .iter()
+                .map(|part| match part {
+                    Part::Copied(range) => range.len(),
+                    Part::InPlace(slice) => slice.len(),
+                })
+                .sum()
         }
     }
 }
