@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::cm::Ending;
 use super::link::{Command, Link, Pumped, Socket};
+use super::queue::Receive;
 use super::receive::{Receiver, Stop, blame};
 use super::send::SendQueue;
 use crate::error::Reason;
@@ -30,7 +31,8 @@ struct Timing {
     half: Option<Duration>,
     nudge: bool,
     heard: bool,
-    strikes: u8,
+    /// At the end of the last half the peer owed us an answer; it has been silent since.
+    asked: bool,
 }
 
 enum State {
@@ -73,7 +75,7 @@ impl Driver {
             half,
             nudge,
             heard: false,
-            strikes: 0,
+            asked: false,
         });
         Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, spared: false }
     }
@@ -138,14 +140,18 @@ impl Driver {
                 self.write_on(SendQueue::nudge);
             }
         } else if std::mem::take(&mut timing.heard) || !established {
-            timing.strikes = 0;
+            timing.asked = false;
         } else {
-            timing.strikes += 1;
-            let waiting = self.write_on(|queue| {
+            let asked = std::mem::take(&mut timing.asked);
+            // A socket that is full takes no question; TCP notices a peer that lets it be full for too long.
+            let owes = self.write_on(|queue| {
                 queue.trim();
                 queue.has_reads() || queue.probe()
             });
-            if self.timing.as_ref().is_some_and(|timing| timing.strikes > 1) && waiting {
+            if let Some(timing) = &mut self.timing {
+                timing.asked = owes;
+            }
+            if asked && owes {
                 self.lost(Reason::Silence, Status::IO_TIMEOUT, None);
                 return Poll::Ready(());
             }
@@ -169,7 +175,8 @@ impl Driver {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Disconnect(deadline) => {
-                self.flush_receives(Status::CANCELED);
+                let current = self.receiver.take_receive();
+                self.flush_receives(current, Status::CANCELED);
                 self.link.quiet_queue().close(None);
                 self.close_until(deadline, false);
             }
@@ -292,10 +299,12 @@ impl Driver {
 
     /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
     fn flush(&mut self, first: Status, rest: Status) {
+        // The reader lets go of the sink that it may be writing to, before the read completes.
+        let current = self.receiver.take_receive();
         let mut after = Aftermath::default();
         self.link.quiet_queue().flush(first, rest, &self.link.table, &mut after);
         after.settle();
-        self.flush_receives(rest);
+        self.flush_receives(current, rest);
     }
 
     /// The message never came: its receive is the next one again.
@@ -305,12 +314,11 @@ impl Driver {
         }
     }
 
-    fn flush_receives(&mut self, status: Status) {
+    fn flush_receives(&mut self, current: Option<Receive>, status: Status) {
         if self.spared {
             return;
         }
         let mut after = Aftermath::default();
-        let current = self.receiver.take_receive();
         self.link.receives.flush(current, status, true, &self.link.table, &mut after);
         after.settle();
     }

@@ -12,7 +12,7 @@ use super::batch::{Batch, OwnedPiece};
 use super::cm::Cm;
 use super::keys::{Intent, KeyTable};
 use super::queue::ReceiveQueue;
-use super::send::{MAX_BATCHES, Next, Request, SendQueue};
+use super::send::{MAX_BATCHES, Next, Request, SendQueue, deregistered};
 use crate::error::PostErrorKind;
 use crate::flight::{Aftermath, Payload, Table};
 use crate::memory;
@@ -65,7 +65,7 @@ impl Socket {
             None => None,
             Some(registration) => match registration.hold() {
                 Some(valid) => Some(valid),
-                None => return Err(io::Error::other("deregistered while it was being read")),
+                None => return Err(deregistered()),
             },
         };
         self.0.try_io(Interest::WRITABLE, || {

@@ -412,6 +412,16 @@ impl SendQueue {
         if !self.batch.admits(response.registration.as_ref()) {
             return false;
         }
+        // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
+        // when it is written.
+        let registration = response.registration.clone();
+        let _valid = match registration.as_deref().map(Registration::hold) {
+            Some(None) => {
+                self.broken.get_or_insert_with(deregistered);
+                return false;
+            }
+            other => other.flatten(),
+        };
         self.turn = Turn::Response;
         while self.batch.has_room() {
             let size = (response.length - response.framed).min(MAX_TAGGED);
@@ -421,7 +431,7 @@ impl SendQueue {
             let to = to.wrapping_add(response.framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
             let parts = flight::range(&response.payload, response.framed, size);
-            self.batch.tagged(&header, &parts, response.registration.as_ref());
+            self.batch.tagged(&header, &parts, registration.as_ref());
             response.framed += size;
             if last {
                 self.responses.pop_front();
@@ -478,4 +488,9 @@ impl SendQueue {
         }
         true
     }
+}
+
+/// Ends a connection whose peer reads memory that has been deregistered meanwhile.
+pub(crate) fn deregistered() -> io::Error {
+    io::Error::other("deregistered while it was being read")
 }
