@@ -4,7 +4,7 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use common::raw::{
     self, CRC, REPLY_KEY, REQUEST_KEY, Raw, Start, bytes, raw_accepts, raw_connects, room, success,
 };
 use common::*;
+use futures::FutureExt;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::mr::RemoteRegion;
 use tokio_rdma::soft::SoftConfig;
@@ -128,4 +129,60 @@ async fn an_idle_connection_without_reads_lives_on() {
     let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
     success(active.queue_pair.send(bytes(&adapter, b"hello")).expect("posted")).await;
     assert_eq!(success(receive).await.0, 5);
+}
+
+// CM-19: whatever it was that answered, a bound connector that was refused is still bound.
+#[tokio::test]
+async fn a_reply_that_is_none_leaves_the_connector_bound() {
+    let adapter = adapter();
+    let bad_rtr = Start::enhanced(4 | raw::PEER_TO_PEER | raw::RTR_SEND, 4).encode(REPLY_KEY);
+    for reply in [b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), bad_rtr] {
+        let (listener, address) = Raw::listener().await;
+        let queue_pair = queue_pair(&adapter);
+        let connector = adapter.connector();
+        connector.bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let bound = connector.local_addr().expect("bound");
+        // The peer does not hang up, so nothing but this side ends the stream.
+        let peer = async {
+            let mut peer = Raw::answer_the_phone(&listener).await;
+            peer.start_frame(REQUEST_KEY).await;
+            peer.say(&reply).await;
+            peer
+        };
+        let params = ConnectParams::default();
+        let (_peer, outcome) =
+            within(async { tokio::join!(peer, connector.connect(&queue_pair, address, params)) }).await;
+        assert!(matches!(outcome, Err(ConnectError::Refused { .. })), "{outcome:?}");
+        assert_eq!(connector.local_addr(), Ok(bound), "still");
+    }
+}
+
+// CM-22: two connects at once on one connector: one of them has its queue pair, and the other's is free.
+#[tokio::test]
+async fn of_two_connects_at_once_one_leaves_its_queue_pair_alone() {
+    const ROUNDS: usize = 2000;
+    let adapter = adapter();
+    let (_listener, address) = Raw::listener().await;
+    let start = Barrier::new(2);
+    let connectors: Vec<_> = (0..ROUNDS).map(|_| adapter.connector()).collect();
+    // A queue pair that is lost once fails every round from then on.
+    let work = || {
+        let queue_pair = queue_pair(&adapter);
+        let mut good = 0;
+        for connector in &connectors {
+            start.wait();
+            let attempt = connector.connect(&queue_pair, address, ConnectParams::default()).now_or_never();
+            let first = matches!(attempt, None | Some(Err(ConnectError::Active)));
+            start.wait();
+            let other = adapter.connector();
+            let attempt = other.connect(&queue_pair, address, ConnectParams::default()).now_or_never();
+            good += usize::from(first && attempt.is_none());
+        }
+        good
+    };
+    let good = std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().expect("no panic"))
+    });
+    assert_eq!(good, [ROUNDS; 2]);
 }

@@ -168,9 +168,17 @@ impl Cm {
 
     /// The same, with a change that nobody may see the one without the other of.
     pub(crate) fn apply_with(&self, input: Input, change: impl FnOnce(&mut Inner)) -> Result<(), Status> {
+        self.call(|inner| {
+            change(inner);
+            input
+        })
+    }
+
+    /// The same, with an input that depends on what is found.
+    pub(crate) fn call(&self, prepare: impl FnOnce(&mut Inner) -> Input) -> Result<(), Status> {
         let mut wakers = Wakers::new();
         let mut inner = self.lock();
-        change(&mut inner);
+        let input = prepare(&mut inner);
         let outcome = self.drive(&mut inner, &mut wakers, |machine| machine.handle(now(), input));
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);

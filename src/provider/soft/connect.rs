@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tracing::Instrument;
@@ -21,7 +22,7 @@ use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
 use super::receive::Receiver;
 use super::send::SendQueue;
-use super::transport::Transport;
+use super::transport::{Transport, part};
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
@@ -192,21 +193,16 @@ impl Cm {
         deadline: Option<Instant>,
     ) -> Result<(), ConnectError> {
         let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
-        let mut busy = false;
-        let input = |busy| Input::Connect { data, max_data, busy, deadline };
-        // Taken before the machine is asked, so that no other connector gets it in between.
-        let taken = {
-            let mut inner = self.lock();
-            let idle = matches!(inner.machine.state(), State::Idle | State::Bound);
-            let taken = idle && data <= max_data && self.take_queue_pair(&mut inner, queue_pair);
-            busy |= idle && data <= max_data && !taken;
-            taken
-        };
-        let outcome = self.apply_with(input(busy), |inner| {
+        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock, so
+        // that another call on this connector finds either all of it or nothing.
+        let outcome = self.call(|inner| {
+            let fits = matches!(inner.machine.state(), State::Idle | State::Bound) && data <= max_data;
+            let taken = fits && self.take_queue_pair(inner, queue_pair);
             if taken {
                 inner.peer = Some(net::canonical(peer));
                 Self::reset(inner, Op::Connect);
             }
+            Input::Connect { data, max_data, busy: fits && !taken, deadline }
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
@@ -326,7 +322,13 @@ impl Cm {
                         },
                         None => Reason::Protocol(error.error),
                     };
-                    super::transport::part(stream, last_words, &self.adapter.runtime);
+                    let socket = SockRef::from(&stream);
+                    if matches!(socket.linger(), Ok(Some(Duration::ZERO))) {
+                        // The port has to be free at once: the peer may hear it or not.
+                        let _ = socket.send(&last_words);
+                    } else {
+                        part(stream, last_words, &self.adapter.runtime);
+                    }
                     return Err(DialError::refused(None, reason));
                 }
             }

@@ -104,7 +104,16 @@ impl KeyTable {
     /// Takes the key back. When this returns, no byte of the memory is being moved on a peer's behalf, and none
     /// will be.
     pub(crate) fn deregister(&self, registration: &Registration) {
-        let removed = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&registration.key);
+        let removed = {
+            let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+            // The second time the key may be somebody else's.
+            let owner = keys.get(&registration.key).map(Arc::as_ptr);
+            if owner == Some(std::ptr::from_ref(registration)) {
+                keys.remove(&registration.key)
+            } else {
+                None
+            }
+        };
         registration.revoke();
         drop(removed);
     }
@@ -135,5 +144,32 @@ impl KeyTable {
         let slice =
             usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
         Ok(Grant { registration, slice })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Owned;
+
+    // MR-01: deregistering twice is fine, even when the key has come round in between.
+    #[test]
+    fn a_key_that_has_a_new_owner_is_not_taken_from_it() {
+        let table = KeyTable::default();
+        let register = || {
+            let memory = Owned::zeroed(8).expect("memory").share();
+            table.register(memory, Access::REMOTE_READ).expect("registered")
+        };
+        let first = register();
+        table.deregister(&first);
+        let mut second = register();
+        table.deregister(&second);
+        Arc::get_mut(&mut second).expect("the only handle").key = first.key;
+        *second.valid.write().expect("not poisoned") = true;
+        table.keys.write().expect("not poisoned").insert(first.key, second.clone());
+        table.deregister(&first);
+        assert!(table.knows(second.key) && second.is_valid());
+        table.deregister(&second);
+        assert!(!table.knows(second.key) && !second.is_valid());
     }
 }

@@ -1,7 +1,8 @@
 //! The sending half of a connection: work requests to FPDUs, FPDUs to the socket.
 //!
 //! Whoever posts also writes, as long as the socket takes it; the driver of the connection goes on when the socket
-//! was full. All of it under the one lock of [`SendQueue`], with non-blocking calls only.
+//! was full. [`SendQueue`] has one lock; the writer takes the batch out of it and offers that to the socket without the
+//! lock, one writer at a time.
 
 use std::collections::VecDeque;
 use std::io;
