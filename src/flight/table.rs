@@ -37,6 +37,11 @@ pub(crate) enum After {
 pub(crate) struct Aftermath(SmallVec<[After; 4]>);
 
 impl Aftermath {
+    /// Both, this one's completions first.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Wakes and frees, in the order of the completions.
     pub(crate) fn settle(self) {
         for after in self.0 {

@@ -24,7 +24,7 @@ use super::net;
 use super::net::listen::{BoundListener, bind_listener};
 use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
-use super::transport::{Transport, part};
+use super::transport::Transport;
 use crate::error::{AcceptError, BindError, Reason, StateError};
 use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::limits;
@@ -201,7 +201,7 @@ impl ListenerCore {
             }
             Arrival::Refused(incoming) => {
                 debug!(%peer, "request refused: the backlog is full or the listener closed");
-                incoming.transport.refuse(&self.adapter.runtime);
+                incoming.transport.refuse(&self.adapter.farewells);
                 None
             }
         }
@@ -235,7 +235,7 @@ impl ListenerCore {
     /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
     pub(crate) fn close(&self) {
         for incoming in self.end(Listener::close, || AcceptError::Canceled) {
-            incoming.transport.refuse(&self.adapter.runtime);
+            incoming.transport.refuse(&self.adapter.farewells);
         }
     }
 
@@ -426,7 +426,7 @@ async fn read_request(
         Ok(Err(error)) => {
             debug!(%peer, error = ?error.as_ref().map(|error| error.error), "no request");
             if let Some(error) = error {
-                part(stream, error.bytes(), &adapter.runtime);
+                adapter.farewells.part(stream, error.bytes());
             }
             None
         }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use std::time::Duration;
+
 use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -15,6 +17,7 @@ use super::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use super::net::monitor::AddressMonitor;
 use super::net::options::SocketOptions;
 use super::net::ports::PortRange;
+use super::transport::Farewells;
 use crate::error::OpenError;
 use crate::provider::{Capabilities, ProviderKind};
 use crate::types::{AdapterId, ReadLimits};
@@ -28,6 +31,9 @@ pub(crate) const MAX_TRANSFER: usize = 1 << 30;
 pub(crate) const MAX_REGISTRATION: usize = 1 << 40;
 pub(crate) const MAX_DEPTH: usize = 1 << 16;
 pub(crate) const MAX_ENTRIES: usize = 16;
+
+/// When to list the addresses again after that has failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An object that ends with its adapter.
 pub(crate) trait Member: Send + Sync {
@@ -43,6 +49,7 @@ pub(crate) struct AdapterCore {
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
+    pub(crate) farewells: Farewells,
     removed: AtomicBool,
     members: Mutex<Slab<Weak<dyn Member>>>,
     monitor: Mutex<Option<AbortHandle>>,
@@ -78,11 +85,13 @@ impl AdapterCore {
             .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
             .ok_or(OpenError::InvalidAdapter)?;
         let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
+        let farewells = Farewells::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
             domain: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
             interface,
             config,
             keys: Arc::default(),
+            farewells,
             runtime,
             removed: AtomicBool::new(false),
             members: Mutex::default(),
@@ -192,7 +201,12 @@ async fn watch(adapter: Weak<AdapterCore>, monitor: AddressMonitor) {
         // Look first: something may have changed between the listing of the addresses and the opening of the monitor.
         {
             let Some(adapter) = adapter.upgrade() else { return };
-            let Ok(now) = interfaces() else { return };
+            let Ok(now) = interfaces() else {
+                drop(adapter);
+                // Out of descriptors, perhaps: that passes.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            };
             let mine = now.iter().find(|interface| interface.index == adapter.interface.index);
             let left = mine.is_some_and(|interface| {
                 adapter.interface.addresses.iter().any(|address| interface.addresses.contains(address))

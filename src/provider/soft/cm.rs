@@ -17,6 +17,7 @@ use super::net::ports::PortLease;
 use super::queue_pair::QueuePairCore;
 use super::transport::Transport;
 use crate::error::{DisconnectError, Reason, StateError};
+use crate::flight::Aftermath;
 use crate::proto::connector::{Action, Actions, Connector, Ending as End, Input, Op, State, Terms};
 use crate::status::Status;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -98,7 +99,19 @@ impl Inner {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-type Wakers = SmallVec<[Waker; 2]>;
+/// What runs foreign code, once the lock is gone.
+#[derive(Default)]
+struct Later {
+    wakers: SmallVec<[Waker; 2]>,
+    after: Aftermath,
+}
+
+impl Later {
+    fn run(self) {
+        self.after.settle();
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
 
 impl Cm {
     /// A connector that nothing has happened to.
@@ -176,27 +189,27 @@ impl Cm {
 
     /// The same, with an input that depends on what is found.
     pub(crate) fn call(&self, prepare: impl FnOnce(&mut Inner) -> Input) -> Result<(), Status> {
-        let mut wakers = Wakers::new();
+        let mut later = Later::default();
         let mut inner = self.lock();
         let input = prepare(&mut inner);
-        let outcome = self.drive(&mut inner, &mut wakers, |machine| machine.handle(now(), input));
+        let outcome = self.drive(&mut inner, &mut later, |machine| machine.handle(now(), input));
         drop(inner);
-        wakers.into_iter().for_each(Waker::wake);
+        later.run();
         outcome
     }
 
     fn drive(
         &self,
         inner: &mut Inner,
-        wakers: &mut Wakers,
+        later: &mut Later,
         step: impl FnOnce(&mut Connector) -> Result<Actions, Status>,
     ) -> Result<(), Status> {
-        let outcome = self.step(inner, wakers, step);
+        let outcome = self.step(inner, later, step);
         if inner.machine.state() == State::Disconnecting && inner.link.is_none() {
             // The peer left first and the driver has tidied up already: nothing is left to wait for.
-            let _ = self.step(inner, wakers, |machine| machine.handle(now(), Input::DisconnectAnswered));
+            let _ = self.step(inner, later, |machine| machine.handle(now(), Input::DisconnectAnswered));
         }
-        Self::settle(inner);
+        later.after.join(Self::settle(inner));
         outcome
     }
 
@@ -204,7 +217,7 @@ impl Cm {
     fn step(
         &self,
         inner: &mut Inner,
-        wakers: &mut Wakers,
+        later: &mut Later,
         step: impl FnOnce(&mut Connector) -> Result<Actions, Status>,
     ) -> Result<(), Status> {
         let before = inner.machine.state();
@@ -219,23 +232,23 @@ impl Cm {
             debug!(connection = %self.id, ?peer, phase = ?after, %status, "refused");
         }
         for action in outcome? {
-            self.carry_out(inner, action, wakers);
+            self.carry_out(inner, action, later);
         }
         Ok(())
     }
 
-    fn carry_out(&self, inner: &mut Inner, action: Action, wakers: &mut Wakers) {
+    fn carry_out(&self, inner: &mut Inner, action: Action, later: &mut Later) {
         match action {
             Action::Finish { op, status } => {
                 let (peer, phase) = (inner.peer, inner.machine.state());
                 debug!(connection = %self.id, ?peer, ?phase, ?op, %status, "finished");
                 if let Some(answer) = inner.answers.of(op) {
                     answer.status = Some(status);
-                    wakers.extend(answer.waker.take());
+                    later.wakers.extend(answer.waker.take());
                 } else {
                     for (_, answer) in &mut inner.answers.notify {
                         answer.status.get_or_insert(status);
-                        wakers.extend(answer.waker.take());
+                        later.wakers.extend(answer.waker.take());
                     }
                 }
             }
@@ -253,7 +266,7 @@ impl Cm {
                 self.command(inner, Command::Disconnect(deadline));
             }
             Action::RefusePeer => match inner.transport.take() {
-                Some(transport) => transport.refuse(&self.adapter.runtime),
+                Some(transport) => transport.refuse(&self.adapter.farewells),
                 None => self.command(inner, Command::Refuse),
             },
             Action::Abandon => {
@@ -274,18 +287,17 @@ impl Cm {
     }
 
     /// Frees the queue pair of an attempt that came to nothing.
-    fn settle(inner: &mut Inner) {
+    fn settle(inner: &mut Inner) -> Aftermath {
         let over = matches!(inner.machine.state(), State::Idle | State::Bound | State::Dead);
-        if over && inner.link.is_none() {
-            if let Some(queue_pair) = inner.queue_pair.take() {
-                queue_pair.dissociate();
-            }
-            // The port of the attempt; a socket that is still bound has a lease of its own.
-            inner.lease = None;
-            if inner.machine.state() == State::Dead {
-                inner.bound = None;
-            }
+        if !over || inner.link.is_some() {
+            return Aftermath::default();
         }
+        // The port of the attempt; a socket that is still bound has a lease of its own.
+        inner.lease = None;
+        if inner.machine.state() == State::Dead {
+            inner.bound = None;
+        }
+        inner.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
     }
 
     /// Takes the queue pair for this attempt.
@@ -303,8 +315,9 @@ impl Cm {
 
     /// Frees the queue pair of a call that was refused inline, or of an attempt that was taken back.
     pub(crate) fn give_back(&self) {
-        if let Some(queue_pair) = self.lock().queue_pair.take() {
-            queue_pair.dissociate();
+        let queue_pair = self.lock().queue_pair.take();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.dissociate().settle();
         }
     }
 
@@ -510,6 +523,7 @@ impl Cm {
             Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason, None),
             Ending::GaveUp(reason) => (Input::PeerGaveUp, reason, None),
         };
+        let mut after = Aftermath::default();
         let _ = self.apply_with(input, |inner| {
             inner.reason = Some(reason);
             if inner.ended.is_none() {
@@ -522,9 +536,10 @@ impl Cm {
                 }
             } else if let Some(queue_pair) = inner.queue_pair.take() {
                 // Free before anyone hears that the attempt has failed.
-                queue_pair.dissociate();
+                after = queue_pair.dissociate();
             }
         });
+        after.settle();
     }
 
     /// The driver's last report: the socket is closed and every request has finished.
@@ -534,7 +549,7 @@ impl Cm {
             (inner.queue_pair.take(), inner.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate();
+            queue_pair.dissociate().settle();
             if !queue_pair.is_free() {
                 queue_pair.end();
             }

@@ -52,7 +52,7 @@ impl SoftConfig {
     /// read limit is 0.)
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.path_timeout = timeout;
+        self.path_timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(100)));
         self
     }
 
@@ -70,8 +70,9 @@ impl SoftConfig {
         self
     }
 
-    /// How many peers of one listener may be between TCP connection and complete request. Default: 1024; each
-    /// holds at most 532 bytes of request. What comes beyond waits in the kernel's queue.
+    /// How many peers of one listening address may be between TCP connection and complete request. Default: 1024;
+    /// each holds at most 532 bytes of request. What comes beyond waits in the kernel's queue. It also bounds how many
+    /// refused peers an adapter gives a second to take note; what comes beyond is closed at once.
     #[must_use]
     pub fn half_open(mut self, most: usize) -> Self {
         self.half_open = most.max(1);

@@ -22,7 +22,7 @@ use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
 use super::receive::Receiver;
 use super::send::SendQueue;
-use super::transport::{Transport, part};
+use super::transport::Transport;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
@@ -195,6 +195,7 @@ impl Cm {
         let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock, so
         // that another call on this connector finds either all of it or nothing.
+        let mut busy = false;
         let outcome = self.call(|inner| {
             let fits = matches!(inner.machine.state(), State::Idle | State::Bound) && data <= max_data;
             let taken = fits && self.take_queue_pair(inner, queue_pair);
@@ -202,7 +203,8 @@ impl Cm {
                 inner.peer = Some(net::canonical(peer));
                 Self::reset(inner, Op::Connect);
             }
-            Input::Connect { data, max_data, busy: fits && !taken, deadline }
+            busy = fits && !taken;
+            Input::Connect { data, max_data, busy, deadline }
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
@@ -327,7 +329,7 @@ impl Cm {
                         // The port has to be free at once: the peer may hear it or not.
                         let _ = socket.send(&last_words);
                     } else {
-                        part(stream, last_words, &self.adapter.runtime);
+                        self.adapter.farewells.part(stream, last_words);
                     }
                     return Err(DialError::refused(None, reason));
                 }

@@ -75,29 +75,31 @@ impl QueuePairCore {
         Ok(())
     }
 
-    pub(crate) fn dissociate(&self) {
-        {
+    /// The attempt came to nothing. What follows for receives, when nobody can use them any more, is for the caller to
+    /// settle without its locks.
+    pub(crate) fn dissociate(&self) -> Aftermath {
+        let released = {
             let mut binding = self.binding();
             binding.state.dissociate();
             if binding.state != QueuePairState::Unconnected {
-                return;
+                return Aftermath::default();
             }
             binding.cm = Weak::new();
-            let released = binding.released;
-            drop(binding);
-            if released {
-                self.die();
-            }
-        }
+            binding.released
+        };
         if self.adapter.is_removed() {
-            self.device_removed();
+            self.die(Status::DEVICE_REMOVED)
+        } else if released {
+            self.die(Status::CANCELED)
+        } else {
+            Aftermath::default()
         }
     }
 
     /// Nobody is left to post or to connect: what was posted finishes.
-    fn die(&self) {
+    fn die(&self, status: Status) -> Aftermath {
         self.end();
-        self.flush_receives(Status::CANCELED, true);
+        self.flush_receives(status, true)
     }
 
     /// From now on everything may be posted.
@@ -158,14 +160,14 @@ impl QueuePairCore {
         };
         match (state, cm) {
             (QueuePairState::Connected, Some(cm)) => cm.abandon("the queue pair was flushed"),
-            _ => self.flush_receives(Status::CANCELED, false),
+            _ => self.flush_receives(Status::CANCELED, false).settle(),
         }
     }
 
-    fn flush_receives(&self, status: Status, dead: bool) {
+    fn flush_receives(&self, status: Status, dead: bool) -> Aftermath {
         let mut after = Aftermath::default();
         self.receives.flush(None, status, dead, &self.table, &mut after);
-        after.settle();
+        after
     }
 
     /// The last handle of the user is gone.
@@ -181,7 +183,7 @@ impl QueuePairCore {
             binding.state == QueuePairState::Unconnected
         };
         if free {
-            self.die();
+            self.die(Status::CANCELED).settle();
         }
     }
 }
@@ -190,8 +192,7 @@ impl Member for QueuePairCore {
     fn device_removed(&self) {
         // The connection flushes for itself, see above.
         if self.is_free() {
-            self.end();
-            self.flush_receives(Status::DEVICE_REMOVED, true);
+            self.die(Status::DEVICE_REMOVED).settle();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The socket between two phases of the handshake, and how it is let go.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
@@ -66,14 +68,14 @@ impl Transport {
     }
 
     /// Says no and lets the socket go, without waiting for the peer.
-    pub(crate) fn refuse(self, runtime: &Handle) {
+    pub(crate) fn refuse(self, farewells: &Farewells) {
         match self {
             // There is no third start-up frame to say no with, but a Terminate in place of the first frame does.
             Self::Active { stream, negotiated, .. } => {
-                part(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc), runtime);
+                farewells.part(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc));
             }
             Self::Passive { stream, responder, reject_data } => {
-                part(stream, responder.reject(&reject_data), runtime);
+                farewells.part(stream, responder.reject(&reject_data));
             }
         }
     }
@@ -98,21 +100,37 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
     }
 }
 
-/// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
-pub(crate) fn part(mut stream: TcpStream, last_words: Bytes, runtime: &Handle) {
-    // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
-    let sent = SockRef::from(&stream).send(&last_words).unwrap_or(0);
-    let rest = last_words.slice(sent..);
-    runtime.spawn(async move {
-        let farewell = async {
-            stream.write_all(&rest).await?;
-            stream.shutdown().await?;
-            // Closing with unread bytes would send a reset, which may overtake the last words.
-            let mut discarded = [0; 256];
-            while stream.read(&mut discarded).await? > 0 {}
-            std::io::Result::Ok(())
-        };
-        // Whether it went well is of no interest: nobody is left to tell.
-        let _ = tokio::time::timeout(LINGER, farewell).await;
-    });
+/// Where sockets are let go whose peers are still to take note of the last words: so many at a time, so that a flood of
+/// peers that are refused does not use up the descriptors.
+pub(crate) struct Farewells {
+    runtime: Handle,
+    places: Arc<Semaphore>,
+}
+
+impl Farewells {
+    pub(crate) fn new(runtime: Handle, most: usize) -> Self {
+        Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
+    pub(crate) fn part(&self, mut stream: TcpStream, last_words: Bytes) {
+        // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
+        let sent = SockRef::from(&stream).send(&last_words).unwrap_or(0);
+        let rest = last_words.slice(sent..);
+        // Without a place the socket is closed at once, and what the peer hears is up to its kernel.
+        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        self.runtime.spawn(async move {
+            let farewell = async {
+                stream.write_all(&rest).await?;
+                stream.shutdown().await?;
+                // Closing with unread bytes would send a reset, which may overtake the last words.
+                let mut discarded = [0; 256];
+                while stream.read(&mut discarded).await? > 0 {}
+                std::io::Result::Ok(())
+            };
+            // Whether it went well is of no interest: nobody is left to tell.
+            let _ = tokio::time::timeout(LINGER, farewell).await;
+            drop(place);
+        });
+    }
 }
