@@ -16,7 +16,7 @@ use super::cm::Cm;
 use super::driver::Driver;
 use super::link::{Link, LinkParts, Socket};
 use super::net;
-use super::net::bind::{BoundSocket, bind_connector};
+use super::net::bind::{BoundSocket, bind_again, bind_connector};
 use super::net::connect::{ConnectFailure, Connected};
 use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
@@ -268,7 +268,7 @@ impl Cm {
     fn bind_again(&self, local: SocketAddr) {
         let mut inner = self.lock();
         inner.lease = None;
-        if let Ok(bound) = self.make_bound(local, &ConnectParams::default()) {
+        if let Ok(bound) = bind_again(local, &self.adapter.socket_options(None, false)) {
             inner.local = Some(bound.local);
             inner.bound = Some(bound);
         }
@@ -398,7 +398,7 @@ impl Cm {
         }
         let local = bound.local;
         drop(bound);
-        self.make_bound(local, params)
+        bind_again(local, &self.adapter.socket_options(params.traffic_class, params.multipath))
     }
 
     /// IND2Connector::CompleteConnect.

@@ -21,6 +21,20 @@ pub(crate) struct BoundSocket {
     pub(crate) lease: PortLease,
 }
 
+/// Binds a socket to an address and port that were this caller's until now, in place of one that is used up.
+///
+/// With `SO_REUSEADDR`: a port of our own choice may have been in TIME_WAIT all along, see [`bind_connector`].
+///
+/// # Errors
+/// Those of [`bind_connector`] but `TooManyAddresses`.
+pub(crate) fn bind_again(local: SocketAddr, options: &SocketOptions) -> Result<BoundSocket, SocketError> {
+    let lease = ports::lease(local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
+    let socket = new_socket(local.ip(), options)?;
+    socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
+    socket.bind(&SockAddr::from(local)).map_err(bind_error)?;
+    Ok(BoundSocket { socket, local, lease })
+}
+
 /// Binds a socket for a connection to come.
 ///
 /// A port that the caller chose is not shared: it is bound without `SO_REUSEADDR`, so a connection in
