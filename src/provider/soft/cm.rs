@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     /// Why, in the provider's words.
     reason: Option<Reason>,
     ended: Option<DisconnectReason>,
+    /// The peer left while this side was about to ask it to.
+    answered: bool,
 }
 
 impl Inner {
@@ -155,6 +157,7 @@ impl Cm {
             link: None,
             reason: None,
             ended: None,
+            answered: false,
         };
         let id = ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
         let cm = Arc::new(Self { id, adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
@@ -523,6 +526,14 @@ impl Cm {
             Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason, None),
             Ending::GaveUp(reason) => (Input::PeerGaveUp, reason, None),
         };
+        if matches!(input, Input::PeerDisconnected) {
+            let mut inner = self.lock();
+            if inner.machine.state() == State::Disconnecting {
+                // Its answer came before the driver got to asking. The disconnect is over when the requests are, too.
+                inner.answered = true;
+                return;
+            }
+        }
         let mut after = Aftermath::default();
         let _ = self.apply_with(input, |inner| {
             inner.reason = Some(reason);
@@ -557,7 +568,10 @@ impl Cm {
         drop(lease);
         let mut link = None;
         // A peer that left by itself, in order or not, will not answer any more.
-        let gone = matches!(self.lock().machine.ending(), Some(End::Peer | End::Lost));
+        let gone = {
+            let inner = self.lock();
+            inner.answered || matches!(inner.machine.ending(), Some(End::Peer | End::Lost))
+        };
         let input = if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut };
         let _ = self.apply_with(input, |inner| link = inner.link.take());
     }
