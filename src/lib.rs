@@ -6,7 +6,7 @@
 //! future that owns its buffer.
 //!
 //! The **soft** provider (feature `soft`, on by default) is a user-space iWARP stack over TCP: it works on any Linux
-//! machine and talks to the kernel's `siw` on the wire.
+//! machine, in the wire format of Linux `siw`.
 //!
 //! ```
 //! use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig};
