@@ -45,6 +45,7 @@ impl Tagged {
     /// Header bytes in the ULPDU.
     pub(crate) const LEN: usize = 14;
     /// The longest payload behind this header.
+    #[cfg(any(test, fuzzing))]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
     /// Length field and header of a segment with `payload_len` bytes of payload.
@@ -79,6 +80,7 @@ impl Untagged {
     /// Header bytes in the ULPDU.
     pub(crate) const LEN: usize = 18;
     /// The longest payload behind this header.
+    #[cfg(any(test, fuzzing))]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
     /// Length field and header of a segment with `payload_len` bytes of payload.
@@ -174,14 +176,6 @@ impl Header {
         match self {
             Self::Tagged(header) => header.opcode,
             Self::Untagged(header) => header.opcode,
-        }
-    }
-
-    /// L: the last segment of its message.
-    pub(crate) const fn last(&self) -> bool {
-        match self {
-            Self::Tagged(header) => header.last,
-            Self::Untagged(header) => header.last,
         }
     }
 }

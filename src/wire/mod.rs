@@ -2,8 +2,6 @@
 //!
 //! No state, no clock and no panic on any bytes. What is encoded follows the RFCs (5044, 6581, 5041, 5040);
 //! what is decoded also covers what the Linux soft-iWARP driver (siw) is known to send instead.
-// Nothing outside the tests uses this layer yet; remove when the protocol machines and the provider do.
-#![allow(dead_code)]
 
 pub(crate) mod crc;
 pub(crate) mod ddp;

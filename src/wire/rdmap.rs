@@ -4,7 +4,9 @@ use bytes::BufMut;
 use smallvec::SmallVec;
 
 use super::array;
-use super::ddp::{Header, HeaderError, Tagged, Untagged};
+#[cfg(any(test, fuzzing))]
+use super::ddp::Header;
+use super::ddp::{HeaderError, Tagged, Untagged};
 use super::mpa::LENGTH_SIZE;
 use crate::error::{DecodeError, Reason};
 
@@ -159,7 +161,10 @@ const SIW_FLAGS: [u8; 3] = [0x01, 0x02, 0x04];
 macro_rules! violations {
     ($($(#[$doc:meta])* $name:ident = $layer:expr, $etype:expr, $code:expr;)*) => {
         impl Terminate {
-            $($(#[$doc])* pub(crate) const $name: Self = Self::new($layer, $etype, $code);)*
+            $(
+                $(#[$doc])*
+                #[allow(dead_code, reason = "the whole vocabulary: some are only ever received")]
+                pub(crate) const $name: Self = Self::new($layer, $etype, $code);)*
 
             /// Every constant, for the tests.
             #[cfg(test)]
@@ -365,6 +370,7 @@ pub(crate) const fn read_request_header(msn: u32) -> Untagged {
 }
 
 /// The parsed form of an offending header, when it is one that we would accept ourselves.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn parse_offending(header: &OffendingHeader) -> Option<Header> {
     Header::decode(header).ok().map(|(header, _, _)| header)
 }

@@ -12,7 +12,6 @@
 //!
 //! Everything acts in the network namespace of the *calling thread*, as every socket does
 //! (network_namespaces(7)).
-#![allow(dead_code, reason = "the adapter, which will call all of this, is not written yet")]
 
 use std::io;
 use std::net::SocketAddr;

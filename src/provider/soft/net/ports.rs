@@ -28,6 +28,7 @@ impl PortRange {
     }
 
     /// Whether the port is one of the range.
+    #[cfg(test)]
     pub(crate) const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
