@@ -23,6 +23,7 @@ use tokio_rdma::{
     Reply, Request, Status,
 };
 
+pub use super::cm::connecting;
 use super::{adapter, adapter_with, listening, listening_at, queue_pair, within};
 
 /// The loopback addresses of both families.
@@ -67,17 +68,6 @@ pub async fn asked_by(connector: Connector, adapter: &Adapter, ip: IpAddr, param
     let connecting = connecting(&connector, &queue_pair, address, params);
     let request = within(listener.request()).await.expect("a request");
     Asked { connector, queue_pair, connecting, listener, request }
-}
-
-/// A connect in a task of its own.
-pub fn connecting(
-    connector: &Arc<Connector>,
-    queue_pair: &QueuePair,
-    address: SocketAddr,
-    params: ConnectParams,
-) -> JoinHandle<Result<Reply, ConnectError>> {
-    let (connector, queue_pair) = (connector.clone(), queue_pair.clone());
-    tokio::spawn(async move { connector.connect(&queue_pair, address, params).await })
 }
 
 /// An attempt that the peer has accepted and the active side has not completed.
