@@ -14,7 +14,12 @@
 //! * No call blocks, no lock is held across an await or a wake, and every future may be dropped at any time.
 //! * When the adapter goes away every pending operation finishes with `DEVICE_REMOVED`.
 
+pub(crate) mod drive;
+pub(crate) mod errors;
+pub(crate) mod inside;
+pub(crate) mod members;
 pub(crate) mod params;
+pub(crate) mod requests;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
 
@@ -29,6 +34,8 @@ use crate::memory::{Owned, Shared};
 use crate::types::{
     Access, AdapterId, ConnectionId, DisconnectReason, OpKind, PrivateData, ReadLimits, RemoteKey,
 };
+use drive::Drive;
+use inside::Inside;
 use params::{AcceptParams, ConnectParams};
 
 /// Which driver serves an adapter.
@@ -242,7 +249,7 @@ impl Connector {
         dispatch!(self, Connector(cm) => {
             let QueuePair::Soft(queue_pair) = queue_pair;
             let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
+            Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
         })
     }
 
@@ -251,7 +258,7 @@ impl Connector {
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
         dispatch!(self, Connector(cm) => {
             let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, async { cm.complete() }).await
+            Inside::new(runtime, async { cm.complete() }).await
         })
     }
 
@@ -271,7 +278,7 @@ impl Connector {
         dispatch!(self, Connector(cm) => {
             let QueuePair::Soft(queue_pair) = queue_pair;
             let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, cm.accept(queue_pair, params)).await
+            Inside::new(runtime, cm.accept(queue_pair, params)).await
         })
     }
 

@@ -2,11 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use std::time::Duration;
 
-use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
@@ -19,6 +18,7 @@ use super::net::options::SocketOptions;
 use super::net::ports::PortRange;
 use super::transport::Farewells;
 use crate::error::OpenError;
+use crate::provider::members::{Member, Members, Membership};
 use crate::provider::{Capabilities, ProviderKind};
 use crate::types::{AdapterId, ReadLimits};
 
@@ -35,12 +35,6 @@ pub(crate) const MAX_ENTRIES: usize = 16;
 /// When to list the addresses again after that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An object that ends with its adapter.
-pub(crate) trait Member: Send + Sync {
-    /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
-    fn device_removed(&self);
-}
-
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
@@ -51,22 +45,8 @@ pub(crate) struct AdapterCore {
     pub(crate) runtime: Handle,
     pub(crate) farewells: Farewells,
     removed: AtomicBool,
-    members: Mutex<Slab<Weak<dyn Member>>>,
+    members: Arc<Members>,
     monitor: Mutex<Option<AbortHandle>>,
-}
-
-/// Takes a member off the list when it is dropped.
-pub(crate) struct Membership {
-    adapter: Weak<AdapterCore>,
-    place: usize,
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        if let Some(adapter) = self.adapter.upgrade() {
-            let _member = adapter.members().try_remove(self.place);
-        }
-    }
 }
 
 static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
@@ -94,7 +74,7 @@ impl AdapterCore {
             farewells,
             runtime,
             removed: AtomicBool::new(false),
-            members: Mutex::default(),
+            members: Arc::default(),
             monitor: Mutex::default(),
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
@@ -103,13 +83,9 @@ impl AdapterCore {
         Ok(core)
     }
 
-    fn members(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
-        Membership { adapter: Arc::downgrade(self), place: self.members().insert(member) }
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
+        self.members.join(member)
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -179,10 +155,7 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.interface.name, "removed");
-        let members: Vec<_> = self.members().iter().filter_map(|(_, member)| member.upgrade()).collect();
-        for member in members {
-            member.device_removed();
-        }
+        self.members.device_removed();
     }
 }
 

@@ -10,7 +10,6 @@
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
-//! | [`inside`] | futures that work on the adapter's runtime |
 //! | [`keys`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
@@ -20,7 +19,6 @@ pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod driver;
-pub(crate) mod inside;
 pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod net;
