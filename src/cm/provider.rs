@@ -118,7 +118,7 @@ impl Provider {
     /// Whether this local address can be used. Source: `NdCheckAddress`.
     pub fn is_usable(&self, address: IpAddr) -> bool {
         #[cfg(feature = "soft")]
-        return soft::net::interfaces::is_usable(address).unwrap_or(false);
+        return provider::net::interfaces::is_usable(address).unwrap_or(false);
         #[cfg(not(feature = "soft"))]
         return provider::resolve(self.kind, address).is_ok();
     }

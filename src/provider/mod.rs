@@ -18,6 +18,8 @@ pub(crate) mod drive;
 pub(crate) mod errors;
 pub(crate) mod inside;
 pub(crate) mod members;
+#[cfg(feature = "soft")]
+pub(crate) mod net;
 pub(crate) mod params;
 pub(crate) mod requests;
 #[cfg(feature = "soft")]

@@ -12,13 +12,13 @@ use tracing::{debug, warn};
 
 use super::config::SoftConfig;
 use super::keys::KeyTable;
-use super::net::interfaces::{Interface, interface_of, interfaces, source_for};
-use super::net::monitor::AddressMonitor;
-use super::net::options::SocketOptions;
-use super::net::ports::PortRange;
 use super::transport::Farewells;
 use crate::error::OpenError;
 use crate::provider::members::{Member, Members, Membership};
+use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
+use crate::provider::net::monitor::AddressMonitor;
+use crate::provider::net::options::SocketOptions;
+use crate::provider::net::ports::PortRange;
 use crate::provider::{Capabilities, ProviderKind};
 use crate::types::{AdapterId, ReadLimits};
 

@@ -8,8 +8,6 @@ use tracing::debug;
 
 use super::adapter::AdapterCore;
 use super::link::{Command, Link};
-use super::net::bind::BoundSocket;
-use super::net::ports::PortLease;
 use super::queue_pair::QueuePairCore;
 use super::transport::Transport;
 use crate::error::Reason;
@@ -17,6 +15,8 @@ use crate::flight::Aftermath;
 use crate::proto::connector::{Action, Connector, Ending as End, Input, State, Terms};
 use crate::provider::drive::{self, Drive, Later, Progress};
 use crate::provider::members::{Member, Membership};
+use crate::provider::net::bind::BoundSocket;
+use crate::provider::net::ports::PortLease;
 use crate::status::Status;
 use crate::types::{ConnectionId, DisconnectReason};
 

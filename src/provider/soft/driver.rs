@@ -193,7 +193,7 @@ impl Driver {
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
             Command::Abandon(status) => {
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
                 self.flush(status, status);
                 self.over(false);
             }
@@ -266,7 +266,7 @@ impl Driver {
         let Some(terminate) = last_words else {
             if first == Status::IO_TIMEOUT {
                 // Nobody answers at the other end.
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
             }
             self.flush(first, Status::CANCELED);
             return self.over(false);
@@ -283,7 +283,7 @@ impl Driver {
             self.close_until(Instant::now() + self.disconnect_timeout, true);
         } else {
             // An orderly end, perhaps between two frames, would look like a disconnect.
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.over(false);
         }
     }
@@ -342,7 +342,7 @@ impl Driver {
         }
         let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
         if deadline.as_mut().poll(cx).is_ready() {
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.flush(Status::CANCELED, Status::CANCELED);
             self.over(false);
             return Poll::Ready(());

@@ -3,7 +3,6 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`net`] | addresses, ports, sockets |
 //! | [`adapter`] | an opened interface: protection domain, removal |
 //! | [`cm`] | the state machine of a connector with its futures; [`connect`] and [`accept`] are its two sides |
 //! | [`transport`] | the socket between two phases of the handshake |
@@ -21,7 +20,6 @@ pub(crate) mod connect;
 pub(crate) mod driver;
 pub(crate) mod keys;
 pub(crate) mod link;
-pub(crate) mod net;
 pub(crate) mod queue;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;
