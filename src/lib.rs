@@ -71,6 +71,8 @@ pub(crate) mod proto;
 
 pub(crate) mod flight;
 pub(crate) mod memory;
+#[cfg(feature = "verbs")]
+mod sys;
 
 pub(crate) mod provider;
 
