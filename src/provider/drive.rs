@@ -107,7 +107,7 @@ pub(crate) struct Later {
 
 impl Later {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
-    fn run(self) {
+    pub(crate) fn run(self) {
         self.wakers.into_iter().for_each(Waker::wake);
         self.after.settle();
     }

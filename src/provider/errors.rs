@@ -1,6 +1,7 @@
 //! The errors of statuses that the machines answer with.
 
 use crate::error::{AcceptError, BindError, ConnectError, Reason};
+use crate::proto::connector::Input;
 use crate::status::Status;
 
 /// The error of a connect that ended, or was refused, with `status`.
@@ -38,5 +39,18 @@ pub(crate) fn bind_error(status: Status) -> BindError {
         Status::ADDRESS_ALREADY_ASSOCIATED => BindError::AlreadyBound,
         Status::DEVICE_REMOVED => BindError::DeviceRemoved,
         _ => BindError::InvalidState,
+    }
+}
+
+/// What the failure of an attempt means to the machine.
+pub(crate) fn report_of(error: &ConnectError) -> Input {
+    match error {
+        ConnectError::NetworkUnreachable => Input::Unreachable { network: true },
+        ConnectError::HostUnreachable => Input::Unreachable { network: false },
+        ConnectError::TimedOut => Input::TimedOut,
+        ConnectError::Refused { private_data, .. } => Input::Refused { private_data: private_data.clone() },
+        ConnectError::Bind(error) => Input::BindFailed(error.status()),
+        ConnectError::NotSupported(_) => Input::BindFailed(Status::NOT_SUPPORTED),
+        other => Input::Failed(other.status()),
     }
 }

@@ -325,8 +325,11 @@ impl Cm {
         queue_pair: &Arc<QueuePairCore>,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        if queue_pair.adapter.domain != self.adapter.domain {
+        if queue_pair.adapter.number != self.adapter.number {
             return Err(AcceptError::ForeignQueuePair);
+        }
+        if let Some(option) = params.options.first() {
+            return Err(accept_error(Status::NOT_SUPPORTED, Reason::Local(option)));
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.look();

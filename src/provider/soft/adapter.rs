@@ -1,7 +1,7 @@
 //! An opened adapter: one network interface, its protection domain, and all that must end when it goes away.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::provider::net::interfaces::{Interface, interface_of, interfaces, sour
 use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::PortRange;
-use crate::provider::{Capabilities, ProviderKind};
+use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::types::{AdapterId, ReadLimits};
 
 /// What the soft provider can do; none of it depends on the machine.
@@ -38,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
-    pub(crate) domain: u64,
+    pub(crate) number: u64,
     pub(crate) interface: Interface,
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
@@ -48,8 +48,6 @@ pub(crate) struct AdapterCore {
     members: Arc<Members>,
     monitor: Mutex<Option<AbortHandle>>,
 }
-
-static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
 
 impl AdapterCore {
     /// Opens the interface with this id and begins to watch its addresses.
@@ -67,7 +65,7 @@ impl AdapterCore {
         let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
         let farewells = Farewells::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
-            domain: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
+            number: next_domain(),
             interface,
             config,
             keys: Arc::default(),
@@ -79,7 +77,7 @@ impl AdapterCore {
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
         *core.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        debug!(adapter = %core.interface.name, domain = core.domain, "opened");
+        debug!(adapter = %core.interface.name, number = core.number, "opened");
         Ok(core)
     }
 
@@ -134,6 +132,7 @@ impl AdapterCore {
             read_limits: READ_LIMITS,
             request_data: MAX_PRIVATE_DATA,
             reply_data: MAX_PRIVATE_DATA,
+            reject_data: MAX_PRIVATE_DATA,
             active_reject_data: 0,
             transfer: MAX_TRANSFER,
             registration: MAX_REGISTRATION,
@@ -146,6 +145,11 @@ impl AdapterCore {
             in_order: true,
             // A request completes when TCP has its bytes.
             early_completion: true,
+            // What the passive side posts first waits for the peer's first word.
+            passive_sends_first: true,
+            blames_requests: true,
+            accept_lowers_reads: true,
+            answer_timeout: None,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig};
 use crate::provider::drive::{Drive, OnDrop};
-use crate::provider::errors::{bind_error, connect_error};
+use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::bind::{BoundSocket, bind_again, bind_connector};
 use crate::provider::net::connect::{ConnectFailure, Connected};
@@ -51,17 +51,7 @@ impl DialError {
     }
 
     fn new(error: ConnectError) -> Self {
-        let input = match &error {
-            ConnectError::NetworkUnreachable => Input::Unreachable { network: true },
-            ConnectError::HostUnreachable => Input::Unreachable { network: false },
-            ConnectError::TimedOut => Input::TimedOut,
-            ConnectError::Refused { private_data, .. } => {
-                Input::Refused { private_data: private_data.clone() }
-            }
-            ConnectError::Bind(error) => Input::BindFailed(error.status()),
-            ConnectError::NotSupported(_) => Input::BindFailed(Status::NOT_SUPPORTED),
-            other => Input::Failed(other.status()),
-        };
+        let input = report_of(&error);
         Self { input, error }
     }
 
@@ -138,8 +128,11 @@ impl Cm {
         if self.adapter.is_removed() {
             return Err(ConnectError::DeviceRemoved);
         }
-        if queue_pair.adapter.domain != self.adapter.domain {
+        if queue_pair.adapter.number != self.adapter.number {
             return Err(ConnectError::ForeignQueuePair);
+        }
+        if let Some(option) = params.options.first() {
+            return Err(ConnectError::NotSupported(option));
         }
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
