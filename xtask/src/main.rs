@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod citations;
 mod examples;
 mod exec;
+mod failure;
 mod layers;
 mod libtest;
 mod packages;
