@@ -2,7 +2,7 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
-use super::interop::{Program, until_listening};
+use tokio_rdma::{Adapter, Listener, Provider};
+
+use super::interop::{Program, example_program, until_listening};
 
 /// The addresses of the host that has siw: the initial network namespace.
 pub const NEAR: [IpAddr; 2] =
@@ -107,6 +109,110 @@ impl Drop for Cable {
         // Reported by the test already, if anything went wrong.
         let _ = Command::new("ip").args(["link", "del", "near"]).status();
         let _ = Command::new("guest-siw").arg("stock").status();
+    }
+}
+
+/// Where both sides of a test are, and which device and provider they use.
+pub struct Stage {
+    pub name: String,
+    /// The provider of our side, as the examples name it.
+    pub provider: &'static str,
+    open: fn() -> Provider,
+    /// Our addresses, of both versions.
+    pub ours: [IpAddr; 2],
+    /// Those of the programs that are not ours.
+    pub theirs: [IpAddr; 2],
+    /// Between the two, unless they are on one host.
+    pub cable: Option<Cable>,
+    _turn: Option<MutexGuard<'static, ()>>,
+}
+
+impl Stage {
+    /// Ours over sockets on one host, theirs over siw on the other.
+    pub fn soft(siw: Siw) -> Self {
+        Self {
+            name: format!("soft and siw {siw:?}"),
+            provider: "soft",
+            open: || Provider::soft().expect("compiled in"),
+            ours: FAR,
+            theirs: NEAR,
+            cable: Some(Cable::new(siw)),
+            _turn: None,
+        }
+    }
+
+    /// Both over the same device, `RXE` or `SIW`, on this host; says so when that cannot be.
+    pub fn verbs(device: &str) -> Option<Self> {
+        if let Err(error) = Provider::verbs() {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let addresses = ["ADDR", "ADDR6"].map(|which| {
+            let variable = format!("TOKIO_RDMA_{device}_{which}");
+            std::env::var(&variable).expect(&variable).parse().expect("an address")
+        });
+        Some(Self {
+            name: format!("verbs on {device}"),
+            provider: "verbs",
+            open: || Provider::verbs().expect("it was there"),
+            ours: addresses,
+            theirs: addresses,
+            cable: None,
+            _turn: Some(turn),
+        })
+    }
+
+    /// Begins something on our host, with an adapter that has our address of this version.
+    pub fn begin<R: Send + 'static>(
+        &self,
+        version: usize,
+        job: impl AsyncFnOnce(Adapter) -> R + Send + 'static,
+    ) -> Running<R> {
+        let (open, address) = (self.open, self.ours[version]);
+        let job = move || {
+            block_on(async {
+                let provider = open();
+                let id = provider.resolve(address).expect("an adapter has the address");
+                job(provider.open(id).expect("opened")).await
+            })
+        };
+        match &self.cable {
+            Some(cable) => cable.begin_far(job),
+            None => {
+                let (tell, told) = mpsc::channel();
+                thread::spawn(move || tell.send(catch_unwind(AssertUnwindSafe(job))));
+                Running(told)
+            }
+        }
+    }
+
+    /// Begins to serve on our host; returns when somebody can connect.
+    pub fn begin_serving<R: Send + 'static>(
+        &self,
+        address: SocketAddr,
+        job: impl AsyncFnOnce(Adapter, Listener) -> R + Send + 'static,
+    ) -> Running<R> {
+        let (tell, told) = mpsc::channel();
+        let running = self.begin(usize::from(address.is_ipv6()), async move |adapter: Adapter| {
+            let listener = adapter.listener();
+            listener.bind(address).expect("bound");
+            listener.listen(0).expect("listening");
+            tell.send(()).expect("somebody waits");
+            job(adapter, listener).await
+        });
+        // When it fails, its end says why.
+        let _ = told.recv();
+        running
+    }
+
+    /// Starts an example on our host, which listens on this port if there is one.
+    pub fn start(&self, name: &str, arguments: &str, port: Option<u16>) -> Program {
+        let program = example_program(name);
+        match &self.cable {
+            Some(cable) => cable.start_far(program, arguments, port),
+            None => start(program, arguments, port),
+        }
     }
 }
 

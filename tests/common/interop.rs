@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Program {
     name: String,
     child: Child,
-    output: [JoinHandle<Vec<u8>>; 2],
+    stdout: Output,
+    stderr: Output,
+}
+
+/// What a program says, read by a thread.
+struct Output {
+    said: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// What became of a program.
@@ -46,9 +54,14 @@ impl Program {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = format!("{} {arguments}", program.file_name().unwrap_or_default().display());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let stdout = collect(child.stdout.take().expect("its output"));
-        let stderr = collect(child.stderr.take().expect("its complaints"));
-        Self { name, child, output: [stdout, stderr] }
+        let stdout = Output::of(child.stdout.take().expect("its output"));
+        let stderr = Output::of(child.stderr.take().expect("its complaints"));
+        Self { name, child, stdout, stderr }
+    }
+
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        self.stdout.so_far() + &self.stderr.so_far()
     }
 
     /// Whether it still runs.
@@ -69,11 +82,7 @@ impl Program {
     pub fn end(mut self) -> Outcome {
         let _ = self.child.kill();
         let status = self.child.wait().expect("its status");
-        let [stdout, stderr] = std::mem::replace(&mut self.output, [(); 2].map(|()| thread::spawn(Vec::new)));
-        let [stdout, stderr] = [stdout, stderr].map(|output| {
-            let bytes = output.join().expect("its output");
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
+        let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
         Outcome { name: self.name.clone(), status, stdout, stderr }
     }
 }
@@ -104,35 +113,62 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What it said until the stream broke.
-        let _ = stream.read_to_end(&mut bytes);
-        bytes
-    })
+impl Output {
+    fn of(mut stream: impl Read + Send + 'static) -> Self {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let place = said.clone();
+        let reader = thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // What it said until the stream broke.
+            while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                place.lock().expect("no panic").extend_from_slice(&bytes[..length]);
+            }
+        });
+        Self { said, reader: Some(reader) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().expect("no panic")).into_owned()
+    }
+
+    /// All of it, once the program has ended.
+    fn whole(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("it reads");
+        }
+        self.so_far()
+    }
 }
 
-/// Waits until `server` listens on a TCP port, in the network namespace of the calling thread.
+/// Waits until `server` listens on a port, of TCP or of an RDMA device, in the network namespace of the calling thread.
 ///
 /// # Panics
 /// When it ends instead, or does not get there.
 pub fn until_listening(server: &mut Program, port: u16) {
-    let wanted = format!(":{port:04X}");
     let start = Instant::now();
-    loop {
-        let listens = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].into_iter().any(|table| {
-            let sockets = std::fs::read_to_string(table).unwrap_or_default();
-            sockets.lines().any(|line| {
-                let mut columns = line.split_whitespace().skip(1);
-                let (local, state) = (columns.next(), columns.nth(1));
-                local.is_some_and(|local| local.ends_with(&wanted)) && state == Some("0A")
-            })
-        });
-        if listens {
-            return;
-        }
-        assert!(server.is_running() && start.elapsed() < LONGEST, "{} does not listen", server.name);
+    while !is_listening(port) {
+        assert!(start.elapsed() < LONGEST, "{} does not listen", server.name);
+        assert!(server.is_running(), "{} has ended: {}", server.name, server.said());
         thread::sleep(PAUSE);
     }
+}
+
+/// Whether anybody listens on this port.
+fn is_listening(port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    let mut tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].into_iter();
+    let over_tcp = tables.any(|table| {
+        let sockets = std::fs::read_to_string(table).unwrap_or_default();
+        sockets.lines().any(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let (local, state) = (columns.next(), columns.nth(1));
+            local.is_some_and(|local| local.ends_with(&wanted)) && state == Some("0A")
+        })
+    });
+    // Where there is no such program there are no devices either.
+    over_tcp
+        || Command::new("rdma").args(["resource", "show", "cm_id"]).output().is_ok_and(|output| {
+            let ids = String::from_utf8_lossy(&output.stdout).into_owned();
+            ids.lines().any(|id| id.contains("state LISTEN") && id.contains(&format!(":{port} ")))
+        })
 }

@@ -6,6 +6,7 @@ pub mod guest;
 pub mod interop;
 pub mod life;
 pub mod net;
+pub mod peers;
 pub mod programs;
 pub mod raw;
 pub mod seeds;
