@@ -1,33 +1,75 @@
 //! Runs on: guest
 //!
-//! The example `rping` over the soft provider, against the original over the kernel's siw, which is on another host.
+//! The example `rping` against the original: our soft provider and siw on another host, and our verbs provider with the
+//! original on the same device.
 
 mod common;
 
-use common::guest::{Cable, FAR, NEAR, Siw, is_guest, port, start};
-use common::interop::{Outcome, example_program};
+use common::guest::{Cable, Siw, Stage, is_guest, port, start};
+use common::interop::Outcome;
 
 const SIZES: [u32; 2] = [4096, 60_000];
 const MTUS: [u32; 2] = [1500, 9000];
 const COUNT: usize = 3;
 
-/// What is varied for each build of siw.
+/// What is varied on a stage.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    mtu: u32,
+    /// 0 for IPv4, 1 for IPv6.
     version: usize,
     size: u32,
     crc: bool,
 }
 
-fn cases() -> impl Iterator<Item = Case> {
-    let versions = [0, 1].into_iter();
-    versions.flat_map(|version| {
-        SIZES.into_iter().flat_map(move |size| [false, true].map(|crc| Case { version, size, crc }))
-    })
+/// Every combination of any three of the four.
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for number in 0..16_usize {
+        let [mtu, version, size, crc] = [0, 1, 2, 3].map(|bit| number >> bit & 1);
+        if number.count_ones() % 2 == 0 {
+            cases.push(Case { mtu: MTUS[mtu], version, size: SIZES[size], crc: crc == 1 });
+        }
+    }
+    cases
+}
+
+impl Case {
+    /// The flags of both sides.
+    fn flags(self, stage: &Stage, server: std::net::IpAddr, port: u16) -> (String, String) {
+        let common = format!("-a {server} -p {port} -v -S {}", self.size);
+        let crc = if self.crc && stage.provider == "soft" { "--crc" } else { "" };
+        let ours = format!("{common} --provider {} --timeout 60 {crc}", stage.provider);
+        (common, ours)
+    }
+}
+
+fn original_client(stage: &Stage, case: Case) {
+    let port = port();
+    let (theirs, ours) = case.flags(stage, stage.ours[case.version], port);
+    let server = stage.start("rping", &format!("-s {ours}"), Some(port));
+    let client = start("rping", &format!("-c {theirs} -V -C {COUNT}"), None).finish();
+    check(&format!("original client, {}, {case:?}", stage.name), [server.finish(), client], case.size);
+}
+
+fn original_server(stage: &Stage, case: Case) {
+    let port = port();
+    let (theirs, ours) = case.flags(stage, stage.theirs[case.version], port);
+    let server = start("rping", &format!("-s {theirs}"), Some(port));
+    let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
+    check(&format!("original server, {}, {case:?}", stage.name), [server.finish(), client], case.size);
+}
+
+fn both_ours(stage: &Stage, case: Case) {
+    let port = port();
+    let (_, ours) = case.flags(stage, stage.ours[case.version], port);
+    let server = stage.start("rping", &format!("-s {ours}"), Some(port));
+    let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
+    check(&format!("both ours, {}, {case:?}", stage.name), [server.finish(), client], case.size);
 }
 
 /// Both ended well, and have shown as many texts as there were, of the right length.
-fn check((server, client): (Outcome, Outcome), case: &str, size: u32) {
+fn check(case: &str, [server, client]: [Outcome; 2], size: u32) {
     assert!(client.status.success() && server.status.success(), "{case}\n{client}\n{server}");
     for (outcome, prefix) in [(&client, "ping data: "), (&server, "server ping data: ")] {
         let lines: Vec<_> = outcome.stdout.lines().collect();
@@ -39,55 +81,44 @@ fn check((server, client): (Outcome, Outcome), case: &str, size: u32) {
     }
 }
 
-fn original_client_against_our_server(cable: &Cable, case: Case) -> (Outcome, Outcome) {
-    let (port, Case { version, size, crc }) = (port(), case);
-    let crc = if crc { "--crc" } else { "" };
-    let common = format!("-a {} -p {port} -v -S {size}", FAR[version]);
-    let ours = format!("-s {common} --provider soft --timeout 60 {crc}");
-    let server = cable.start_far(example_program("rping"), &ours, Some(port));
-    let client = start("rping", &format!("-c {common} -V -C {COUNT}"), None).finish();
-    (server.finish(), client)
-}
-
-fn our_client_against_original_server(cable: &Cable, case: Case) -> (Outcome, Outcome) {
-    let (port, Case { version, size, crc }) = (port(), case);
-    let crc = if crc { "--crc" } else { "" };
-    let common = format!("-a {} -p {port} -v -S {size}", NEAR[version]);
-    let server = start("rping", &format!("-s {common}"), Some(port));
-    let ours = format!("-c {common} -V -C {COUNT} --provider soft --timeout 60 {crc}");
-    let client = cable.start_far(example_program("rping"), &ours, None).finish();
-    (server.finish(), client)
-}
-
-fn every_case(siw: Siw) {
+fn soft(siw: Siw) {
     if !is_guest() {
         return;
     }
-    let cable = Cable::new(siw);
-    for mtu in MTUS {
-        cable.set_mtu(mtu);
-        for case in cases() {
-            let name = format!("{siw:?}, MTU {mtu}, {case:?}");
-            check(
-                original_client_against_our_server(&cable, case),
-                &format!("our server: {name}"),
-                case.size,
-            );
-            check(
-                our_client_against_original_server(&cable, case),
-                &format!("our client: {name}"),
-                case.size,
-            );
-        }
+    let stage = Stage::soft(siw);
+    for case in cases() {
+        stage.cable.as_ref().into_iter().for_each(|cable: &Cable| cable.set_mtu(case.mtu));
+        original_client(&stage, case);
+        original_server(&stage, case);
     }
 }
 
 #[test]
-fn siw_as_it_is() {
-    every_case(Siw::Stock);
+fn soft_and_siw_as_it_is() {
+    soft(Siw::Stock);
 }
 
 #[test]
-fn siw_with_peer_to_peer_mode_and_checksums() {
-    every_case(Siw::PeerToPeer);
+fn soft_and_siw_with_peer_to_peer_mode_and_checksums() {
+    soft(Siw::PeerToPeer);
+}
+
+fn verbs(device: &str) {
+    let Some(stage) = is_guest().then(|| Stage::verbs(device)).flatten() else { return };
+    // The device has its packets to itself: neither checksums nor their size are ours to choose.
+    for case in cases().into_iter().filter(|case| case.mtu == MTUS[0] && !case.crc) {
+        original_client(&stage, case);
+        original_server(&stage, case);
+        both_ours(&stage, case);
+    }
+}
+
+#[test]
+fn verbs_on_rxe() {
+    verbs("RXE");
+}
+
+#[test]
+fn verbs_on_siw() {
+    verbs("SIW");
 }
