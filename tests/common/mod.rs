@@ -2,8 +2,11 @@
 #![allow(dead_code, unreachable_pub, reason = "every test file is a crate of its own and uses a part of it")]
 
 pub mod cm;
+pub mod guest;
+pub mod interop;
 pub mod life;
 pub mod net;
+pub mod peers;
 pub mod programs;
 pub mod raw;
 pub mod seeds;
