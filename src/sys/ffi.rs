@@ -21,6 +21,10 @@ pub(super) use rdma_sys::{
     rdma_t, wr_t,
 };
 
+/// Everything, for the test that compares it with the headers.
+#[cfg(test)]
+pub(super) use rdma_sys as every;
+
 /// Numbers of C that the modules around this one work with, under the names of the C headers.
 pub(super) mod number {
     use std::ffi::c_int;

@@ -22,3 +22,6 @@ pub(crate) mod ffi;
 pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod queue_pair;
+
+#[cfg(test)]
+mod tests;
