@@ -36,7 +36,7 @@ const DEVICES: &[(&str, &str)] = &[
 ];
 
 /// An oops ends the machine. A processor that seems to stand still is one of a busy host.
-const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off nowatchdog \
+const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check nowatchdog \
     rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
 
 /// What the kernel says on its console when it is broken.
