@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 mod citations;
 mod examples;
 mod exec;
+mod failure;
 mod guest;
 mod layers;
 mod libtest;

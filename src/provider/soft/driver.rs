@@ -203,7 +203,7 @@ impl Driver {
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
             Command::Abandon(status) => {
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
                 self.flush(status, status);
                 self.over(false);
             }
@@ -276,7 +276,7 @@ impl Driver {
         let Some(terminate) = last_words else {
             if first == Status::IO_TIMEOUT {
                 // Nobody answers at the other end.
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
             }
             self.flush(first, Status::CANCELED);
             return self.over(false);
@@ -293,7 +293,7 @@ impl Driver {
             self.close_until(Instant::now() + self.disconnect_timeout, true);
         } else {
             // An orderly end, perhaps between two frames, would look like a disconnect.
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.over(false);
         }
     }
@@ -352,7 +352,7 @@ impl Driver {
         }
         let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
         if deadline.as_mut().poll(cx).is_ready() {
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.flush(Status::CANCELED, Status::CANCELED);
             self.over(false);
             return Poll::Ready(());

@@ -106,7 +106,8 @@ impl Machine<'_> {
             "-no-reboot",
         ]);
         command.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initramfs.gz"));
-        command.args(["-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off"]);
+        command
+            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check"]);
         command.arg("-serial").arg(option(&[b"file:", folder.join("console").as_os_str().as_bytes()]));
         let host = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap";
         let run: &[&[u8]] = &[
