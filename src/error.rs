@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use crate::status::{Status, status_of_errno};
+use crate::status::{CmEvent, IbRejectReason, Status, status_of_errno};
 use crate::types::{PrivateData, TooShort};
 
 /// What the provider itself said about a failure, kept so that nothing is lost in translation.
@@ -34,6 +34,16 @@ pub enum Reason {
     Protocol(DecodeError),
     /// Nothing was heard from the peer for the path timeout.
     Silence,
+    /// An event of rdma_cm, with its status: a negative errno, or InfiniBand's reason when it rejects
+    /// (rdma_get_cm_event(3)).
+    Cm {
+        /// Which.
+        event: CmEvent,
+        /// Its status.
+        status: i32,
+    },
+    /// The status of a work request that failed, as libibverbs numbers them (ibv_poll_cq(3)).
+    Completion(u32),
     /// Something local ended it.
     Local(&'static str),
 }
@@ -50,6 +60,15 @@ impl fmt::Display for Reason {
             }
             Self::Protocol(error) => error.fmt(f),
             Self::Silence => f.write_str("nothing heard from the peer"),
+            Self::Cm { event: CmEvent::REJECTED, status } => match IbRejectReason::from_status(*status) {
+                Some(reason) => write!(f, "rejected: {reason}"),
+                None => write!(f, "rejected: {}", io::Error::from_raw_os_error(status.saturating_neg())),
+            },
+            Self::Cm { event, status: 0 } => event.fmt(f),
+            Self::Cm { event, status } => {
+                write!(f, "{event}: {}", io::Error::from_raw_os_error(status.saturating_neg()))
+            }
+            Self::Completion(status) => write!(f, "a work request failed with status {status}"),
             Self::Local(what) => f.write_str(what),
         }
     }
@@ -540,12 +559,16 @@ pub enum PostErrorKind {
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
+    /// The device did not take it; the error number says why.
+    #[error("the device refuses the request: {}", io::Error::from_raw_os_error(*.0))]
+    Device(i32),
 }
 
 impl PostErrorKind {
     /// The ND status.
     pub fn status(&self) -> Status {
         match self {
+            Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
             Self::ConnectionInvalid => Status::CONNECTION_INVALID,
             Self::QueueFull => Status::NO_MORE_ENTRIES,
             Self::TooLong => Status::BUFFER_OVERFLOW,
@@ -630,6 +653,24 @@ pub enum RegisterError {
     /// Out of memory or keys (`INSUFFICIENT_RESOURCES`).
     #[error("out of memory or keys")]
     InsufficientResources,
+    /// The process may not lock that much memory for a device: `ulimit -l`, `RLIMIT_MEMLOCK`, or `LimitMEMLOCK=` of a
+    /// service (`INSUFFICIENT_RESOURCES`).
+    #[error("{length} bytes cannot be locked in memory, the limit is {limit} bytes in all (ulimit -l)")]
+    MemoryLockLimit {
+        /// What was asked.
+        length: usize,
+        /// What the process may lock in all, in bytes (getrlimit(2)).
+        limit: u64,
+    },
+    /// The operating system failed.
+    #[error("{call} failed")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        #[source]
+        source: io::Error,
+    },
     /// Something still uses it (`DEVICE_BUSY`).
     #[error("the region is in use")]
     Busy,
@@ -644,7 +685,8 @@ impl RegisterError {
         match self {
             Self::Empty => Status::INVALID_BUFFER_SIZE,
             Self::TooLarge { .. } => Status::INVALID_PARAMETER,
-            Self::InsufficientResources => Status::INSUFFICIENT_RESOURCES,
+            Self::InsufficientResources | Self::MemoryLockLimit { .. } => Status::INSUFFICIENT_RESOURCES,
+            Self::Os { source, .. } => Status::from_io(source),
             Self::Busy => Status::DEVICE_BUSY,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
         }

@@ -50,7 +50,7 @@
 //! [`cm`] for connections.
 #![deny(unsafe_code)]
 #![cfg_attr(
-    not(feature = "soft"),
+    not(any(feature = "soft", feature = "verbs")),
     allow(
         dead_code,
         unreachable_code,
@@ -71,6 +71,8 @@ pub(crate) mod proto;
 
 pub(crate) mod flight;
 pub(crate) mod memory;
+#[cfg(feature = "verbs")]
+mod sys;
 
 pub(crate) mod provider;
 
@@ -93,6 +95,12 @@ struct Readme;
 #[cfg(feature = "soft")]
 pub mod soft {
     pub use crate::provider::soft::config::SoftConfig;
+}
+
+/// Settings of the verbs provider.
+#[cfg(feature = "verbs")]
+pub mod verbs {
+    pub use crate::provider::verbs::config::VerbsConfig;
 }
 
 pub use cm::{

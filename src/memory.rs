@@ -20,10 +20,22 @@ pub(crate) use vectored::{Piece, Target, receive, send};
 const ALIGNMENT: usize = 64;
 const WORD: usize = size_of::<u64>();
 
+/// What a device knows of an allocation: the memory is registered with it.
+pub(crate) trait Attachment: Send + Sync {
+    /// The key by which work requests name the memory to their own device.
+    #[cfg(feature = "verbs")]
+    fn local_key(&self) -> u32;
+
+    /// Ends the device's access, if it still has it. False when the device keeps it all the same: then the memory must
+    /// never be freed.
+    fn detach(&self) -> bool;
+}
+
 /// One zeroed allocation. Never moves, never changes size, freed when the last handle goes.
 struct Allocation {
     start: NonNull<u8>,
     length: usize,
+    attachment: Option<Arc<dyn Attachment>>,
 }
 
 // SAFETY: the allocation is plain memory that this value owns; who may touch it when is decided by `Owned`
@@ -39,7 +51,7 @@ impl Allocation {
 
     /// Of no bytes.
     fn nothing() -> Self {
-        Self { start: NonNull::<Aligned>::dangling().cast(), length: 0 }
+        Self { start: NonNull::<Aligned>::dangling().cast(), length: 0, attachment: None }
     }
 
     /// `None` when there is not enough memory.
@@ -50,12 +62,16 @@ impl Allocation {
         let layout = Self::layout(length)?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { start, length })
+        Some(Self { start, length, attachment: None })
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if self.attachment.as_ref().is_some_and(|attachment| !attachment.detach()) {
+            // The device may write it for ever: better lost than given to somebody else.
+            return;
+        }
         if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
             // SAFETY: `start` came from `alloc_zeroed` with this very layout, and drop runs once.
             unsafe { alloc::dealloc(self.start.as_ptr(), layout) }
@@ -80,6 +96,22 @@ impl Owned {
     /// No memory at all.
     pub(crate) fn empty() -> Self {
         Self(Arc::new(Allocation::nothing()))
+    }
+
+    /// Registers the memory with a device, which may then work on it from [`share`](Self::share) on. Memory of no bytes
+    /// has nothing to register and is left as it is.
+    ///
+    /// # Errors
+    /// Those of `register`, which gets the first address and the length.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn attach<E>(
+        mut self,
+        register: impl FnOnce(NonNull<u8>, usize) -> Result<Arc<dyn Attachment>, E>,
+    ) -> Result<Self, E> {
+        if let Some(allocation) = Arc::get_mut(&mut self.0).filter(|allocation| allocation.length > 0) {
+            allocation.attachment = Some(register(allocation.start, allocation.length)?);
+        }
+        Ok(self)
     }
 
     /// Gives up exclusivity, so that a provider and a peer may work on it.
@@ -152,6 +184,14 @@ pub(crate) struct Slice {
 impl Slice {
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// Where a device finds it: the address of the first byte and the key of the memory; `None` when it is empty, or
+    /// not registered.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn for_device(&self) -> Option<(u64, u32)> {
+        let attachment = self.memory.0.attachment.as_ref().filter(|_| self.length > 0)?;
+        Some((self.address(0).0.expose_provenance() as u64, attachment.local_key()))
     }
 
     /// The memory that it is a part of.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::connector::Connector;
 use super::listener::Listener;
@@ -40,6 +41,8 @@ pub struct AdapterInfo {
     pub max_request_data: usize,
     /// The most private data with an accept or a reject (MaxCalleeData), in bytes.
     pub max_reply_data: usize,
+    /// The most private data in a reject by the passive side.
+    pub max_reject_data: usize,
     /// The most private data with the reject of the active side, in bytes: 0 where the wire has no place for it.
     pub max_active_reject_data: usize,
     /// The most bytes of one request.
@@ -62,6 +65,18 @@ pub struct AdapterInfo {
     /// Whether a send or write may complete before the peer has found it acceptable: a violation then shows as a lost
     /// connection, not as the completion of the request.
     pub early_completion: bool,
+    /// Whether the passive side may be the first to send. Where it is false (iWARP drivers), the peer may drop the
+    /// connection when a message overtakes its own view of the handshake: let the active side speak first.
+    pub passive_sends_first: bool,
+    /// Whether a request in which the peer finds a violation fails with a status of its own and only the others finish
+    /// `CANCELED`. Where it is false (iWARP drivers), all of them finish `CANCELED`.
+    pub blames_requests: bool,
+    /// Whether the passive side may agree to serve fewer reads than the active side offers to issue. Where it is false
+    /// (`siw`) it serves what was offered, up to the adapter's limit.
+    pub accept_lowers_reads: bool,
+    /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
+    /// timeout. `None`: as long as it likes.
+    pub answer_timeout: Option<Duration>,
 }
 
 impl Adapter {
@@ -76,8 +91,8 @@ impl Adapter {
     pub fn open(address: IpAddr) -> Result<Self, OpenError> {
         let mut last = OpenError::Unsupported("no provider is compiled in");
         for provider in Provider::all() {
-            match provider.resolve(address).and_then(|id| provider.open(id)) {
-                Ok(adapter) => return Ok(adapter),
+            match provider.resolve(address) {
+                Ok(id) => return provider.open(id),
                 Err(error) => last = error,
             }
         }
@@ -96,6 +111,7 @@ impl Adapter {
             max_read_limits: known.read_limits,
             max_request_data: known.request_data,
             max_reply_data: known.reply_data,
+            max_reject_data: known.reject_data,
             max_active_reject_data: known.active_reject_data,
             max_transfer: known.transfer,
             max_registration: known.registration,
@@ -106,6 +122,10 @@ impl Adapter {
             loopback: known.loopback,
             in_order_dma: known.in_order,
             early_completion: known.early_completion,
+            passive_sends_first: known.passive_sends_first,
+            blames_requests: known.blames_requests,
+            accept_lowers_reads: known.accept_lowers_reads,
+            answer_timeout: known.answer_timeout,
         }
     }
 
@@ -134,7 +154,7 @@ impl Adapter {
             return Err(OpenError::DeviceRemoved);
         }
         config.check(&self.provider.capabilities())?;
-        Ok(QueuePair::new(&self.provider, config))
+        QueuePair::new(&self.provider, config)
     }
 
     /// A buffer of `length` zeroes.

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use super::adapter::Adapter;
 use crate::error::OpenError;
 #[cfg(feature = "soft")]
-use crate::provider::soft::{self, config::SoftConfig};
+use crate::provider::soft::{adapter::AdapterCore as SoftAdapter, config::SoftConfig};
+#[cfg(feature = "verbs")]
+use crate::provider::verbs::{adapter::AdapterCore as VerbsAdapter, catalogue, config::VerbsConfig};
 use crate::provider::{self, ProviderKind};
 use crate::types::{AdapterId, TooShort};
 
@@ -25,15 +27,22 @@ use crate::types::{AdapterId, TooShort};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Provider {
-    kind: ProviderKind,
+    settings: Settings,
+}
+
+/// The settings for the adapters that a provider opens.
+#[derive(Clone, Debug)]
+enum Settings {
     #[cfg(feature = "soft")]
-    config: SoftConfig,
+    Soft(SoftConfig),
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsConfig),
 }
 
 impl Provider {
     /// Every provider that can be used here, best first: those with devices before the soft one.
     pub fn all() -> Vec<Self> {
-        Self::soft().into_iter().collect()
+        Self::verbs().into_iter().chain(Self::soft()).collect()
     }
 
     /// The user-space iWARP provider, with default settings.
@@ -50,27 +59,44 @@ impl Provider {
     /// The user-space iWARP provider, with these settings for the adapters that it opens.
     #[cfg(feature = "soft")]
     pub fn soft_with(config: SoftConfig) -> Self {
-        Self { kind: ProviderKind::Soft, config }
+        Self { settings: Settings::Soft(config) }
     }
 
-    /// The verbs provider, for RDMA devices.
+    /// The verbs provider, for RDMA devices, with default settings.
     ///
     /// # Errors
-    /// `Unsupported`: it is not part of this version.
+    /// `Unsupported` when this machine has no RDMA device, or the crate was built without the feature `verbs`; `Os` when
+    /// the system does not let this process use one, for want of permission on `/dev/infiniband` for example.
     pub fn verbs() -> Result<Self, OpenError> {
-        Err(OpenError::Unsupported("the verbs provider is not part of this version"))
+        #[cfg(feature = "verbs")]
+        return Self::verbs_with(VerbsConfig::default());
+        #[cfg(not(feature = "verbs"))]
+        return Err(OpenError::Unsupported("built without the feature verbs"));
+    }
+
+    /// The verbs provider, with these settings for the adapters that it opens.
+    ///
+    /// # Errors
+    /// As [`verbs`](Self::verbs).
+    #[cfg(feature = "verbs")]
+    pub fn verbs_with(config: VerbsConfig) -> Result<Self, OpenError> {
+        catalogue::channel().map(|_channel| Self { settings: Settings::Verbs(config) })
     }
 
     /// Which provider this is.
     pub fn kind(&self) -> ProviderKind {
-        self.kind
+        match self.settings {
+            #[cfg(feature = "soft")]
+            Settings::Soft(_) => ProviderKind::Soft,
+            #[cfg(feature = "verbs")]
+            Settings::Verbs(_) => ProviderKind::Verbs,
+        }
     }
 
-    /// Whether it needs no device: those who want hardware only leave it out.
+    /// Whether it needs no device: those who want devices only leave it out. Devices that are software themselves, such
+    /// as `rdma_rxe` and `siw`, count as devices.
     pub fn is_software(&self) -> bool {
-        match self.kind {
-            ProviderKind::Soft => true,
-        }
+        self.kind() == ProviderKind::Soft
     }
 
     /// The local addresses that it can serve. Source: `IND2Provider::QueryAddressList`.
@@ -78,10 +104,7 @@ impl Provider {
     /// # Errors
     /// `Os` when the system does not tell.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
-        #[cfg(feature = "soft")]
-        return soft::adapter::addresses();
-        #[cfg(not(feature = "soft"))]
-        return Ok(Vec::new());
+        provider::addresses(self.kind())
     }
 
     /// The same into a slice of the caller's; returns how many there are.
@@ -101,26 +124,21 @@ impl Provider {
     /// # Errors
     /// `InvalidAddress` when it is nobody's here.
     pub fn resolve(&self, address: IpAddr) -> Result<AdapterId, OpenError> {
-        provider::resolve(self.kind, address)
+        provider::resolve(self.kind(), address)
     }
 
     /// The local address from which `remote` is best reached. Source: `NdResolveAddress`.
     ///
     /// # Errors
-    /// `Unreachable` without a route; `InvalidAddress` for what can never be a peer.
+    /// `Unreachable` without a route; `InvalidAddress` for what can never be a peer, or is not reached over one of its
+    /// adapters.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
-        #[cfg(feature = "soft")]
-        return soft::adapter::local_for(remote);
-        #[cfg(not(feature = "soft"))]
-        return Err(provider::resolve(self.kind, remote).err().unwrap_or(OpenError::InvalidAddress));
+        provider::local_for(self.kind(), remote)
     }
 
     /// Whether this local address can be used. Source: `NdCheckAddress`.
     pub fn is_usable(&self, address: IpAddr) -> bool {
-        #[cfg(feature = "soft")]
-        return soft::net::interfaces::is_usable(address).unwrap_or(false);
-        #[cfg(not(feature = "soft"))]
-        return provider::resolve(self.kind, address).is_ok();
+        provider::is_usable(self.kind(), address)
     }
 
     /// Opens an adapter. Source: `IND2Provider::OpenAdapter`.
@@ -131,16 +149,11 @@ impl Provider {
     /// # Errors
     /// `InvalidAdapter` for an id that no adapter has; `Unsupported` outside of a runtime; `Os`.
     pub fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
-        #[cfg(feature = "soft")]
-        return soft::adapter::AdapterCore::open(id, self.config.clone())
-            .map(|core| Adapter::new(provider::Adapter::Soft(core)));
-        #[cfg(not(feature = "soft"))]
-        return Err(provider::resolve(self.kind, [0, 0, 0, 0].into()).err().map_or_else(
-            || OpenError::Unsupported("no provider"),
-            |error| {
-                let _ = id;
-                error
-            },
-        ));
+        Ok(Adapter::new(match &self.settings {
+            #[cfg(feature = "soft")]
+            Settings::Soft(config) => provider::Adapter::Soft(SoftAdapter::open(id, config.clone())?),
+            #[cfg(feature = "verbs")]
+            Settings::Verbs(config) => provider::Adapter::Verbs(VerbsAdapter::open(id, config.clone())?),
+        }))
     }
 }

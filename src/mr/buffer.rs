@@ -23,7 +23,7 @@ pub struct Buffer {
 
 impl Buffer {
     pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
-        let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
+        let memory = adapter.allocate(length)?;
         Ok(Self { memory, domain: adapter.domain() })
     }
 

@@ -391,7 +391,7 @@ fn split_enhanced(frame: &StartFrame) -> Result<(Option<Enhanced>, Bytes), Decod
     if !frame.enhanced || frame.revision < REVISION {
         return Ok((None, frame.private_data.clone()));
     }
-    // The frame is whole, so this is not a matter of waiting. siw gets here with too much private data.
+    // The frame is whole, so this is not a matter of waiting. Only a reject gets here with less.
     let enhanced = Enhanced::decode(&frame.private_data)
         .map_err(|_| DecodeError::Malformed("no room for the read limits in the private data"))?;
     Ok((Some(enhanced), frame.private_data.slice(Enhanced::LEN..)))

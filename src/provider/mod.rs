@@ -14,12 +14,23 @@
 //! * No call blocks, no lock is held across an await or a wake, and every future may be dropped at any time.
 //! * When the adapter goes away every pending operation finishes with `DEVICE_REMOVED`.
 
+pub(crate) mod drive;
+pub(crate) mod errors;
+pub(crate) mod inside;
+pub(crate) mod members;
+#[cfg(any(feature = "soft", feature = "verbs"))]
+pub(crate) mod net;
 pub(crate) mod params;
+pub(crate) mod requests;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::{
     AcceptError, BindError, ConnectError, OpenError, PostErrorKind, RegisterError, StateError,
@@ -29,6 +40,8 @@ use crate::memory::{Owned, Shared};
 use crate::types::{
     Access, AdapterId, ConnectionId, DisconnectReason, OpKind, PrivateData, ReadLimits, RemoteKey,
 };
+use drive::Drive;
+use inside::Inside;
 use params::{AcceptParams, ConnectParams};
 
 /// Which driver serves an adapter.
@@ -37,22 +50,46 @@ use params::{AcceptParams, ConnectParams};
 pub enum ProviderKind {
     /// User-space iWARP over TCP.
     Soft,
+    /// Devices, through librdmacm and libibverbs.
+    Verbs,
 }
 
-/// Calls the same method on whichever provider a handle belongs to.
+/// A number for a protection domain that no other adapter of this process has had, of any provider.
+pub(crate) fn next_domain() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Does the same with whichever provider a handle belongs to.
 macro_rules! dispatch {
     ($handle:expr, $kind:ident($inner:ident) => $call:expr) => {
         match $handle {
             #[cfg(feature = "soft")]
             $kind::Soft($inner) => $call,
-            #[cfg(not(feature = "soft"))]
+            #[cfg(feature = "verbs")]
+            $kind::Verbs($inner) => $call,
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            handle => handle.none(),
+        }
+    };
+}
+
+/// Makes a handle of the same provider as the one it is made from.
+macro_rules! derive {
+    ($handle:expr, $kind:ident => $made:ident, soft($soft:ident) => $from_soft:expr, verbs($verbs:ident) => $from_verbs:expr) => {
+        match $handle {
+            #[cfg(feature = "soft")]
+            $kind::Soft($soft) => $made::Soft($from_soft),
+            #[cfg(feature = "verbs")]
+            $kind::Verbs($verbs) => $made::Verbs($from_verbs),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
             handle => handle.none(),
         }
     };
 }
 
 /// A handle that cannot exist, because no provider is compiled in.
-#[cfg(not(feature = "soft"))]
+#[cfg(not(any(feature = "soft", feature = "verbs")))]
 macro_rules! impossible {
     ($($handle:ident),*) => {$(
         impl $handle {
@@ -63,7 +100,7 @@ macro_rules! impossible {
     )*};
 }
 
-#[cfg(not(feature = "soft"))]
+#[cfg(not(any(feature = "soft", feature = "verbs")))]
 impossible!(Adapter, QueuePair, Connector, Listener, Registration);
 
 /// What an adapter is and can do, in the provider's words.
@@ -76,6 +113,7 @@ pub(crate) struct Capabilities {
     pub(crate) read_limits: ReadLimits,
     pub(crate) request_data: usize,
     pub(crate) reply_data: usize,
+    pub(crate) reject_data: usize,
     pub(crate) active_reject_data: usize,
     pub(crate) transfer: usize,
     pub(crate) registration: usize,
@@ -86,6 +124,10 @@ pub(crate) struct Capabilities {
     pub(crate) loopback: bool,
     pub(crate) in_order: bool,
     pub(crate) early_completion: bool,
+    pub(crate) passive_sends_first: bool,
+    pub(crate) blames_requests: bool,
+    pub(crate) accept_lowers_reads: bool,
+    pub(crate) answer_timeout: Option<Duration>,
 }
 
 /// An opened adapter.
@@ -93,12 +135,14 @@ pub(crate) struct Capabilities {
 pub(crate) enum Adapter {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::adapter::AdapterCore>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::adapter::AdapterCore>),
 }
 
 impl Adapter {
     /// The protection domain: unique in the process, one per open.
     pub(crate) fn domain(&self) -> u64 {
-        dispatch!(self, Adapter(adapter) => adapter.domain)
+        dispatch!(self, Adapter(adapter) => adapter.number)
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -109,18 +153,52 @@ impl Adapter {
         dispatch!(self, Adapter(adapter) => adapter.capabilities())
     }
 
-    pub(crate) fn queue_pair(&self, receive_depth: usize, initiator_depth: usize) -> QueuePair {
-        dispatch!(self, Adapter(adapter) => QueuePair::Soft(soft::queue_pair::QueuePairCore::new(
-            adapter.clone(), receive_depth, initiator_depth,
-        )))
+    /// A queue pair with these depths and scatter-gather entries, of its receive and its initiator queue.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn queue_pair(
+        &self,
+        depths: (usize, usize),
+        entries: (usize, usize),
+    ) -> Result<QueuePair, OpenError> {
+        Ok(derive!(self, Adapter => QueuePair,
+            soft(adapter) => {
+                // The soft provider takes as many entries as it is given.
+                let _ = entries;
+                soft::queue_pair::QueuePairCore::new(adapter.clone(), depths.0, depths.1)
+            },
+            verbs(adapter) => verbs::queue_pair::QueuePairCore::new(adapter.clone(), depths, entries)?
+        ))
     }
 
     pub(crate) fn connector(&self) -> Connector {
-        dispatch!(self, Adapter(adapter) => Connector::Soft(soft::cm::Cm::new(adapter.clone())))
+        derive!(self, Adapter => Connector,
+            soft(adapter) => soft::cm::Cm::new(adapter.clone()),
+            verbs(adapter) => verbs::cm::Cm::new(adapter.clone())
+        )
     }
 
     pub(crate) fn listener(&self) -> Listener {
-        dispatch!(self, Adapter(adapter) => Listener::Soft(soft::accept::ListenerCore::new(adapter.clone())))
+        derive!(self, Adapter => Listener,
+            soft(adapter) => soft::accept::ListenerCore::new(adapter.clone()),
+            verbs(adapter) => verbs::listen::ListenerCore::new(adapter.clone())
+        )
+    }
+
+    /// Memory that work requests can use, and no peer.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => Owned::zeroed(length).ok_or(RegisterError::InsufficientResources),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.allocate(length),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            handle => handle.none(),
+        }
     }
 
     /// Puts memory under a key.
@@ -128,14 +206,24 @@ impl Adapter {
     /// # Errors
     /// See [`RegisterError`].
     pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
-        dispatch!(self, Adapter(adapter) => Ok(Registration::Soft(adapter.keys.register(memory.share(), access)?)))
+        Ok(derive!(self, Adapter => Registration,
+            soft(adapter) => adapter.keys.register(memory.share(), access)?,
+            verbs(adapter) => Arc::new(adapter.register(memory, access)?)
+        ))
     }
 
     pub(crate) fn deregister(&self, registration: &Registration) {
-        dispatch!(self, Adapter(adapter) => {
-            let Registration::Soft(registration) = registration;
-            adapter.keys.deregister(registration);
-        })
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            #[cfg(feature = "verbs")]
+            (_, Registration::Verbs(registration)) => registration.deregister(),
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            (Self::Verbs(_), Registration::Soft(_)) => {}
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            (handle, _) => handle.none(),
+        }
     }
 }
 
@@ -144,6 +232,8 @@ impl Adapter {
 pub(crate) enum Registration {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::keys::Registration>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::region::Registration>),
 }
 
 impl Registration {
@@ -153,7 +243,7 @@ impl Registration {
 
     /// The remote address of the first byte.
     pub(crate) fn address(&self) -> u64 {
-        dispatch!(self, Registration(_registration) => 0)
+        dispatch!(self, Registration(registration) => registration.address())
     }
 
     pub(crate) fn access(&self) -> Access {
@@ -174,6 +264,8 @@ impl Registration {
 pub(crate) enum QueuePair {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::queue_pair::QueuePairCore>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::queue_pair::QueuePairCore>),
 }
 
 impl QueuePair {
@@ -218,6 +310,8 @@ impl QueuePair {
 pub(crate) enum Connector {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::cm::Cm>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::cm::Cm>),
 }
 
 impl Connector {
@@ -239,11 +333,22 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
-        dispatch!(self, Connector(cm) => {
-            let QueuePair::Soft(queue_pair) = queue_pair;
-            let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
-        })
+        match (self, queue_pair) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
+                let runtime = cm.adapter.runtime.clone();
+                Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
+                let runtime = cm.adapter.runtime.clone();
+                Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
+            }
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(ConnectError::ForeignQueuePair),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            (handle, _) => handle.none(),
+        }
     }
 
     /// # Errors
@@ -251,7 +356,7 @@ impl Connector {
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
         dispatch!(self, Connector(cm) => {
             let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, async { cm.complete() }).await
+            Inside::new(runtime, async { cm.complete() }).await
         })
     }
 
@@ -268,11 +373,22 @@ impl Connector {
         queue_pair: &QueuePair,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        dispatch!(self, Connector(cm) => {
-            let QueuePair::Soft(queue_pair) = queue_pair;
-            let runtime = cm.adapter.runtime.clone();
-            soft::inside::Inside::new(runtime, cm.accept(queue_pair, params)).await
-        })
+        match (self, queue_pair) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
+                let runtime = cm.adapter.runtime.clone();
+                Inside::new(runtime, cm.accept(queue_pair, params)).await
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
+                let runtime = cm.adapter.runtime.clone();
+                Inside::new(runtime, cm.accept(queue_pair, params)).await
+            }
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(AcceptError::ForeignQueuePair),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            (handle, _) => handle.none(),
+        }
     }
 
     /// # Errors
@@ -336,6 +452,8 @@ impl Connector {
 pub(crate) enum Listener {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::accept::ListenerCore>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::listen::ListenerCore>),
 }
 
 impl Listener {
@@ -359,17 +477,12 @@ impl Listener {
 
     /// A connector with a request. `'static`, so that it can be kept and polled.
     pub(crate) fn request(&self) -> impl Future<Output = Result<Connector, AcceptError>> + Send + use<> {
-        #[cfg(feature = "soft")]
-        let request = match self {
-            Self::Soft(listener) => listener.request(),
-        };
-        #[cfg(not(feature = "soft"))]
-        let request = std::future::ready(self.none());
+        let request = self.clone();
         async move {
-            #[cfg(feature = "soft")]
-            return request.await.map(Connector::Soft);
-            #[cfg(not(feature = "soft"))]
-            return request.await;
+            Ok(derive!(&request, Self => Connector,
+                soft(listener) => listener.request().await?,
+                verbs(listener) => listener.request().await?
+            ))
         }
     }
 
@@ -390,7 +503,55 @@ pub(crate) fn resolve(kind: ProviderKind, ip: IpAddr) -> Result<AdapterId, OpenE
     match kind {
         #[cfg(feature = "soft")]
         ProviderKind::Soft => soft::adapter::resolve(ip),
-        #[cfg(not(feature = "soft"))]
-        ProviderKind::Soft => Err(OpenError::Unsupported("the soft provider is not compiled in")),
+        #[cfg(feature = "verbs")]
+        ProviderKind::Verbs => verbs::catalogue::resolve(ip),
+        #[cfg(not(all(feature = "soft", feature = "verbs")))]
+        _ => {
+            let _ = ip;
+            Err(OpenError::Unsupported("the provider is not compiled in"))
+        }
     }
+}
+
+/// Every address that adapters of `kind` have.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn addresses(kind: ProviderKind) -> Result<Vec<IpAddr>, OpenError> {
+    match kind {
+        #[cfg(feature = "soft")]
+        ProviderKind::Soft => soft::adapter::addresses(),
+        #[cfg(feature = "verbs")]
+        ProviderKind::Verbs => {
+            Ok(verbs::catalogue::devices()?.into_iter().flat_map(|device| device.addresses).collect())
+        }
+        #[cfg(not(all(feature = "soft", feature = "verbs")))]
+        _ => Err(OpenError::Unsupported("the provider is not compiled in")),
+    }
+}
+
+/// The address from which an adapter of `kind` reaches a peer.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn local_for(kind: ProviderKind, remote: IpAddr) -> Result<IpAddr, OpenError> {
+    match kind {
+        #[cfg(feature = "soft")]
+        ProviderKind::Soft => soft::adapter::local_for(remote),
+        #[cfg(feature = "verbs")]
+        ProviderKind::Verbs => verbs::catalogue::local_for(remote),
+        #[cfg(not(all(feature = "soft", feature = "verbs")))]
+        _ => {
+            let _ = remote;
+            Err(OpenError::Unsupported("the provider is not compiled in"))
+        }
+    }
+}
+
+/// Whether an adapter of `kind` could use this address right now.
+pub(crate) fn is_usable(kind: ProviderKind, address: IpAddr) -> bool {
+    #[cfg(any(feature = "soft", feature = "verbs"))]
+    return net::interfaces::is_usable(address).unwrap_or(false) && resolve(kind, address).is_ok();
+    #[cfg(not(any(feature = "soft", feature = "verbs")))]
+    return resolve(kind, address).is_ok();
 }

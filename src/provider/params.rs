@@ -6,6 +6,44 @@ use bytes::Bytes;
 
 use crate::types::ReadLimits;
 
+/// How a device repeats what is not acknowledged; only devices have these.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    retry_count: Option<u8>,
+    rnr_retry_count: Option<u8>,
+    pub(crate) ack_timeout: Option<u8>,
+}
+
+/// Counts have three bits, and 7 receiver-not-ready retries mean without end (rdma_connect(3)).
+#[cfg(feature = "verbs")]
+const MAX_RETRIES: u8 = 7;
+/// Not without end: a request that is never received has to finish.
+#[cfg(feature = "verbs")]
+const RNR_RETRIES: u8 = 6;
+
+impl Options {
+    /// The first one that was set, by name: for a provider that has none of them.
+    #[cfg(feature = "soft")]
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        let named = [
+            (self.retry_count, "a retry count"),
+            (self.rnr_retry_count, "a receiver-not-ready retry count"),
+            (self.ack_timeout, "an acknowledge timeout"),
+        ];
+        named.into_iter().find_map(|(value, name)| value.map(|_| name))
+    }
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn retry_count(&self) -> u8 {
+        self.retry_count.unwrap_or(MAX_RETRIES).min(MAX_RETRIES)
+    }
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn rnr_retry_count(&self) -> u8 {
+        self.rnr_retry_count.unwrap_or(RNR_RETRIES).min(MAX_RETRIES)
+    }
+}
+
 /// The arguments of Connect, with those of `dat_ep_connect` that NetworkDirect lacks.
 ///
 /// ```
@@ -24,6 +62,7 @@ pub struct ConnectParams {
     pub(crate) timeout: Option<Duration>,
     pub(crate) traffic_class: Option<u8>,
     pub(crate) multipath: bool,
+    pub(crate) options: Options,
 }
 
 impl ConnectParams {
@@ -65,6 +104,32 @@ impl ConnectParams {
         self.multipath = multipath;
         self
     }
+
+    /// How often the device repeats a packet that the peer does not acknowledge, 0 to 7; more counts as 7. Devices
+    /// only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 7. Source: `retry_count` of rdma_connect(3).
+    #[must_use]
+    pub fn retry_count(mut self, count: u8) -> Self {
+        self.options.retry_count = Some(count);
+        self
+    }
+
+    /// How often the device repeats a request for which the peer has no receive posted, 0 to 6; 7 and more mean without
+    /// end. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
+    /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.options.rnr_retry_count = Some(count);
+        self
+    }
+
+    /// How long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to 31.
+    /// Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: the device's. Source:
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
+    #[must_use]
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.options.ack_timeout = Some(exponent);
+        self
+    }
 }
 
 /// The arguments of Accept.
@@ -72,6 +137,7 @@ impl ConnectParams {
 pub struct AcceptParams {
     pub(crate) private_data: Bytes,
     pub(crate) read_limits: ReadLimits,
+    pub(crate) options: Options,
 }
 
 impl AcceptParams {
@@ -87,6 +153,24 @@ impl AcceptParams {
     #[must_use]
     pub fn read_limits(mut self, limits: ReadLimits) -> Self {
         self.read_limits = limits;
+        self
+    }
+
+    /// How often the device repeats a request for which the peer has no receive posted, 0 to 6; 7 and more mean without
+    /// end. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
+    /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.options.rnr_retry_count = Some(count);
+        self
+    }
+
+    /// How long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to 31.
+    /// Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: the device's. Source:
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
+    #[must_use]
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.options.ack_timeout = Some(exponent);
         self
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::config::QueuePairConfig;
-use crate::error::{PostError, PostErrorKind};
+use crate::error::{OpenError, PostError, PostErrorKind};
 use crate::flight::{self, Op, Parts, Payload, Ticket, WorkBuffer};
 use crate::mr::RemoteRegion;
 use crate::provider;
@@ -46,9 +46,13 @@ impl Drop for Handle {
 }
 
 impl QueuePair {
-    pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Self {
-        let provider = adapter.queue_pair(config.receive_depth, config.initiator_depth);
-        Self { handle: Arc::new(Handle { provider, domain: adapter.domain(), config }) }
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
+        let depths = (config.receive_depth, config.initiator_depth);
+        let entries = (config.receive_entries, config.initiator_entries);
+        let provider = adapter.queue_pair(depths, entries)?;
+        Ok(Self { handle: Arc::new(Handle { provider, domain: adapter.domain(), config }) })
     }
 
     pub(crate) fn provider(&self) -> &provider::QueuePair {

@@ -59,6 +59,10 @@ impl StartKind {
     }
 }
 
+/// siw adds the length of [`Enhanced`] to that of the user's data in eight bits: from 252 bytes of data on, the length
+/// field has lost this much.
+const SIW_WRAP: usize = 256;
+
 /// An MPA request or reply frame (RFC 5044 section 7.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StartFrame {
@@ -106,7 +110,8 @@ impl StartFrame {
 
     /// The frame at the start of `bytes`, and how many bytes it takes.
     ///
-    /// Reserved flag bits are ignored: siw echoes whatever bits the request had.
+    /// Reserved flag bits are ignored: siw echoes whatever bits the request had. A length that leaves no room for the
+    /// parameters that S announces is one that siw has lost 256 of.
     ///
     /// # Errors
     /// [`BadKey`](DecodeError::BadKey) and [`PrivateDataTooLong`](DecodeError::PrivateDataTooLong) as soon as
@@ -121,14 +126,18 @@ impl StartFrame {
         if usize::from(length) > Self::MAX_PRIVATE_DATA {
             return Err(DecodeError::PrivateDataTooLong(length));
         }
-        let end = Self::HEADER + usize::from(length);
+        let (reject, enhanced) = (flags & flag::REJECT != 0, flags & flag::ENHANCED != 0);
+        let mut end = Self::HEADER + usize::from(length);
+        if enhanced && !reject && revision == 2 && usize::from(length) < Enhanced::LEN {
+            end += SIW_WRAP;
+        }
         let private_data = bytes.get(Self::HEADER..end).ok_or(DecodeError::Truncated)?;
         let frame = Self {
             kind,
             markers: flags & flag::MARKERS != 0,
             crc: flags & flag::CRC != 0,
-            reject: flags & flag::REJECT != 0,
-            enhanced: flags & flag::ENHANCED != 0,
+            reject,
+            enhanced,
             revision,
             private_data: Bytes::copy_from_slice(private_data),
         };
@@ -251,9 +260,9 @@ mod tests {
             (0x0000, (false, false, false, false, 0)),
             (0x5003, (false, true, false, true, 3)),
         ] {
-            let bytes = raw(StartKind::Reply, word, &[]);
+            let bytes = raw(StartKind::Reply, word, &[0; 4]);
             let (frame, used) = StartFrame::decode(StartKind::Reply, &bytes).unwrap();
-            assert_eq!((flags(&frame), used), (expected, 20), "{word:#06x}");
+            assert_eq!((flags(&frame), used), (expected, 24), "{word:#06x}");
         }
     }
 
@@ -321,6 +330,8 @@ mod tests {
             private_data in proptest::collection::vec(any::<u8>(), 0..=512),
         ) {
             let kind = if request { StartKind::Request } else { StartKind::Reply };
+            // Short data with S is not what it seems.
+            let enhanced = enhanced && private_data.len() >= Enhanced::LEN;
             let private_data = Bytes::from(private_data);
             let frame = StartFrame { kind, markers, crc, reject, enhanced, revision, private_data };
             let bytes = encoded(&frame);

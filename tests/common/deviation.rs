@@ -25,28 +25,27 @@ pub fn three_phase(adapter: &Adapter) -> bool {
 
 /// Whether the passive side may be the first to send.
 pub fn passive_sends_first(adapter: &Adapter) -> bool {
-    adapter.info().three_phase
+    adapter.info().passive_sends_first
 }
 
 /// Whether a request that the peer finds in violation is the one that says so, the others being cancelled.
 pub fn blames_requests(adapter: &Adapter) -> bool {
-    adapter.info().three_phase
+    adapter.info().blames_requests
 }
 
 /// Whether an accept may agree to fewer inbound reads than it was offered.
 pub fn accept_lowers_reads(adapter: &Adapter) -> bool {
-    adapter.info().three_phase
+    adapter.info().accept_lowers_reads
 }
 
 /// How long a peer may take to accept.
 pub fn answer_timeout(adapter: &Adapter) -> Option<Duration> {
-    (!adapter.info().three_phase).then_some(Duration::from_secs(10))
+    adapter.info().answer_timeout
 }
 
 /// The most data that goes with the reject of a request.
 pub fn max_reject_data(adapter: &Adapter) -> usize {
-    let info = adapter.info();
-    if info.exact_private_data { info.max_reply_data } else { info.max_reply_data.min(148) }
+    adapter.info().max_reject_data
 }
 
 /// The data arrived as it was sent: exactly, or where the adapter says that it may be padded, with zeroes at its end.

@@ -9,8 +9,11 @@
 pub mod cm;
 pub mod deviation;
 pub mod device;
+pub mod guest;
+pub mod interop;
 pub mod life;
 pub mod net;
+pub mod peers;
 pub mod programs;
 pub mod raw;
 pub mod seeds;

@@ -4,10 +4,10 @@
 //! its time is up, and when this process itself goes away (Ctrl-C): see [`Guard`].
 
 use std::env;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,15 +34,61 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 /// # Errors
 /// A sentence, if it could not be started, took longer than `limit`, or did not end with status 0.
 pub(crate) fn show(command: Command, limit: Duration) -> Result<(), String> {
+    println!("{}", shown(&command));
     let (_, nothing) = mpsc::channel();
     supervise(command, limit, &nothing, |_| {})
+}
+
+/// Runs a command and passes on its two outputs to our own, byte by byte; says nothing itself.
+///
+/// The command has a pipe for each, whatever ours are: a file, a terminal, a socket.
+///
+/// # Errors
+/// As for [`show`].
+pub(crate) fn pass(mut command: Command, limit: Duration) -> Result<(), String> {
+    let (sender, receiver) = mpsc::channel();
+    let pipes = io::pipe().and_then(|out| Ok((out, io::pipe()?)));
+    let (out, err) = pipes.map_err(|error| format!("cannot make a pipe: {error}"))?;
+    command.stdout(out.1).stderr(err.1);
+    // The channel carries nothing: it tells, by being closed, that both streams have ended.
+    copy(out.0, io::stdout(), sender.clone());
+    copy(err.0, io::stderr(), sender);
+    supervise(command, limit, &receiver, |_| {})
+}
+
+/// Copies what can be read to `to`, on a thread of its own, and lets go of `done` at the end.
+///
+/// Not joined: a process that left the group may hold the pipe open for as long as it likes.
+fn copy(mut from: io::PipeReader, mut to: impl Write + Send + 'static, done: Sender<String>) {
+    thread::spawn(move || {
+        let mut bytes = [0; 8192];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            if to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_err() {
+                break;
+            }
+        }
+        drop(done);
+    });
 }
 
 /// Runs a command and hands each line of its output, standard error included, to `each`.
 ///
 /// # Errors
 /// As for [`show`].
-pub(crate) fn lines(mut command: Command, limit: Duration, each: impl FnMut(&str)) -> Result<(), String> {
+pub(crate) fn lines(command: Command, limit: Duration, each: impl FnMut(&str)) -> Result<(), String> {
+    println!("{}", shown(&command));
+    quiet_lines(command, limit, each)
+}
+
+/// As [`lines`], without a line that tells which command it is.
+///
+/// # Errors
+/// As for [`show`].
+pub(crate) fn quiet_lines(
+    mut command: Command,
+    limit: Duration,
+    each: impl FnMut(&str),
+) -> Result<(), String> {
     let (sender, receiver) = mpsc::channel();
     let reader = io::pipe()
         .and_then(|(reader, writer)| {
@@ -86,7 +132,6 @@ fn supervise(
     output: &Receiver<String>,
     mut each: impl FnMut(&str),
 ) -> Result<(), String> {
-    println!("{}", shown(&command));
     let name = command.get_program().to_string_lossy().into_owned();
     let wrong = |error: io::Error| format!("cannot run {name}: {error}");
 

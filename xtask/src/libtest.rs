@@ -1,5 +1,6 @@
 //! Reads what `cargo test -- --show-output` prints.
 
+use crate::failure::Failure;
 use crate::tally::Tally;
 
 /// How a test says that it could not run here: a line of its output that begins so.
@@ -36,6 +37,10 @@ pub(crate) struct Report {
     skipped: usize,
     /// Those of them that must not be skipped here.
     must_run: usize,
+    /// The tests that failed, of all binaries.
+    failures: Vec<Failure>,
+    /// The last of them is the one whose output is being read.
+    in_failure: bool,
 }
 
 impl Report {
@@ -48,6 +53,8 @@ impl Report {
             current: (String::new(), false),
             skipped: 0,
             must_run: 0,
+            failures: Vec::new(),
+            in_failure: false,
         }
     }
 
@@ -85,8 +92,16 @@ impl Report {
                 }
                 None
             }
-            Section::Failures => Some(line.to_owned()),
+            Section::Failures => {
+                self.failed(line);
+                Some(line.to_owned())
+            }
         }
+    }
+
+    /// The tests that failed, with what they said.
+    pub(crate) fn take_failures(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.failures)
     }
 
     /// The counts, given how the command itself ended.
@@ -114,7 +129,25 @@ impl Report {
         self.must_run += usize::from(must_run);
         let name = if self.section == Section::Successes { self.current.0.as_str() } else { "?" };
         let verdict = if must_run { " (a failure, because CI is set)" } else { "" };
-        Some(format!("test {name} {line}{verdict}"))
+        let shown = format!("test {name} {line}{verdict}");
+        if must_run {
+            let mut failure = Failure::new(name);
+            failure.push(&format!("{line}{verdict}"));
+            self.failures.push(failure);
+        }
+        Some(shown)
+    }
+
+    /// A line about the tests that failed: the output of each under its header, and then a list of their names.
+    fn failed(&mut self, line: &str) {
+        if let Some(name) = header(line) {
+            self.failures.push(Failure::new(name));
+            self.in_failure = true;
+        } else if line == "failures:" {
+            self.in_failure = false;
+        } else if let Some(failure) = self.failures.last_mut().filter(|_| self.in_failure) {
+            failure.push(line);
+        }
     }
 
     /// The result line of a binary has been read.
@@ -137,7 +170,8 @@ impl Report {
 
     /// Ready for the next binary.
     fn reset(&mut self) {
-        *self = Self { tally: self.tally, ..Self::new(self.ci) };
+        let failures = self.take_failures();
+        *self = Self { tally: self.tally, failures, ..Self::new(self.ci) };
     }
 }
 
@@ -222,6 +256,17 @@ error: test failed, to rerun pass `--test x`";
         assert!(shown.contains(&"test a skipped: needs CAP_NET_ADMIN".to_owned()));
         assert!(shown.contains(&"---- f stdout ----".to_owned()));
         assert!(!shown.iter().any(|line| line.contains("just some output")));
+    }
+
+    #[test]
+    fn failures_are_remembered_with_what_was_said() {
+        let mut report = Report::new(true);
+        for line in OUTPUT.lines() {
+            report.line(line);
+        }
+        let shown: Vec<_> = report.take_failures().iter().map(Failure::to_string).collect();
+        let skipped = "-- a\n    skipped: needs CAP_NET_ADMIN (a failure, because CI is set)";
+        assert_eq!(shown, [skipped, "-- f\n    skipped: not really"]);
     }
 
     #[test]

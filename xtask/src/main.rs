@@ -5,10 +5,13 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 mod citations;
 mod examples;
 mod exec;
+mod failure;
+mod guest;
 mod layers;
 mod libtest;
 mod packages;
@@ -31,7 +34,7 @@ struct Task {
     run: fn(&[String]) -> Result<ExitCode, Usage>,
 }
 
-/// Every command but `help`. A new one (`bench`, `guest`) is a module and a row here.
+/// Every command but `help`. A new one (`bench`) is a module and a row here.
 const TASKS: &[Task] = &[
     Task {
         name: "test",
@@ -50,6 +53,12 @@ const TASKS: &[Task] = &[
         arguments: "[--list]",
         about: "check that a test cites every row of the feature table that this version has; list which",
         run: rows::main,
+    },
+    Task {
+        name: "guest",
+        arguments: "[--siw stock|p2p] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
+        about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
+        run: guest::main,
     },
 ];
 
@@ -87,6 +96,12 @@ fn root() -> PathBuf {
     Path::new(&package).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// The folder in which the command was typed.
+fn origin() -> &'static Path {
+    static ORIGIN: OnceLock<PathBuf> = OnceLock::new();
+    ORIGIN.get_or_init(|| env::current_dir().unwrap_or_else(|_| PathBuf::from("/")))
+}
+
 /// Runs the command named by the first word.
 fn dispatch(words: &[String]) -> Result<ExitCode, Usage> {
     let Some((name, arguments)) = words.split_first() else {
@@ -104,6 +119,7 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Usage> {
 
 /// Exit status: 0 well, 1 something failed, 2 the command line was not understood.
 fn main() -> ExitCode {
+    origin(); // before the next lines leave it
     let root = root();
     if let Err(error) = env::set_current_dir(&root) {
         eprintln!("error: cannot enter {}: {error}", root.display());

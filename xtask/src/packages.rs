@@ -1,9 +1,10 @@
 //! The `packages` step: system packages that some tests need.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::exec;
@@ -16,11 +17,28 @@ const NEEDED: &[(&str, &str)] = &[("ip", "iproute2"), ("nft", "nftables")];
 /// Folders that hold system programs but are not on every user's path.
 const SYSTEM_FOLDERS: &[&str] = &["/usr/sbin", "/sbin"];
 
+/// Every folder in which programs are looked for.
+fn folders() -> impl Iterator<Item = PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let own: Vec<PathBuf> = env::split_paths(&path).collect();
+    own.into_iter().chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
+}
+
+/// The variable `PATH` with the system's folders, for a script that calls such programs.
+pub(crate) fn path_with_system_folders() -> OsString {
+    env::join_paths(folders()).unwrap_or_else(|_| env::var_os("PATH").unwrap_or_default())
+}
+
 /// Whether a program can be found.
 fn is_installed(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let system = SYSTEM_FOLDERS.iter().map(|folder| Path::new(folder).to_path_buf());
-    env::split_paths(&path).chain(system).any(|folder| folder.join(program).is_file())
+    folders().any(|folder| folder.join(program).is_file())
+}
+
+/// Fetches the lists of packages, if we may. What then fails for want of them says so.
+pub(crate) fn update_lists() {
+    if is_root() && is_installed("apt-get") {
+        let _ = exec::quiet_lines(apt_get(&["update"]), exec::minutes(5), |_| {});
+    }
 }
 
 /// Whether we run as root: the owner of our own entry in /proc is our effective user.
@@ -33,11 +51,11 @@ fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
     NEEDED.iter().filter(|(program, _)| !is_installed(program)).map(|&(_, package)| package).collect()
 }
 
-/// Runs apt-get without questions.
-fn apt_get(arguments: &[&str]) -> Result<(), String> {
+/// apt-get, which asks no questions.
+fn apt_get(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
-    exec::show(command, exec::minutes(10))
+    command
 }
 
 /// The step: nothing to do, or install what is missing, or say how to.
@@ -59,7 +77,8 @@ pub(crate) fn step(settings: &Settings) -> Tally {
         ))
     } else {
         let install = ["install", "-y", "--no-install-recommends"];
-        apt_get(&["update"]).and_then(|()| apt_get(&[&install[..], &packages[..]].concat()))
+        let run = |arguments: &[&str]| exec::show(apt_get(arguments), exec::minutes(10));
+        run(&["update"]).and_then(|()| run(&[&install[..], &packages[..]].concat()))
     };
     match result {
         Ok(()) => Tally::PASSED,

@@ -70,11 +70,14 @@ pub(crate) fn doctests(settings: &Settings) -> Tally {
 fn cargo_test(settings: &Settings, arguments: &[&str]) -> Tally {
     let mut command = cargo(&["test", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--show-output"]);
+    // A property test panics once for every case it tries on the way to the smallest one, each with its backtrace.
+    command.env("RUST_BACKTRACE", "0");
     let mut report = Report::new(settings.ci);
     let outcome = exec::lines(command, minutes(BUILD_MINUTES), |line| {
         if let Some(shown) = report.line(line) {
             println!("{shown}");
         }
     });
+    settings.remember(report.take_failures());
     report.finish(outcome)
 }

@@ -1,10 +1,12 @@
 //! `cargo xtask test`: every check and every test, in order, with one closing line.
 
+use std::cell::RefCell;
 use std::env;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::Usage;
+use crate::failure::Failure;
 use crate::tally::Tally;
 use crate::{examples, packages, steps};
 
@@ -34,7 +36,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "examples", about: "each example, in a release build", run: examples::step },
 ];
 
-/// What the steps may look at.
+/// What the steps may look at, and the place for what the end of the run says of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Whether missing packages may be installed.
@@ -43,12 +45,14 @@ pub(crate) struct Settings {
     pub(crate) ci: bool,
     /// The argument of `--filter`.
     filter: Option<String>,
+    /// The tests that failed in the steps so far.
+    failures: RefCell<Vec<Failure>>,
 }
 
 impl Settings {
     /// Reads the command line.
     fn parse(arguments: &[String], ci: bool) -> Result<Self, Usage> {
-        let mut settings = Self { install: true, ci, filter: None };
+        let mut settings = Self { install: true, ci, filter: None, failures: RefCell::default() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             if argument == "--no-install" {
@@ -64,6 +68,11 @@ impl Settings {
             }
         }
         Ok(settings)
+    }
+
+    /// Has the end of the run say once more which tests failed, and why.
+    pub(crate) fn remember(&self, failures: Vec<Failure>) {
+        self.failures.borrow_mut().extend(failures);
     }
 
     /// The steps to run: all; or the one of that name; or those whose name contains the word.
@@ -95,7 +104,15 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
         println!("{}", rows[rows.len() - 1]);
         total += tally;
     }
-    println!("\n== summary\n{}\n\n{total}", rows.join("\n"));
+    println!("\n== summary\n{}", rows.join("\n"));
+    let failures = settings.failures.into_inner();
+    if !failures.is_empty() {
+        println!("\n== failed tests");
+    }
+    for failure in failures {
+        println!("{failure}");
+    }
+    println!("\n{total}");
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -134,7 +151,10 @@ mod tests {
     #[test]
     fn the_command_line_is_read() {
         let settings = parse("--no-install --filter fmt").expect("a good command line");
-        assert_eq!(settings, Settings { install: false, ci: false, filter: Some("fmt".into()) });
+        assert_eq!(
+            settings,
+            Settings { install: false, ci: false, filter: Some("fmt".into()), failures: RefCell::default() }
+        );
         assert!(parse("--filter").is_err());
         assert!(parse("--wrong").is_err());
         assert!(parse("--filter nonsense").and_then(|settings| settings.chosen()).is_err());

@@ -26,9 +26,7 @@ impl Pair {
             _ => return Err(Status::INVALID_DEVICE_STATE),
         }
         if matches!(self.state(end), State::Dead | State::Disconnected) {
-            let used = &mut self.ends[end];
-            assert!(used.pending.is_empty() && !used.transport, "{used:?}");
-            (used.machine, used.seen) = (Connector::new(), State::Idle);
+            self.ends[end].renew();
         }
         if self.setup.lend {
             self.call(end, Act::Fetch, Some(Op::GetConnectionRequest), Input::Lend)?;

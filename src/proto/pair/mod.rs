@@ -24,6 +24,7 @@ mod setup;
 mod stories;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -67,6 +68,35 @@ struct End {
     own_fault: bool,
     /// When the patience of the last caller ends that had a limit.
     until: Option<Instant>,
+}
+
+impl End {
+    /// A connector that was never used.
+    fn new(host: usize) -> Self {
+        Self {
+            host,
+            machine: Connector::new(),
+            seen: State::Idle,
+            at: None,
+            last: None,
+            staged: None,
+            transport: false,
+            waiter: None,
+            pending: Vec::new(),
+            finished: Vec::new(),
+            flushed: false,
+            own_fault: false,
+            until: None,
+        }
+    }
+
+    /// The user takes a new connector, and a new queue pair with it: of the old ones only the answers are
+    /// remembered.
+    fn renew(&mut self) {
+        assert!(self.pending.is_empty() && !self.transport && self.waiter.is_none(), "{self:?}");
+        let finished = mem::take(&mut self.finished);
+        *self = Self { finished, ..Self::new(self.host) };
+    }
 }
 
 /// One of the two sides of a stream: 0 connects, 1 accepts.
@@ -211,21 +241,7 @@ impl Pair {
 
     /// A further connector on this host.
     fn add_end(&mut self, host: usize) -> usize {
-        self.ends.push(End {
-            host,
-            machine: Connector::new(),
-            seen: State::Idle,
-            at: None,
-            last: None,
-            staged: None,
-            transport: false,
-            waiter: None,
-            pending: Vec::new(),
-            finished: Vec::new(),
-            flushed: false,
-            own_fault: false,
-            until: None,
-        });
+        self.ends.push(End::new(host));
         self.ends.len() - 1
     }
 

@@ -221,6 +221,33 @@ fn nobody_answers() {
     }
 }
 
+// CM-12, CM-21: an attempt without any patience, of a connector that came after one whose queue pair was flushed.
+#[test]
+fn no_patience_with_a_new_connector() {
+    let hurried =
+        Act::Connect { data: 0, limits: ReadLimits::default(), patience: Some(Duration::ZERO), busy: false };
+    for (lend, end) in [false, true].into_iter().flat_map(|lend| [ACTIVE, PASSIVE].map(|end| (lend, end))) {
+        for (leaves, left) in [(DISCONNECT, State::Disconnected), (Act::Release, State::Dead)] {
+            let mut pair = Pair::connected(Setup { lend, ..Setup::default() });
+            pair.act(end, leaves).expect("connected");
+            pair.run();
+            assert_eq!(pair.state(end), left);
+            // The new one waits for a request, and then does not.
+            pair.act(end, Act::Fetch).expect("a listener");
+            pair.act(end, Act::Cancel).expect("it waits");
+            for _ in 0..2 {
+                pair.act(end, hurried).expect("a new connector");
+                assert_eq!(
+                    (pair.last(end, Op::Connect), pair.state(end)),
+                    (Some(S::IO_TIMEOUT), State::Idle)
+                );
+            }
+            assert_eq!(pair.wires.len(), 1, "the peer could not hear of it");
+            pair.check_end();
+        }
+    }
+}
+
 // X1, CM-24, LS-15: the active end leaves after Connect. A no is a refusal, silence is an abort.
 #[test]
 fn the_active_end_leaves_before_it_completes() {

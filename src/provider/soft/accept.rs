@@ -1,12 +1,9 @@
 //! The passive side: Listen, GetConnectionRequest, Accept, Reject.
 
-use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,19 +15,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, Member, Membership, READ_LIMITS};
+use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, READ_LIMITS};
 use super::cm::Cm;
-use super::net;
-use super::net::listen::{BoundListener, bind_listener};
-use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
 use super::transport::Transport;
 use crate::error::{AcceptError, BindError, Reason, StateError};
 use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::limits;
-use crate::proto::listener::{Arrival, Leftovers, Listener, Wait, WaiterId};
+use crate::proto::listener::{Leftovers, Listener};
 use crate::proto::mpa::{Responder, Rtr, StartConfig};
+use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::errors::{accept_error, bind_error};
+use crate::provider::members::{Member, Membership};
+use crate::provider::net;
+use crate::provider::net::listen::{BoundListener, bind_listener};
+use crate::provider::net::options::SocketError;
 use crate::provider::params::AcceptParams;
+use crate::provider::requests::{GetRequest, Requests, Source};
 use crate::status::Status;
 use crate::types::{ReadLimits, Role};
 
@@ -53,30 +54,16 @@ pub(crate) struct ListenerCore {
 }
 
 struct Inner {
-    machine: Listener<Incoming>,
+    requests: Requests<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
-    /// Oldest first, which is how a cancel answers them.
-    waiters: BTreeMap<WaiterId, Waiter>,
     /// The listening sockets, each with the task that accepts from it.
     tasks: Vec<(Arc<TcpListener>, AbortHandle)>,
 }
 
-#[derive(Default)]
-struct Waiter {
-    answer: Option<Result<Incoming, AcceptError>>,
-    waker: Option<Waker>,
-}
-
 impl ListenerCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
-        let inner = Inner {
-            machine: Listener::new(),
-            bound: None,
-            local: None,
-            waiters: BTreeMap::new(),
-            tasks: Vec::new(),
-        };
+        let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
         let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
         let weak: Weak<Self> = Arc::downgrade(&core);
         let _ = core.membership.set(core.adapter.join(weak));
@@ -96,7 +83,7 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut inner = self.lock();
-        inner.machine.may_bind().map_err(bind_error)?;
+        inner.requests.machine.may_bind().map_err(bind_error)?;
         let address = net::canonical(address);
         if !self.adapter.owns(address.ip()) {
             return Err(BindError::InvalidAddress);
@@ -115,7 +102,7 @@ impl ListenerCore {
         let port = bound.local_addresses().next().map_or(0, |first| first.port());
         inner.local = Some(SocketAddr::new(address.ip(), port));
         inner.bound = Some(bound);
-        inner.machine.bound().map_err(bind_error)
+        inner.requests.machine.bound().map_err(bind_error)
     }
 
     /// IND2Listener::Listen.
@@ -124,12 +111,12 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.lock();
-        inner.machine.may_listen().map_err(bind_error)?;
+        inner.requests.machine.may_listen().map_err(bind_error)?;
         // The sockets belong to the adapter's runtime, whoever calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
         let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
-        inner.machine.listen(backlog).map_err(bind_error)?;
+        inner.requests.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
         drop(inner);
         // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
@@ -159,52 +146,28 @@ impl ListenerCore {
     /// `InvalidDeviceState` when it does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.lock();
-        inner.machine.local_address_ready()?;
+        inner.requests.machine.local_address_ready()?;
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
 
     /// IND2Listener::GetConnectionRequest.
-    pub(crate) fn request(self: &Arc<Self>) -> GetRequest {
-        GetRequest { listener: self.clone(), place: Place::New }
+    pub(crate) fn request(self: &Arc<Self>) -> GetRequest<Self> {
+        GetRequest::new(self.clone())
     }
 
     /// A request has come in full.
     fn arrived(&self, incoming: Incoming) {
         let mut inner = self.lock();
         let mut dead = Vec::new();
-        if inner.machine.is_full() {
+        if inner.requests.machine.is_full() {
             // Those who have left do not keep a place from those who wait.
-            dead = inner.machine.purge(|queued| queued.transport.check().is_err());
+            dead = inner.requests.machine.purge(|queued| queued.transport.check().is_err());
         }
-        let peer = incoming.peer;
-        let arrival = inner.machine.arrived(incoming);
-        let waker = self.place(&mut inner, arrival, peer);
+        debug!(peer = %incoming.peer, "request arrived");
+        let placed = inner.requests.arrived(incoming);
         drop(inner);
         drop(dead);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Carries out what the machine decided about a request.
-    fn place(&self, inner: &mut Inner, arrival: Arrival<Incoming>, peer: SocketAddr) -> Option<Waker> {
-        match arrival {
-            Arrival::Delivered(id, incoming) => {
-                debug!(%peer, "request delivered");
-                let waiter = inner.waiters.get_mut(&id)?;
-                waiter.answer = Some(Ok(incoming));
-                waiter.waker.take()
-            }
-            Arrival::Queued => {
-                debug!(%peer, "request queued");
-                None
-            }
-            Arrival::Refused(incoming) => {
-                debug!(%peer, "request refused: the backlog is full or the listener closed");
-                incoming.transport.refuse(&self.adapter.farewells);
-                None
-            }
-        }
+        self.settle(placed);
     }
 
     /// Ends every wait with `error`; what `end` says about the requests is up to the caller.
@@ -214,15 +177,7 @@ impl ListenerCore {
         error: fn() -> AcceptError,
     ) -> Vec<Incoming> {
         let mut inner = self.lock();
-        let Leftovers { waiters, requests } = end(&mut inner.machine);
-        let wakers: Vec<_> = waiters
-            .iter()
-            .filter_map(|id| {
-                let waiter = inner.waiters.get_mut(id)?;
-                waiter.answer = Some(Err(error()));
-                waiter.waker.take()
-            })
-            .collect();
+        let (wakers, requests) = inner.requests.end(end, error);
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
         drop(inner);
@@ -241,109 +196,32 @@ impl ListenerCore {
 
     /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
     pub(crate) fn cancel(&self) {
-        let mut inner = self.lock();
-        let waiting: Vec<_> =
-            inner.waiters.iter().filter(|(_, waiter)| waiter.answer.is_none()).map(|(id, _)| *id).collect();
-        let mut wakers = Vec::new();
-        for id in waiting {
-            if inner.machine.cancel(id)
-                && let Some(waiter) = inner.waiters.get_mut(&id)
-            {
-                waiter.answer = Some(Err(AcceptError::Canceled));
-                wakers.extend(waiter.waker.take());
-            }
-        }
-        drop(inner);
+        let wakers = self.lock().requests.cancel();
         wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Source for ListenerCore {
+    type Request = Incoming;
+    type Connector = Arc<Cm>;
+
+    fn with<T>(&self, act: impl FnOnce(&mut Requests<Incoming>) -> T) -> T {
+        act(&mut self.lock().requests)
+    }
+
+    fn hand_out(&self, Incoming { terms, transport, local, peer }: Incoming) -> Arc<Cm> {
+        Cm::with_request(self.adapter.clone(), terms, transport, local, peer)
+    }
+
+    fn refuse(&self, incoming: Incoming) {
+        debug!(peer = %incoming.peer, "request refused: the backlog is full or the listener closed");
+        incoming.transport.refuse(&self.adapter.farewells);
     }
 }
 
 impl Member for ListenerCore {
     fn device_removed(&self) {
         drop(self.end(Listener::device_removed, || AcceptError::DeviceRemoved));
-    }
-}
-
-fn bind_error(status: Status) -> BindError {
-    match status {
-        Status::ADDRESS_ALREADY_ASSOCIATED => BindError::AlreadyBound,
-        Status::DEVICE_REMOVED => BindError::DeviceRemoved,
-        _ => BindError::InvalidState,
-    }
-}
-
-enum Place {
-    New,
-    Waiting(WaiterId),
-    Done,
-}
-
-/// The future of GetConnectionRequest.
-pub(crate) struct GetRequest {
-    listener: Arc<ListenerCore>,
-    place: Place,
-}
-
-impl Future for GetRequest {
-    type Output = Result<Arc<Cm>, AcceptError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let mut inner = this.listener.lock();
-        let answer = match this.place {
-            Place::New => match inner.machine.wait() {
-                Ok(Wait::Ready(incoming)) => Ok(incoming),
-                Ok(Wait::Pending(id)) => {
-                    let waker = Some(cx.waker().clone());
-                    inner.waiters.insert(id, Waiter { answer: None, waker });
-                    this.place = Place::Waiting(id);
-                    return Poll::Pending;
-                }
-                Err(Status::DEVICE_REMOVED) => Err(AcceptError::DeviceRemoved),
-                Err(_) => Err(AcceptError::NotListening),
-            },
-            Place::Waiting(id) => {
-                let Some(waiter) = inner.waiters.get_mut(&id) else {
-                    return Poll::Ready(Err(AcceptError::Canceled));
-                };
-                let Some(answer) = waiter.answer.take() else {
-                    let old = waiter.waker.replace(cx.waker().clone());
-                    drop(inner);
-                    drop(old);
-                    return Poll::Pending;
-                };
-                inner.waiters.remove(&id);
-                answer
-            }
-            Place::Done => return Poll::Ready(Err(AcceptError::Canceled)),
-        };
-        drop(inner);
-        this.place = Place::Done;
-        Poll::Ready(answer.map(|Incoming { terms, transport, local, peer }| {
-            Cm::with_request(this.listener.adapter.clone(), terms, transport, local, peer)
-        }))
-    }
-}
-
-impl Drop for GetRequest {
-    /// A request that was delivered to this future and not collected goes to the next one (`LS-06`).
-    fn drop(&mut self) {
-        let Place::Waiting(id) = self.place else { return };
-        let mut inner = self.listener.lock();
-        inner.machine.cancel(id);
-        let Some(waiter) = inner.waiters.remove(&id) else { return };
-        let waker = match waiter.answer {
-            Some(Ok(incoming)) => {
-                let peer = incoming.peer;
-                let arrival = inner.machine.put_back(incoming);
-                self.listener.place(&mut inner, arrival, peer)
-            }
-            Some(Err(_)) | None => None,
-        };
-        drop(inner);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 }
 
@@ -437,17 +315,6 @@ async fn read_request(
     }
 }
 
-/// Releases the connection when the future of Accept is dropped.
-struct ReleaseOnDrop<'a>(Option<&'a Cm>);
-
-impl Drop for ReleaseOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(cm) = self.0.take() {
-            let _ = cm.apply(Input::Release);
-        }
-    }
-}
-
 impl Cm {
     /// IND2Connector::Accept: ready when the peer has completed the connection.
     ///
@@ -458,8 +325,11 @@ impl Cm {
         queue_pair: &Arc<QueuePairCore>,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        if queue_pair.adapter.domain != self.adapter.domain {
+        if queue_pair.adapter.number != self.adapter.number {
             return Err(AcceptError::ForeignQueuePair);
+        }
+        if let Some(option) = params.options.first() {
+            return Err(accept_error(Status::NOT_SUPPORTED, Reason::Local(option)));
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.look();
@@ -470,7 +340,7 @@ impl Cm {
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(status) = self.apply_with(input, |inner| Self::reset(inner, Op::Accept)) {
+        if let Err(status) = self.apply_with(input, |inner| inner.progress.reset(Op::Accept)) {
             if taken {
                 self.give_back();
             }
@@ -479,11 +349,11 @@ impl Cm {
                 status => accept_error(status, self.take_reason()),
             });
         }
-        let mut guard = ReleaseOnDrop(Some(self));
+        let guard = OnDrop::new(&**self, Input::Release);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
         self.reply(queue_pair, agreed, &params.private_data).await;
         let status = self.answer(Op::Accept).await;
-        guard.0 = None;
+        guard.disarm();
         match status {
             Status::SUCCESS => Ok(()),
             status => Err(accept_error(status, self.take_reason())),
@@ -493,7 +363,7 @@ impl Cm {
     /// Notices a peer that has left while its request was waiting.
     fn look(&self) {
         if let Err(reason) = self.check_peer() {
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
+            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
     }
 
@@ -515,7 +385,7 @@ impl Cm {
         };
         if let Err(error) = sent {
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
+            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
             return;
         }
         let linked = self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
@@ -550,18 +420,5 @@ impl Cm {
             Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
             status => accept_error(status, self.take_reason()),
         })
-    }
-}
-
-/// The error of a status that came without one.
-fn accept_error(status: Status, reason: Reason) -> AcceptError {
-    match status {
-        Status::CONNECTION_REFUSED => AcceptError::Refused { private_data: None, reason },
-        Status::CONNECTION_ABORTED => AcceptError::Aborted { reason },
-        Status::IO_TIMEOUT => AcceptError::TimedOut,
-        Status::CONNECTION_ACTIVE => AcceptError::Active,
-        Status::CANCELED => AcceptError::Canceled,
-        Status::DEVICE_REMOVED => AcceptError::DeviceRemoved,
-        status => AcceptError::Other { status, reason },
     }
 }

@@ -1,25 +1,25 @@
 //! An opened adapter: one network interface, its protection domain, and all that must end when it goes away.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use std::time::Duration;
 
-use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::config::SoftConfig;
 use super::keys::KeyTable;
-use super::net::interfaces::{Interface, interface_of, interfaces, source_for};
-use super::net::monitor::AddressMonitor;
-use super::net::options::SocketOptions;
-use super::net::ports::PortRange;
 use super::transport::Farewells;
 use crate::error::OpenError;
-use crate::provider::{Capabilities, ProviderKind};
+use crate::provider::members::{Member, Members, Membership};
+use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
+use crate::provider::net::monitor::AddressMonitor;
+use crate::provider::net::options::SocketOptions;
+use crate::provider::net::ports::PortRange;
+use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::types::{AdapterId, ReadLimits};
 
 /// What the soft provider can do; none of it depends on the machine.
@@ -35,41 +35,19 @@ pub(crate) const MAX_ENTRIES: usize = 16;
 /// When to list the addresses again after that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An object that ends with its adapter.
-pub(crate) trait Member: Send + Sync {
-    /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
-    fn device_removed(&self);
-}
-
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
-    pub(crate) domain: u64,
+    pub(crate) number: u64,
     pub(crate) interface: Interface,
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
     pub(crate) farewells: Farewells,
     removed: AtomicBool,
-    members: Mutex<Slab<Weak<dyn Member>>>,
+    members: Arc<Members>,
     monitor: Mutex<Option<AbortHandle>>,
 }
-
-/// Takes a member off the list when it is dropped.
-pub(crate) struct Membership {
-    adapter: Weak<AdapterCore>,
-    place: usize,
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        if let Some(adapter) = self.adapter.upgrade() {
-            let _member = adapter.members().try_remove(self.place);
-        }
-    }
-}
-
-static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
 
 impl AdapterCore {
     /// Opens the interface with this id and begins to watch its addresses.
@@ -87,29 +65,25 @@ impl AdapterCore {
         let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
         let farewells = Farewells::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
-            domain: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
+            number: next_domain(),
             interface,
             config,
             keys: Arc::default(),
             farewells,
             runtime,
             removed: AtomicBool::new(false),
-            members: Mutex::default(),
+            members: Arc::default(),
             monitor: Mutex::default(),
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
         *core.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        debug!(adapter = %core.interface.name, domain = core.domain, "opened");
+        debug!(adapter = %core.interface.name, number = core.number, "opened");
         Ok(core)
     }
 
-    fn members(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
-        Membership { adapter: Arc::downgrade(self), place: self.members().insert(member) }
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
+        self.members.join(member)
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -158,6 +132,7 @@ impl AdapterCore {
             read_limits: READ_LIMITS,
             request_data: MAX_PRIVATE_DATA,
             reply_data: MAX_PRIVATE_DATA,
+            reject_data: MAX_PRIVATE_DATA,
             active_reject_data: 0,
             transfer: MAX_TRANSFER,
             registration: MAX_REGISTRATION,
@@ -170,6 +145,11 @@ impl AdapterCore {
             in_order: true,
             // A request completes when TCP has its bytes.
             early_completion: true,
+            // What the passive side posts first waits for the peer's first word.
+            passive_sends_first: true,
+            blames_requests: true,
+            accept_lowers_reads: true,
+            answer_timeout: None,
         }
     }
 
@@ -179,10 +159,7 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.interface.name, "removed");
-        let members: Vec<_> = self.members().iter().filter_map(|(_, member)| member.upgrade()).collect();
-        for member in members {
-            member.device_removed();
-        }
+        self.members.device_removed();
     }
 }
 

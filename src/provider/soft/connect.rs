@@ -15,10 +15,6 @@ use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::cm::Cm;
 use super::driver::Driver;
 use super::link::{Link, LinkParts, Socket};
-use super::net;
-use super::net::bind::{BoundSocket, bind_again, bind_connector};
-use super::net::connect::{ConnectFailure, Connected};
-use super::net::options::SocketError;
 use super::queue_pair::QueuePairCore;
 use super::receive::Receiver;
 use super::send::SendQueue;
@@ -27,6 +23,12 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig};
+use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::provider::net;
+use crate::provider::net::bind::{BoundSocket, bind_again, bind_connector};
+use crate::provider::net::connect::{ConnectFailure, Connected};
+use crate::provider::net::options::SocketError;
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::{PrivateData, Role};
@@ -49,17 +51,7 @@ impl DialError {
     }
 
     fn new(error: ConnectError) -> Self {
-        let input = match &error {
-            ConnectError::NetworkUnreachable => Input::Unreachable { network: true },
-            ConnectError::HostUnreachable => Input::Unreachable { network: false },
-            ConnectError::TimedOut => Input::TimedOut,
-            ConnectError::Refused { private_data, .. } => {
-                Input::Refused { private_data: private_data.clone() }
-            }
-            ConnectError::Bind(error) => Input::BindFailed(error.status()),
-            ConnectError::NotSupported(_) => Input::BindFailed(Status::NOT_SUPPORTED),
-            other => Input::Failed(other.status()),
-        };
+        let input = report_of(&error);
         Self { input, error }
     }
 
@@ -74,17 +66,6 @@ impl DialError {
     }
 }
 
-/// Cancels the connect when its future is dropped.
-struct CancelOnDrop<'a>(Option<&'a Cm>);
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(cm) = self.0.take() {
-            let _ = cm.apply(Input::Cancel);
-        }
-    }
-}
-
 impl Cm {
     /// IND2Connector::Bind.
     ///
@@ -94,15 +75,11 @@ impl Cm {
         if self.adapter.is_removed() {
             return Err(BindError::DeviceRemoved);
         }
-        self.apply(Input::Bind).map_err(|status| match status {
-            Status::ADDRESS_ALREADY_ASSOCIATED => BindError::AlreadyBound,
-            Status::DEVICE_REMOVED => BindError::DeviceRemoved,
-            _ => BindError::InvalidState,
-        })?;
+        self.apply(Input::Bind).map_err(bind_error)?;
         match self.make_bound(address, &ConnectParams::default()) {
             Ok(bound) => {
                 let _ = self.apply_with(Input::Bound, |inner| {
-                    inner.local = Some(bound.local);
+                    inner.progress.local = Some(bound.local);
                     inner.bound = Some(bound);
                 });
                 Ok(())
@@ -132,7 +109,7 @@ impl Cm {
     /// The address that Bind gave, before a connection uses it.
     pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.lock();
-        match (inner.machine.state(), &inner.bound) {
+        match (inner.progress.machine.state(), &inner.bound) {
             (State::Bound, Some(bound)) => Ok(bound.local),
             _ => Err(StateError::ConnectionInvalid),
         }
@@ -151,19 +128,22 @@ impl Cm {
         if self.adapter.is_removed() {
             return Err(ConnectError::DeviceRemoved);
         }
-        if queue_pair.adapter.domain != self.adapter.domain {
+        if queue_pair.adapter.number != self.adapter.number {
             return Err(ConnectError::ForeignQueuePair);
+        }
+        if let Some(option) = params.options.first() {
+            return Err(ConnectError::NotSupported(option));
         }
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
         self.begin(queue_pair, peer, params, deadline)?;
-        let mut guard = CancelOnDrop(Some(self));
+        let guard = OnDrop::new(&**self, Input::Cancel);
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
                 let _ = self.apply_with(Input::PeerAccepted(dialled.terms), |inner| {
-                    if inner.machine.state() == State::Connecting {
+                    if inner.progress.machine.state() == State::Connecting {
                         inner.transport = Some(dialled.transport);
                     }
                 });
@@ -176,7 +156,7 @@ impl Cm {
             Err(None) => None,
         };
         let status = self.answer(Op::Connect).await;
-        guard.0 = None;
+        guard.disarm();
         match error {
             _ if status == Status::SUCCESS => Ok(()),
             Some(error) if error.status() == status => Err(error),
@@ -197,11 +177,12 @@ impl Cm {
         // that another call on this connector finds either all of it or nothing.
         let mut busy = false;
         let outcome = self.call(|inner| {
-            let fits = matches!(inner.machine.state(), State::Idle | State::Bound) && data <= max_data;
+            let fits =
+                matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
             let taken = fits && self.take_queue_pair(inner, queue_pair);
             if taken {
-                inner.peer = Some(net::canonical(peer));
-                Self::reset(inner, Op::Connect);
+                inner.progress.peer = Some(net::canonical(peer));
+                inner.progress.reset(Op::Connect);
             }
             busy = fits && !taken;
             Input::Connect { data, max_data, busy, deadline }
@@ -250,7 +231,7 @@ impl Cm {
         // A new lease means the old one is free: the connector is no longer bound to it.
         {
             let mut inner = self.lock();
-            inner.local = Some(local);
+            inner.progress.local = Some(local);
             inner.lease = Some(lease);
         }
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
@@ -269,7 +250,7 @@ impl Cm {
         let mut inner = self.lock();
         inner.lease = None;
         if let Ok(bound) = bind_again(local, &self.adapter.socket_options(None, false)) {
-            inner.local = Some(bound.local);
+            inner.progress.local = Some(bound.local);
             inner.bound = Some(bound);
         }
     }
@@ -378,7 +359,7 @@ impl Cm {
             let bound = self
                 .make_bound(SocketAddr::new(source, 0), params)
                 .map_err(|error| DialError::new(error.into()))?;
-            self.lock().local = Some(bound.local);
+            self.lock().progress.local = Some(bound.local);
             match net::connect::connect(bound, peer, left()).await {
                 Ok(connected) => return Ok(connected),
                 Err(ConnectFailure { error, .. })
@@ -409,9 +390,9 @@ impl Cm {
         let gone = self.check_peer();
         let invalid = |status| connect_error(status, self.take_reason());
         if let Err(reason) = gone {
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| Self::blame(inner, reason));
+            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
-        self.apply_with(Input::CompleteConnect, |inner| Self::reset(inner, Op::CompleteConnect))
+        self.apply_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
             .map_err(invalid)?;
         let (transport, queue_pair) = {
             let mut inner = self.lock();
@@ -481,7 +462,7 @@ impl Cm {
     }
 
     pub(crate) fn spawn(&self, driver: Driver) {
-        let peer = self.lock().peer;
+        let peer = self.lock().progress.peer;
         let span = tracing::debug_span!("connection", id = %self.id, peer = ?peer);
         self.adapter.runtime.spawn(driver.instrument(span));
     }
@@ -503,20 +484,4 @@ impl Cm {
 struct Dialled {
     transport: Transport,
     terms: Terms,
-}
-
-/// The error of a status that came without one.
-pub(crate) fn connect_error(status: Status, reason: Reason) -> ConnectError {
-    match status {
-        Status::CONNECTION_REFUSED => ConnectError::Refused { private_data: None, reason },
-        Status::NETWORK_UNREACHABLE => ConnectError::NetworkUnreachable,
-        Status::HOST_UNREACHABLE => ConnectError::HostUnreachable,
-        Status::IO_TIMEOUT => ConnectError::TimedOut,
-        Status::CONNECTION_ACTIVE => ConnectError::Active,
-        Status::CONNECTION_INVALID => ConnectError::Invalid,
-        Status::CANCELED => ConnectError::Canceled,
-        Status::CONNECTION_ABORTED => ConnectError::Aborted { reason },
-        Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
-        status => ConnectError::Other { status, reason },
-    }
 }

@@ -21,13 +21,20 @@ use crate::status::Status;
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
 
-/// An initiator that hears nothing sends an empty Write after this long: siw may have missed its first frame.
+/// How long a peer may be silent after the start-up before something is done about it.
+///
+/// siw sends its reply before it listens for frames, and looks at one that came in between only when something else
+/// follows. So an initiator sends an empty Write.
+///
+/// An initiator that is not peer-to-peer has to send first (RFC 5044 section 7.1.3), but with siw it is up to the
+/// application, and some let the server begin. So a responder waits this long, because siw drops a connection whose
+/// first frame comes together with the reply, and then sends what it has.
 const NUDGE: Duration = Duration::from_millis(200);
 
 /// When the driver looks at the clock.
 struct Timing {
     sleep: Pin<Box<Sleep>>,
-    /// Half of the path timeout; `None` when only the nudge is due.
+    /// Half of the path timeout; `None` when only the [`NUDGE`] is due.
     half: Option<Duration>,
     nudge: bool,
     heard: bool,
@@ -68,7 +75,7 @@ impl Driver {
         disconnect_timeout: Duration,
     ) -> Self {
         let half = path_timeout.map(|timeout| timeout / 2);
-        let nudge = link.role == Role::Active;
+        let nudge = link.role == Role::Active || link.implied;
         let first = if nudge { Some(NUDGE) } else { half };
         let timing = first.map(|first| Timing {
             sleep: Box::pin(sleep_until(Instant::now() + first)),
@@ -137,7 +144,10 @@ impl Driver {
         }
         if std::mem::take(&mut timing.nudge) {
             if !self.receiver.has_heard() {
-                self.write_on(SendQueue::nudge);
+                match self.link.role {
+                    Role::Active => self.write_on(SendQueue::nudge),
+                    Role::Passive => self.link.release(),
+                }
             }
         } else if std::mem::take(&mut timing.heard) || !established {
             timing.asked = false;
@@ -193,7 +203,7 @@ impl Driver {
                 self.close_until(Instant::now() + self.disconnect_timeout, true);
             }
             Command::Abandon(status) => {
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
                 self.flush(status, status);
                 self.over(false);
             }
@@ -266,7 +276,7 @@ impl Driver {
         let Some(terminate) = last_words else {
             if first == Status::IO_TIMEOUT {
                 // Nobody answers at the other end.
-                let _ = super::net::options::abort(self.socket.stream());
+                let _ = crate::provider::net::options::abort(self.socket.stream());
             }
             self.flush(first, Status::CANCELED);
             return self.over(false);
@@ -283,7 +293,7 @@ impl Driver {
             self.close_until(Instant::now() + self.disconnect_timeout, true);
         } else {
             // An orderly end, perhaps between two frames, would look like a disconnect.
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.over(false);
         }
     }
@@ -342,7 +352,7 @@ impl Driver {
         }
         let State::Closing { deadline, shut, flushed } = &mut self.state else { return Poll::Ready(()) };
         if deadline.as_mut().poll(cx).is_ready() {
-            let _ = super::net::options::abort(self.socket.stream());
+            let _ = crate::provider::net::options::abort(self.socket.stream());
             self.flush(Status::CANCELED, Status::CANCELED);
             self.over(false);
             return Poll::Ready(());

@@ -34,6 +34,12 @@ impl Registration {
         self.key
     }
 
+    /// The remote address of the first byte.
+    #[expect(clippy::unused_self, reason = "other providers have their memory elsewhere")]
+    pub(crate) fn address(&self) -> u64 {
+        0
+    }
+
     pub(crate) fn access(&self) -> Access {
         self.access
     }

@@ -263,6 +263,11 @@ impl Link {
     /// The peer's first frame: it completed the connection, and may be sent to.
     pub(crate) fn first_frame(&self) {
         self.cm.first_frame();
+        self.release();
+    }
+
+    /// The peer may be sent to.
+    pub(super) fn release(&self) {
         let mut sending = self.send_queue();
         if std::mem::take(&mut sending.held) {
             self.go_on(sending);

@@ -3,14 +3,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`net`] | addresses, ports, sockets |
 //! | [`adapter`] | an opened interface: protection domain, removal |
 //! | [`cm`] | the state machine of a connector with its futures; [`connect`] and [`accept`] are its two sides |
 //! | [`transport`] | the socket between two phases of the handshake |
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
-//! | [`inside`] | futures that work on the adapter's runtime |
 //! | [`keys`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
@@ -20,10 +18,8 @@ pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod driver;
-pub(crate) mod inside;
 pub(crate) mod keys;
 pub(crate) mod link;
-pub(crate) mod net;
 pub(crate) mod queue;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;

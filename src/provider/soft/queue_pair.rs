@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::adapter::{AdapterCore, MAX_TRANSFER, Member, Membership};
+use super::adapter::{AdapterCore, MAX_TRANSFER};
 use super::cm::Cm;
 use super::link::Link;
 use super::queue::{Receive, ReceiveQueue};
@@ -10,6 +10,8 @@ use super::send::Request;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Payload, Table, Ticket};
 use crate::proto::qp::{Busy, QueuePairState};
+use crate::provider::drive::Drive;
+use crate::provider::members::{Member, Membership};
 use crate::status::Status;
 use crate::types::OpKind;
 

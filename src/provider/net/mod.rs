@@ -16,12 +16,17 @@
 use std::io;
 use std::net::SocketAddr;
 
+#[cfg(feature = "soft")]
 pub(crate) mod bind;
+#[cfg(feature = "soft")]
 pub(crate) mod connect;
 pub(crate) mod errors;
 pub(crate) mod interfaces;
+#[cfg(feature = "soft")]
 pub(crate) mod listen;
+#[cfg(feature = "soft")]
 pub(crate) mod monitor;
+#[cfg(feature = "soft")]
 pub(crate) mod options;
 pub(crate) mod ports;
 

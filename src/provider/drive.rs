@@ -1,0 +1,442 @@
+//! What both providers do around the machine of a connector: feed it, answer the futures that wait, remember why.
+//!
+//! A provider keeps a [`Progress`] under the lock of its connector and says in [`Drive`] how the actions that touch its
+//! transport are carried out. Foreign code, the wakers and the memory of finished requests, only runs once the lock is
+//! gone: it is collected in a [`Later`].
+
+use std::net::SocketAddr;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use smallvec::SmallVec;
+use tracing::debug;
+
+use crate::error::{DisconnectError, Reason, StateError};
+use crate::flight::Aftermath;
+use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
+use crate::status::Status;
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// An id that no other connector of this process has had.
+pub(crate) fn next_id() -> ConnectionId {
+    ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What one call has been answered, and who waits for the answer.
+#[derive(Default)]
+struct Answer {
+    status: Option<Status>,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Answers {
+    connect: Answer,
+    complete: Answer,
+    accept: Answer,
+    disconnect: Answer,
+    notify: Slab<Answer>,
+}
+
+impl Answers {
+    fn of(&mut self, op: Op) -> Option<&mut Answer> {
+        match op {
+            Op::Connect => Some(&mut self.connect),
+            Op::CompleteConnect => Some(&mut self.complete),
+            Op::Accept => Some(&mut self.accept),
+            Op::Disconnect => Some(&mut self.disconnect),
+            // Every waiter has an answer of its own; a request comes with its connector made.
+            Op::NotifyDisconnect | Op::GetConnectionRequest => None,
+        }
+    }
+}
+
+/// Where a connector is, under its lock.
+pub(crate) struct Progress {
+    pub(crate) machine: Connector,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
+    /// Why an attempt failed, in the provider's words.
+    pub(crate) reason: Option<Reason>,
+    /// Why the connection is over.
+    pub(crate) ended: Option<DisconnectReason>,
+    answers: Answers,
+}
+
+impl Progress {
+    pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
+        Self { machine, local, peer, reason: None, ended: None, answers: Answers::default() }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.machine.state()
+    }
+
+    /// Forgets an answer that nobody collected, before the same call is made again.
+    pub(crate) fn reset(&mut self, op: Op) {
+        if let Some(answer) = self.answers.of(op) {
+            *answer = Answer::default();
+        }
+    }
+
+    fn finish(&mut self, op: Op, status: Status, later: &mut Later) {
+        if let Some(answer) = self.answers.of(op) {
+            answer.status = Some(status);
+            later.wakers.extend(answer.waker.take());
+        } else {
+            for (_, answer) in &mut self.answers.notify {
+                answer.status.get_or_insert(status);
+                later.wakers.extend(answer.waker.take());
+            }
+        }
+    }
+}
+
+/// What runs foreign code, once the lock is gone.
+#[derive(Default)]
+pub(crate) struct Later {
+    wakers: SmallVec<[Waker; 2]>,
+    /// The requests that finished on the way.
+    pub(crate) after: Aftermath,
+}
+
+impl Later {
+    /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
+    pub(crate) fn run(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+        self.after.settle();
+    }
+}
+
+/// A connector of one provider, driving the machine.
+pub(crate) trait Drive: Send + Sync {
+    /// What is under the lock: the progress, and what the provider needs for its transport.
+    type Inner: AsMut<Progress>;
+
+    /// Its name in the log.
+    fn id(&self) -> ConnectionId;
+
+    /// Takes the lock.
+    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+
+    /// Carries out any action but `Finish`.
+    fn carry_out(&self, inner: &mut Self::Inner, action: Action, later: &mut Later);
+
+    /// Tidies up after every input. A further input that follows from it is given back.
+    fn settle(&self, inner: &mut Self::Inner, later: &mut Later) -> Option<Input>;
+
+    /// How long Disconnect waits for the peer.
+    fn disconnect_timeout(&self) -> Duration;
+
+    /// Feeds the machine one call or report and carries out what follows.
+    ///
+    /// # Errors
+    /// The call was refused inline, with this status.
+    fn apply(&self, input: Input) -> Result<(), Status> {
+        self.apply_with(input, |_| ())
+    }
+
+    /// The same, with a change that nobody may see the one without the other of.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn apply_with(&self, input: Input, change: impl FnOnce(&mut Self::Inner)) -> Result<(), Status> {
+        self.call(|inner| {
+            change(inner);
+            input
+        })
+    }
+
+    /// The same, with an input that depends on what is found.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn call(&self, prepare: impl FnOnce(&mut Self::Inner) -> Input) -> Result<(), Status> {
+        let mut later = Later::default();
+        let mut inner = self.lock();
+        let input = prepare(&mut inner);
+        let outcome = self.advance(&mut inner, input, &mut later);
+        drop(inner);
+        later.run();
+        outcome
+    }
+
+    /// The same under a lock that is held already; the caller runs `later` without it.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn advance(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
+        let outcome = self.step(inner, input, later);
+        while let Some(input) = self.settle(inner, later) {
+            let _ = self.step(inner, input, later);
+        }
+        outcome
+    }
+
+    /// One step of the machine, told to whoever listens, and its actions.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn step(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
+        let progress = inner.as_mut();
+        let (id, peer, before) = (self.id(), progress.peer, progress.state());
+        let outcome = progress.machine.handle(now(), input);
+        let after = progress.state();
+        if before != after {
+            let status = told(&outcome, progress.ended.as_ref(), after);
+            debug!(connection = %id, ?peer, from = ?before, phase = ?after, %status, "moved");
+        }
+        if let Err(status) = &outcome {
+            debug!(connection = %id, ?peer, phase = ?after, %status, "refused");
+        }
+        for action in outcome? {
+            if let Action::Finish { op, status } = action {
+                let progress = inner.as_mut();
+                debug!(connection = %id, ?peer, phase = ?progress.state(), ?op, %status, "finished");
+                progress.finish(op, status, later);
+            } else {
+                self.carry_out(inner, action, later);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the provider said about a failure.
+    fn take_reason(&self) -> Reason {
+        let reason = self.lock().as_mut().reason.take();
+        reason.unwrap_or(Reason::Local("no reason was given"))
+    }
+
+    /// Polls for the answer to a call.
+    fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Status> {
+        let mut inner = self.lock();
+        let Some(answer) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        if let Some(status) = answer.status.take() {
+            return Poll::Ready(status);
+        }
+        let old = answer.waker.replace(cx.waker().clone());
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Polls for the existence of an answer, and leaves it there.
+    fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        let Some(answer) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        if answer.status.is_some() {
+            return Poll::Ready(());
+        }
+        let old = answer.waker.replace(cx.waker().clone());
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// The answer to a call, if it has one.
+    fn take_answer(&self, op: Op) -> Option<Status> {
+        self.lock().as_mut().answers.of(op).and_then(|answer| answer.status.take())
+    }
+
+    /// Waits for the answer to a call.
+    fn answer(&self, op: Op) -> impl Future<Output = Status> + Send {
+        std::future::poll_fn(move |cx| self.poll_answer(op, cx))
+    }
+
+    /// Waits until the connection is over (NotifyDisconnect).
+    fn disconnected(&self) -> impl Future<Output = DisconnectReason> + Send
+    where
+        Self: Sized,
+    {
+        async {
+            let watch = match Watch::new(self) {
+                Ok(watch) => watch,
+                Err(status) => return self.why(status),
+            };
+            let status = std::future::poll_fn(|cx| watch.poll(cx)).await;
+            self.why(status)
+        }
+    }
+
+    /// Why the connection is over, for a NotifyDisconnect that finished with `status`.
+    fn why(&self, status: Status) -> DisconnectReason {
+        let ended = self.lock().as_mut().ended.clone();
+        match status {
+            Status::CANCELED if ended.is_none() => DisconnectReason::Canceled,
+            Status::DEVICE_REMOVED => DisconnectReason::DeviceRemoved,
+            _ => ended.unwrap_or(DisconnectReason::Local),
+        }
+    }
+
+    /// IND2Connector::Disconnect.
+    ///
+    /// # Errors
+    /// See [`DisconnectError`].
+    fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send {
+        async {
+            let deadline = now() + self.disconnect_timeout();
+            let begun = self.apply_with(Input::Disconnect { deadline }, |inner| {
+                let progress = inner.as_mut();
+                if matches!(progress.state(), State::Connected | State::PeerGone) {
+                    progress.reset(Op::Disconnect);
+                }
+            });
+            let status = match begun {
+                Ok(()) => self.answer(Op::Disconnect).await,
+                Err(status) => status,
+            };
+            match status {
+                Status::SUCCESS => Ok(()),
+                Status::CANCELED => Err(DisconnectError::Canceled),
+                Status::IO_TIMEOUT => Err(DisconnectError::TimedOut),
+                Status::DEVICE_REMOVED => Err(DisconnectError::DeviceRemoved),
+                _ => Err(DisconnectError::Invalid),
+            }
+        }
+    }
+
+    /// CancelOverlappedRequests.
+    fn cancel(&self) {
+        let _ = self.apply(Input::Cancel);
+    }
+
+    /// The handle that owns the attempt or the connection is gone.
+    fn release(&self) {
+        let _ = self.apply(Input::Release);
+    }
+
+    /// The queue pair is gone.
+    fn queue_pair_removed(&self) {
+        let _ = self.apply(Input::QueuePairRemoved);
+    }
+
+    /// GetReadLimits.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` outside of the handshake.
+    fn read_limits(&self) -> Result<ReadLimits, StateError> {
+        self.lock().as_mut().machine.read_limits()
+    }
+
+    /// GetPrivateData.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
+    fn private_data(&self) -> Result<PrivateData, StateError> {
+        self.lock().as_mut().machine.private_data().cloned()
+    }
+
+    /// GetLocalAddress.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it is not connecting or connected.
+    fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        let mut inner = self.lock();
+        let progress = inner.as_mut();
+        progress.machine.local_address_ready()?;
+        progress.local.ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// GetPeerAddress.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it has no peer.
+    fn peer_addr(&self) -> Result<SocketAddr, StateError> {
+        let mut inner = self.lock();
+        let progress = inner.as_mut();
+        progress.machine.peer_address_ready()?;
+        progress.peer.ok_or(StateError::ConnectionInvalid)
+    }
+}
+
+/// A place among those who wait for the end of the connection.
+struct Watch<'a, D: Drive> {
+    connector: &'a D,
+    place: usize,
+}
+
+impl<'a, D: Drive> Watch<'a, D> {
+    /// Asks the machine to be told.
+    fn new(connector: &'a D) -> Result<Self, Status> {
+        let place = connector.lock().as_mut().answers.notify.insert(Answer::default());
+        let watch = Self { connector, place };
+        connector.apply(Input::NotifyDisconnect).map(|()| watch)
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        let mut inner = self.connector.lock();
+        let Some(answer) = inner.as_mut().answers.notify.get_mut(self.place) else { return Poll::Pending };
+        if let Some(status) = answer.status {
+            return Poll::Ready(status);
+        }
+        let old = answer.waker.replace(cx.waker().clone());
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl<D: Drive> Drop for Watch<'_, D> {
+    fn drop(&mut self) {
+        let answer = self.connector.lock().as_mut().answers.notify.try_remove(self.place);
+        drop(answer);
+    }
+}
+
+/// Feeds a connector one last input when the future of a call is dropped before its answer is there: Cancel for a
+/// connect, Release for what owns the connection.
+pub(crate) struct OnDrop<'a, D: Drive> {
+    connector: Option<&'a D>,
+    input: Input,
+}
+
+impl<'a, D: Drive> OnDrop<'a, D> {
+    pub(crate) fn new(connector: &'a D, input: Input) -> Self {
+        Self { connector: Some(connector), input }
+    }
+
+    /// The call has been answered.
+    pub(crate) fn disarm(mut self) {
+        self.connector = None;
+    }
+}
+
+impl<D: Drive> Drop for OnDrop<'_, D> {
+    fn drop(&mut self) {
+        if let Some(connector) = self.connector.take() {
+            let _ = connector.apply(self.input.clone());
+        }
+    }
+}
+
+/// The status that goes with a step, for `tracing`: of the call that it finishes, or begins, or of the connection.
+fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: State) -> Status {
+    let actions = match outcome {
+        Ok(actions) => actions,
+        Err(status) => return *status,
+    };
+    let finished = actions.iter().find_map(|action| match action {
+        Action::Finish { status, .. } => Some(*status),
+        _ => None,
+    });
+    let begins = |action: &Action| {
+        use Action::{StartAccept, StartBind, StartComplete, StartConnect, StartDisconnect};
+        matches!(action, StartBind | StartConnect | StartComplete | StartAccept | StartDisconnect)
+    };
+    match (ended, finished) {
+        (Some(reason), _) if after == State::PeerGone => reason.status(),
+        (_, Some(status)) => status,
+        _ if actions.iter().any(begins) => Status::PENDING,
+        _ => Status::SUCCESS,
+    }
+}
+
+/// The time, by the clock that tests can stop.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,48 @@
+//! What must end when an adapter goes away.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use slab::Slab;
+
+/// An object that ends with its adapter.
+pub(crate) trait Member: Send + Sync {
+    /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
+    fn device_removed(&self);
+}
+
+/// Everything that was created from an adapter and still exists.
+#[derive(Default)]
+pub(crate) struct Members(Mutex<Slab<Weak<dyn Member>>>);
+
+impl Members {
+    fn lock(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an object on the list, until what this returns is dropped.
+    pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
+        Membership { members: Arc::downgrade(self), place: self.lock().insert(member) }
+    }
+
+    /// Tells every one of them that the adapter is gone.
+    pub(crate) fn device_removed(&self) {
+        let members: Vec<_> = self.lock().iter().filter_map(|(_, member)| member.upgrade()).collect();
+        for member in members {
+            member.device_removed();
+        }
+    }
+}
+
+/// Takes a member off the list when it is dropped.
+pub(crate) struct Membership {
+    members: Weak<Members>,
+    place: usize,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(members) = self.members.upgrade() {
+            let _member = members.lock().try_remove(self.place);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The passive side: Accept and Reject of a request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::cm::{Cm, Inner};
+use super::connect::Offer;
+use super::queue_pair::QueuePairCore;
+use crate::error::{AcceptError, Reason};
+use crate::proto::connector::{Input, Op, State};
+use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::errors::accept_error;
+use crate::provider::params::AcceptParams;
+use crate::status::Status;
+use crate::types::ReadLimits;
+
+impl Cm {
+    /// IND2Connector::Accept: ready when the peer has completed the connection.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
+    pub(crate) async fn accept(
+        &self,
+        queue_pair: &Arc<QueuePairCore>,
+        params: &AcceptParams,
+    ) -> Result<(), AcceptError> {
+        if queue_pair.adapter.number != self.adapter.number {
+            return Err(AcceptError::ForeignQueuePair);
+        }
+        let (length, maximum) = (params.private_data.len(), self.adapter.reply_data());
+        let mut taken = false;
+        let outcome = self.call(|inner| {
+            taken = length <= maximum
+                && inner.progress.state() == State::RequestPending
+                && inner.queue_pair.is_none()
+                && queue_pair.associate(self.me.clone()).is_ok();
+            if taken {
+                let offered = inner.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
+                inner.queue_pair = Some(queue_pair.clone());
+                inner.limits = params.read_limits.capped_to(offered);
+                inner.offer = Offer {
+                    private_data: params.private_data.clone(),
+                    limits: inner.limits,
+                    options: params.options,
+                    traffic_class: None,
+                    tries: 0,
+                };
+                inner.progress.reset(Op::Accept);
+            }
+            Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken }
+        });
+        if let Err(status) = outcome {
+            self.give_back(taken);
+            return Err(match status {
+                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
+                status => accept_error(status, self.take_reason()),
+            });
+        }
+        let guard = OnDrop::new(self, Input::Release);
+        let status = self.answer(Op::Accept).await;
+        guard.disarm();
+        let data = self.private_data().ok().filter(|data| !data.is_empty());
+        match status {
+            Status::SUCCESS => Ok(()),
+            status => Err(match accept_error(status, self.take_reason()) {
+                AcceptError::Refused { reason, .. } => AcceptError::Refused { private_data: data, reason },
+                error => error,
+            }),
+        }
+    }
+
+    /// Frees the queue pair of a call that was refused inline.
+    fn give_back(&self, taken: bool) {
+        let queue_pair = if taken { self.lock().queue_pair.take() } else { None };
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.dissociate().settle();
+        }
+    }
+
+    /// Sends the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
+    ///
+    /// # Errors
+    /// What a failure means for the machine.
+    pub(crate) fn reply(&self, inner: &mut Inner) -> Result<(), Input> {
+        let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
+            return Err(Input::PeerGaveUp);
+        };
+        let limits = inner.limits;
+        let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
+        let outcome = outcome.and_then(|()| {
+            let device =
+                queue_pair.lend().ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOTCONN))?;
+            id.accept(&inner.offer.parameters(limits, device.number()))
+        });
+        outcome.map_err(|error| {
+            inner.progress.reason = error.raw_os_error().map(Reason::Errno);
+            // Most often the peer has gone, and the event that says so is on its way.
+            Input::PeerGaveUp
+        })
+    }
+
+    /// Whether Accept or Reject may still be called.
+    pub(crate) fn is_pending(&self) -> bool {
+        let inner = self.lock();
+        inner.progress.state() == State::RequestPending && inner.id.is_some()
+    }
+
+    /// IND2Connector::Reject by the passive side.
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
+        let (length, maximum) = (data.len(), self.adapter.reject_data());
+        let input = Input::Reject { data: length, max_data: maximum };
+        let outcome = self.apply_with(input, |inner| {
+            if length <= maximum {
+                inner.reject_data = Bytes::copy_from_slice(data);
+            }
+        });
+        outcome.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
+            status => accept_error(status, self.take_reason()),
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! An opened adapter: one device, our own context of it with a protection domain, and all that must end with it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use super::catalogue::{self, Device};
+use super::config::VerbsConfig;
+use super::identifier::{Identifier, Target, Targets};
+use super::queue_pair::QueuePairCore;
+use super::reactor;
+use crate::error::OpenError;
+use crate::provider::members::{Member, Members, Membership};
+use crate::provider::net::interfaces::source_for;
+use crate::provider::{Capabilities, ProviderKind, next_domain};
+use crate::sys::{
+    CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport, event,
+};
+use crate::types::{AdapterId, ReadLimits};
+
+/// What fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
+const IB_REQUEST_DATA: usize = 56;
+const IB_REPLY_DATA: usize = 196;
+const IB_REJECT_DATA: usize = 148;
+/// `siw` counts private data in a byte, four of which carry the read limits.
+const IWARP_DATA: usize = 251;
+/// How long `siw` waits for the answer to its request.
+const IWARP_ANSWER: Duration = Duration::from_secs(10);
+/// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
+const IB_ANSWER: Duration = Duration::from_secs(60);
+/// The most that a message of any device can carry in our API, whose lengths have 32 bits.
+const MAX_TRANSFER: usize = 1 << 30;
+/// Limits in a connection request have 8 bits.
+const MAX_READS: u32 = 255;
+
+/// One opened adapter, shared by everything created from it.
+pub(crate) struct AdapterCore {
+    /// Unique in the process, one per open.
+    pub(crate) number: u64,
+    pub(crate) device: Device,
+    pub(crate) config: VerbsConfig,
+    pub(crate) runtime: Handle,
+    pub(crate) targets: Arc<Targets>,
+    pub(crate) events: Arc<EventChannel>,
+    pub(crate) completions: Arc<CompletionChannel>,
+    pub(crate) domain: Arc<ProtectionDomain>,
+    pub(crate) context: Arc<Context>,
+    attributes: DeviceAttributes,
+    max_message: u32,
+    /// Bound to an address of the device: it tells when the device goes, and what a new queue pair needs.
+    anchor: Mutex<Option<Arc<Identifier>>>,
+    removed: AtomicBool,
+    members: Arc<Members>,
+    queue_pairs: Mutex<HashMap<u64, Weak<QueuePairCore>>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl AdapterCore {
+    /// Opens the device with this id and begins to wait for its events.
+    ///
+    /// # Errors
+    /// No such device, no runtime, no permission, or no memory.
+    pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
+        let runtime =
+            Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+        let failed = |call| move |source| OpenError::Os { call, source };
+        let device = catalogue::devices()?
+            .into_iter()
+            .find(|device| device.id == id)
+            .ok_or(OpenError::InvalidAdapter)?;
+        let context = Context::open(&device.name).map_err(failed("ibv_open_device"))?;
+        let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
+        let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
+        let completions = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
+        let events = catalogue::channel()?;
+        let targets = Arc::<Targets>::default();
+        let core = Arc::new_cyclic(|me: &Weak<Self>| {
+            let anchor = targets.create(&events, me.clone());
+            let anchor = anchor.ok().filter(|anchor| {
+                device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok())
+            });
+            let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
+            let max_message = port.and_then(|port| context.port(port).ok()).map_or(0, |port| port.max_msg_sz);
+            Self {
+                number: next_domain(),
+                device,
+                config,
+                runtime,
+                targets,
+                events,
+                completions,
+                domain,
+                context,
+                attributes,
+                max_message,
+                anchor: Mutex::new(anchor),
+                removed: AtomicBool::new(false),
+                members: Arc::default(),
+                queue_pairs: Mutex::default(),
+                tasks: Mutex::default(),
+            }
+        });
+        // Its addresses were there a moment ago.
+        core.anchor().ok_or(OpenError::DeviceRemoved)?;
+        let tasks = reactor::start(&core).map_err(failed("epoll_ctl"))?;
+        *core.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        debug!(adapter = %core.device.name, number = core.number, "opened");
+        Ok(core)
+    }
+
+    /// The id that stands for the device; `None` once that is removed.
+    pub(crate) fn anchor(&self) -> Option<Arc<Identifier>> {
+        self.anchor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.context.transport() == Transport::Iwarp
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Puts an object on the list of those that end with the adapter.
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
+        self.members.join(member)
+    }
+
+    fn queue_pairs(&self) -> MutexGuard<'_, HashMap<u64, Weak<QueuePairCore>>> {
+        self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the completions under this key are the queue pair's.
+    pub(crate) fn enlist(&self, key: u64, queue_pair: Weak<QueuePairCore>) {
+        self.queue_pairs().insert(key, queue_pair);
+    }
+
+    pub(crate) fn strike(&self, key: u64) {
+        let _queue_pair = self.queue_pairs().remove(&key);
+    }
+
+    pub(crate) fn queue_pair_by_key(&self, key: u64) -> Option<Arc<QueuePairCore>> {
+        self.queue_pairs().get(&key).and_then(Weak::upgrade)
+    }
+
+    /// The queue pair with this number. Only for events that are rare.
+    pub(crate) fn queue_pair_by_number(&self, number: u32) -> Option<Arc<QueuePairCore>> {
+        let all: Vec<_> = self.queue_pairs().values().filter_map(Weak::upgrade).collect();
+        all.into_iter().find(|queue_pair| queue_pair.number() == Some(number))
+    }
+
+    /// Whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
+    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_unspecified() || self.device.addresses.contains(&ip)
+    }
+
+    /// The addresses that `ip` stands for when listening: itself, or all of its family.
+    pub(crate) fn expand(&self, ip: IpAddr) -> Vec<IpAddr> {
+        let ip = ip.to_canonical();
+        if !ip.is_unspecified() {
+            return vec![ip];
+        }
+        self.device.addresses.iter().copied().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
+    }
+
+    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
+    pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
+        let peer = peer.to_canonical();
+        let itself = Some(peer).filter(|ip| self.device.addresses.contains(ip));
+        let kernel = || source_for(peer).ok().filter(|ip| self.device.addresses.contains(ip));
+        let any: IpAddr =
+            if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        itself.or_else(kernel).or_else(|| self.expand(any).first().copied())
+    }
+
+    /// How many reads the device serves and issues.
+    pub(crate) fn read_limits(&self) -> ReadLimits {
+        ReadLimits::new(
+            self.attributes.max_qp_rd_atom.min(MAX_READS),
+            self.attributes.max_qp_init_rd_atom.min(MAX_READS),
+        )
+    }
+
+    pub(crate) fn request_data(&self) -> usize {
+        if self.is_iwarp() { IWARP_DATA } else { IB_REQUEST_DATA }
+    }
+
+    pub(crate) fn reply_data(&self) -> usize {
+        if self.is_iwarp() { IWARP_DATA } else { IB_REPLY_DATA }
+    }
+
+    pub(crate) fn reject_data(&self) -> usize {
+        if self.is_iwarp() { IWARP_DATA } else { IB_REJECT_DATA }
+    }
+
+    /// What the reject of the active side carries: nothing where the connection is already established by then.
+    pub(crate) fn active_reject_data(&self) -> usize {
+        if self.is_iwarp() { 0 } else { IB_REJECT_DATA }
+    }
+
+    pub(crate) fn max_transfer(&self) -> usize {
+        usize::try_from(self.max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER)
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let iwarp = self.is_iwarp();
+        // A queue pair has one completion queue for both its queues.
+        let depth = self.attributes.max_qp_wr.min(self.attributes.max_cqe / 2);
+        Capabilities {
+            kind: ProviderKind::Verbs,
+            id: self.device.id,
+            name: self.device.name.clone(),
+            addresses: self.device.addresses.clone(),
+            read_limits: self.read_limits(),
+            request_data: self.request_data(),
+            reply_data: self.reply_data(),
+            reject_data: self.reject_data(),
+            active_reject_data: self.active_reject_data(),
+            transfer: self.max_transfer(),
+            registration: usize::try_from(self.attributes.max_mr_size)
+                .unwrap_or(usize::MAX)
+                .min(isize::MAX as usize),
+            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            entries: usize::try_from(self.attributes.max_sge).unwrap_or(usize::MAX),
+            three_phase: !iwarp,
+            exact_private_data: iwarp,
+            loopback: true,
+            in_order: false,
+            early_completion: iwarp,
+            passive_sends_first: !iwarp,
+            blames_requests: !iwarp,
+            accept_lowers_reads: !iwarp,
+            answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
+        }
+    }
+
+    /// Ends everything: the device is gone.
+    pub(crate) fn remove(&self) {
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        warn!(adapter = %self.device.name, "removed");
+        let anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(anchor);
+        self.members.device_removed();
+    }
+}
+
+impl Target for AdapterCore {
+    fn event(self: Arc<Self>, event: CmEvent) {
+        match event.kind {
+            event::DEVICE_REMOVAL => self.remove(),
+            kind => {
+                debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "ignored")
+            }
+        }
+    }
+}
+
+impl Drop for AdapterCore {
+    fn drop(&mut self) {
+        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        tasks.drain(..).for_each(|task| task.abort());
+    }
+}

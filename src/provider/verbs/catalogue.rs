@@ -1,0 +1,103 @@
+//! Which RDMA devices this machine has, and which addresses lead to them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::error::OpenError;
+use crate::provider::net::interfaces::{interfaces, source_for};
+use crate::sys::{CmId, EventChannel};
+use crate::types::AdapterId;
+
+/// A device as rdma_cm sees it: reachable under at least one address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// As `ibv_devices` lists it.
+    pub(crate) name: String,
+    pub(crate) id: AdapterId,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// Every device that owns an address, in the order of the addresses.
+///
+/// # Errors
+/// `Unsupported` without any device, `Os` when the system does not tell, for want of permission for example.
+pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
+    let channel = channel()?;
+    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
+    let mut devices: Vec<Device> = Vec::new();
+    for ip in known.into_iter().filter(|interface| interface.up).flat_map(|interface| interface.addresses) {
+        let Some((name, guid)) = owner(&channel, ip) else { continue };
+        match devices.iter_mut().find(|device| device.name == name) {
+            Some(device) => device.addresses.push(ip),
+            None => devices.push(Device { id: id_of(&name, guid), name, addresses: vec![ip] }),
+        }
+    }
+    Ok(devices)
+}
+
+/// A channel for events, which there is only with a device.
+///
+/// # Errors
+/// See [`devices`].
+pub(crate) fn channel() -> Result<Arc<EventChannel>, OpenError> {
+    EventChannel::new().map_err(|source| match source.raw_os_error() {
+        Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) => {
+            OpenError::Unsupported("this machine has no RDMA device, or rdma_ucm is not loaded")
+        }
+        _ => OpenError::Os { call: "rdma_create_event_channel", source },
+    })
+}
+
+/// The device that owns an address: the one that an id gets when it is bound to it.
+fn owner(channel: &Arc<EventChannel>, ip: IpAddr) -> Option<(String, u64)> {
+    let id = CmId::new(channel, 0).ok()?;
+    id.bind(SocketAddr::new(ip, 0)).ok()?;
+    let device = id.device()?;
+    Some((device.name, device.guid))
+}
+
+/// The same for a device as long as it keeps its name; a hash of the name, because two devices of one network
+/// interface share the GUID that is made from its hardware address.
+fn id_of(name: &str, guid: u64) -> AdapterId {
+    // FNV-1a.
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    AdapterId(name.as_bytes().iter().fold(guid, mix))
+}
+
+/// The adapter that has this address.
+///
+/// # Errors
+/// `InvalidAddress` when none does, and those of [`devices`].
+pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
+    let channel = channel()?;
+    let ip = ip.to_canonical();
+    let unspecific = ip.is_unspecified() || ip.is_multicast();
+    let owner = (!unspecific).then(|| owner(&channel, ip)).flatten();
+    owner.map(|(name, guid)| id_of(&name, guid)).ok_or(OpenError::InvalidAddress)
+}
+
+/// The local address from which a peer is reached, when a device owns it.
+///
+/// # Errors
+/// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device.
+pub(crate) fn local_for(remote: IpAddr) -> Result<IpAddr, OpenError> {
+    let local = source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress,
+        _ => OpenError::Unreachable,
+    })?;
+    resolve(local).map(|_| local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PRV-05: the same name, the same adapter; another device of the same interface is another adapter.
+    #[test]
+    fn ids_tell_devices_apart() {
+        assert_eq!(id_of("rxe0", 7), id_of("rxe0", 7));
+        assert_ne!(id_of("rxe0", 7), id_of("siw0", 7));
+        assert_ne!(id_of("rxe0", 7), id_of("rxe0", 8));
+    }
+}

@@ -1,0 +1,407 @@
+//! One connector of the verbs provider: the ND state machine, the rdma_cm id it speaks through, and what events mean.
+//!
+//! An id serves one attempt. After an attempt that failed a new id takes over its local address, so that a peer's late
+//! word about the old one finds nobody.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::AbortHandle;
+use tracing::debug;
+
+use super::adapter::AdapterCore;
+use super::connect::Offer;
+use super::identifier::{Identifier, Target};
+use super::queue_pair::QueuePairCore;
+use crate::error::{ConnectError, Reason};
+use crate::proto::connector::{Action, Connector, Ending, Input, State, Terms};
+use crate::provider::drive::{self, Drive, Later, Progress};
+use crate::provider::members::{Member, Membership};
+use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
+use crate::sys::{CmEvent, event};
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
+
+/// A connector and the connection that comes of it.
+pub(crate) struct Cm {
+    pub(crate) id: ConnectionId,
+    pub(crate) adapter: Arc<AdapterCore>,
+    pub(crate) role: Role,
+    /// Itself, for the events of its ids.
+    pub(crate) me: Weak<Cm>,
+    inner: Mutex<Inner>,
+    membership: OnceLock<Membership>,
+}
+
+/// The state of a connector, under its lock.
+pub(crate) struct Inner {
+    pub(crate) progress: Progress,
+    /// The id of the attempt, or one that is bound and waits for it.
+    pub(crate) id: Option<Arc<Identifier>>,
+    /// Where Bind has put it.
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) queue_pair: Option<Arc<QueuePairCore>>,
+    /// What Connect or Accept wants to send.
+    pub(crate) offer: Offer,
+    /// The read limits of the connection.
+    pub(crate) limits: ReadLimits,
+    /// What Reject wants to send.
+    pub(crate) reject_data: Bytes,
+    /// The error of the attempt, where it says more than its status.
+    pub(crate) error: Option<ConnectError>,
+    /// What an action has led to.
+    pub(crate) next: Option<Input>,
+    /// Ends a Disconnect that nobody answers.
+    timer: Option<AbortHandle>,
+}
+
+impl AsMut<Progress> for Inner {
+    fn as_mut(&mut self) -> &mut Progress {
+        &mut self.progress
+    }
+}
+
+impl Cm {
+    /// A connector that nothing has happened to.
+    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+        Self::with(adapter, Role::Active, |_| (Progress::new(Connector::new(), None, None), None))
+    }
+
+    /// The connector of a request that has arrived with an id of its own.
+    pub(crate) fn with_request(
+        adapter: Arc<AdapterCore>,
+        terms: Terms,
+        adopt: impl FnOnce(Weak<dyn Target>) -> Arc<Identifier>,
+    ) -> Arc<Self> {
+        Self::with(adapter, Role::Passive, |me| {
+            let id = adopt(me);
+            let machine = Connector::with_request(terms);
+            (Progress::new(machine, id.local_addr(), id.peer_addr()), Some(id))
+        })
+    }
+
+    fn with(
+        adapter: Arc<AdapterCore>,
+        role: Role,
+        make: impl FnOnce(Weak<dyn Target>) -> (Progress, Option<Arc<Identifier>>),
+    ) -> Arc<Self> {
+        let cm = Arc::new_cyclic(|me: &Weak<Self>| {
+            let (progress, id) = make(me.clone());
+            let inner = Inner {
+                progress,
+                id,
+                bound: None,
+                queue_pair: None,
+                offer: Offer::default(),
+                limits: ReadLimits::NONE,
+                reject_data: Bytes::new(),
+                error: None,
+                next: None,
+                timer: None,
+            };
+            Self {
+                id: drive::next_id(),
+                adapter,
+                role,
+                me: me.clone(),
+                inner: Mutex::new(inner),
+                membership: OnceLock::new(),
+            }
+        });
+        let weak: Weak<Self> = Arc::downgrade(&cm);
+        let _ = cm.membership.set(cm.adapter.join(weak));
+        // It may have gone between the caller's look and the joining.
+        if cm.adapter.is_removed() {
+            cm.device_removed();
+        }
+        cm
+    }
+
+    /// The connection broke, which the failure of a request has shown.
+    pub(crate) fn broken(&self, status: Status, reason: Reason) {
+        let _ = self.apply_with(Input::PathLost, |inner| {
+            if matches!(inner.progress.state(), State::Connected) {
+                let lost = DisconnectReason::Lost { status, reason: reason.clone() };
+                inner.progress.ended.get_or_insert(lost);
+            }
+            inner.progress.reason.get_or_insert(reason);
+        });
+    }
+
+    /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
+    /// one, so it is told (`P12`).
+    pub(crate) fn data_arrived(&self) {
+        let _ = self.call(|inner| {
+            if let (State::Accepting, Some(id), false) =
+                (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
+            {
+                // An error says that it has heard.
+                let _ = id.notify_established();
+            }
+            Input::DataArrived
+        });
+    }
+
+    /// What an event of the current id means to the machine, if anything.
+    fn interpret(&self, inner: &mut Inner, event: &CmEvent) -> Option<Input> {
+        let state = inner.progress.state();
+        debug!(
+            connection = %self.id, event = event::name(event.kind), status = event.status, phase = ?state, "event"
+        );
+        match event.kind {
+            event::ADDR_RESOLVED => self.address_resolved(inner),
+            event::ROUTE_RESOLVED => self.route_resolved(inner),
+            event::CONNECT_RESPONSE => Some(self.answered(inner, event)),
+            event::ESTABLISHED if self.role == Role::Active => Some(self.answered(inner, event)),
+            event::ESTABLISHED => {
+                if let (State::Accepting, Some(queue_pair)) = (state, &inner.queue_pair) {
+                    queue_pair.establish(inner.limits);
+                }
+                Some(Input::PeerCompleted)
+            }
+            event::DEVICE_REMOVAL => None,
+            event::ADDR_ERROR
+            | event::ROUTE_ERROR
+            | event::CONNECT_ERROR
+            | event::UNREACHABLE
+            | event::REJECTED
+            | event::DISCONNECTED => Some(self.over(inner, event)),
+            // TIMEWAIT_EXIT: the queue pair was destroyed. ADDR_CHANGE: the connection goes on. And what is yet to
+            // be invented.
+            _ => None,
+        }
+    }
+
+    /// The attempt or the connection has ended, says rdma_cm.
+    fn over(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+        let state = inner.progress.state();
+        let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
+        let phase = match state {
+            State::Connected | State::PeerGone | State::Disconnecting | State::Disconnected => {
+                CmPhase::Connected
+            }
+            State::RequestPending | State::Accepting => CmPhase::Accepting,
+            _ => CmPhase::Connecting,
+        };
+        let kind = Event::from_code(event.kind);
+        let outcome = Outcome::from_cm_in(phase, kind, event.status, transport);
+        let reason = Reason::Cm { event: kind, status: event.status };
+        inner.progress.reason = Some(reason.clone());
+        match state {
+            State::Connecting => self.attempt_over(event, outcome),
+            State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
+                let orderly = event.status == 0;
+                if state == State::Connected {
+                    inner.progress.ended.get_or_insert(if orderly {
+                        DisconnectReason::Peer
+                    } else {
+                        DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason }
+                    });
+                }
+                match state {
+                    // Nothing of the queue pair is left, see `Flush`.
+                    State::Disconnecting if orderly => Input::DisconnectAnswered,
+                    _ if orderly => Input::PeerDisconnected,
+                    _ => Input::PathLost,
+                }
+            }
+            State::Connected | State::PeerGone | State::Disconnecting => {
+                if state == State::Connected {
+                    let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason };
+                    inner.progress.ended.get_or_insert(lost);
+                }
+                Input::PathLost
+            }
+            // Between two halves of the handshake.
+            _ => match (kind, outcome) {
+                (Event::DISCONNECTED, _) => Input::PeerDisconnected,
+                (Event::REJECTED, _) if self.said_no(event) => {
+                    Input::PeerRejected { private_data: self.private_data_of(event) }
+                }
+                (Event::UNREACHABLE, _) => Input::TimedOut,
+                _ => Input::PeerGaveUp,
+            },
+        }
+    }
+
+    fn attempt_over(&self, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        match outcome {
+            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
+            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
+            Some(Outcome::NoAnswer) => Input::TimedOut,
+            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
+                libc::ETIMEDOUT => Input::TimedOut,
+                libc::EHOSTUNREACH => Input::Unreachable { network: false },
+                libc::ENETUNREACH => Input::Unreachable { network: true },
+                _ => {
+                    let private_data = if self.said_no(event) { self.private_data_of(event) } else { None };
+                    Input::Refused { private_data }
+                }
+            },
+            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
+            Some(outcome) => Input::Failed(outcome.status()),
+            None => Input::Failed(Status::UNSUCCESSFUL),
+        }
+    }
+
+    /// Whether a reject was the application's. iWARP cannot tell, except by the data.
+    fn said_no(&self, event: &CmEvent) -> bool {
+        match IbRejectReason::from_status(event.status) {
+            Some(reason) => reason == IbRejectReason::CONSUMER_DEFINED,
+            None => !event.private_data.is_empty(),
+        }
+    }
+
+    /// What came with an event. InfiniBand fills its messages up with zeros.
+    pub(crate) fn private_data_of(&self, event: &CmEvent) -> Option<PrivateData> {
+        let data = Bytes::copy_from_slice(&event.private_data);
+        let exact = self.adapter.is_iwarp();
+        (!data.is_empty()).then(|| if exact { PrivateData::exact(data) } else { PrivateData::padded(data) })
+    }
+
+    /// Lets the transport go. A peer that waits for our decision is refused by the destruction of the id.
+    fn let_go(inner: &mut Inner) {
+        inner.id = None;
+        if let Some(timer) = inner.timer.take() {
+            timer.abort();
+        }
+    }
+
+    /// Says no to a peer, with what Reject has given.
+    fn refuse(&self, inner: &mut Inner) {
+        let data = std::mem::take(&mut inner.reject_data);
+        if let Some(id) = &inner.id {
+            let established = self.adapter.is_iwarp() && self.role == Role::Active;
+            // Where there is nobody yet, or no more, the call fails, and the destruction of the id does what is left.
+            let _ = if established { id.disconnect() } else { id.reject(&data) };
+        }
+        Self::let_go(inner);
+    }
+
+    /// Says goodbye.
+    fn part(inner: &mut Inner) {
+        if let Some(id) = &inner.id {
+            let _ = id.disconnect();
+        }
+    }
+
+    /// Asks the peer to disconnect, and gives up some time later.
+    fn begin_disconnect(&self, inner: &mut Inner) {
+        inner.progress.ended.get_or_insert(DisconnectReason::Local);
+        Self::part(inner);
+        if inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none() {
+            // It has left already, and will not answer any more.
+            inner.next = Some(Input::DisconnectAnswered);
+            return;
+        }
+        let Some(deadline) = inner.progress.machine.next_timeout() else { return };
+        let me = self.me.clone();
+        let timer = self.adapter.runtime.spawn(async move {
+            tokio::time::sleep_until(deadline.into()).await;
+            if let Some(cm) = me.upgrade() {
+                cm.out_of_time();
+            }
+        });
+        inner.timer = Some(timer.abort_handle());
+    }
+
+    /// The deadline of what is pending has passed.
+    pub(crate) fn out_of_time(&self) {
+        let _ = self.call(|inner| match inner.progress.state() {
+            State::Connecting | State::Disconnecting => Input::TimedOut,
+            // It was answered in this very moment.
+            _ => Input::DataArrived,
+        });
+    }
+}
+
+impl Drive for Cm {
+    type Inner = Inner;
+
+    fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry_out(&self, inner: &mut Inner, action: Action, later: &mut Later) {
+        match action {
+            // The trait does the one, the call itself the other.
+            Action::Finish { .. } | Action::StartBind => {}
+            Action::StartConnect => inner.next = self.dial(inner).err(),
+            Action::StartComplete => inner.next = Some(self.finish_connect(inner)),
+            Action::StartAccept => inner.next = self.reply(inner).err(),
+            Action::StartDisconnect => self.begin_disconnect(inner),
+            Action::Leave => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                Self::part(inner);
+                Self::let_go(inner);
+            }
+            Action::RefusePeer => self.refuse(inner),
+            Action::Abandon => Self::let_go(inner),
+            Action::Flush => {
+                if let Some(queue_pair) = &inner.queue_pair {
+                    later.after.join(queue_pair.end());
+                }
+            }
+        }
+    }
+
+    fn settle(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
+        if let Some(next) = inner.next.take() {
+            return Some(next);
+        }
+        match inner.progress.state() {
+            State::Bound if inner.id.is_none() => self.bind_again(inner),
+            State::Dead => inner.bound = None,
+            State::Disconnected => Self::let_go(inner),
+            _ => {}
+        }
+        let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
+        if free && let Some(queue_pair) = inner.queue_pair.take() {
+            later.after.join(queue_pair.dissociate());
+        }
+        None
+    }
+
+    fn disconnect_timeout(&self) -> Duration {
+        self.adapter.config.disconnect_timeout
+    }
+}
+
+impl Target for Cm {
+    fn event(self: Arc<Self>, event: CmEvent) {
+        let mut later = Later::default();
+        let mut inner = self.lock();
+        // Of an id that is no longer the attempt's.
+        if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
+            return;
+        }
+        let Some(input) = self.interpret(&mut inner, &event) else {
+            drop(inner);
+            if event.kind == event::DEVICE_REMOVAL {
+                self.adapter.remove();
+            }
+            return;
+        };
+        let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
+        let _ = self.advance(&mut inner, input, &mut later);
+        if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
+            // The peer's Disconnect waits for this answer, and our requests are gone already.
+            Self::part(&mut inner);
+        }
+        drop(inner);
+        later.run();
+    }
+}
+
+impl Member for Cm {
+    fn device_removed(&self) {
+        let _ = self.apply_with(Input::DeviceRemoved, |inner| {
+            inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
+        });
+    }
+}

@@ -1,0 +1,408 @@
+//! The active side: Bind, Connect, CompleteConnect, Reject.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::cm::{Cm, Inner};
+use super::identifier::{Identifier, Target};
+use super::queue_pair::QueuePairCore;
+use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::proto::connector::{Input, Op, State, Terms};
+use crate::proto::limits;
+use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::provider::net;
+use crate::provider::net::ports::{PortRange, candidates};
+use crate::provider::params::{ConnectParams, Options};
+use crate::status::Status;
+use crate::sys::{CmEvent, ConnectionParams};
+use crate::types::{PrivateData, ReadLimits};
+
+/// How long the two steps of address resolution may take each; they repeat their packets meanwhile.
+const RESOLVE: Duration = Duration::from_secs(2);
+/// How many other ports are tried when a driver finds one taken only when it connects.
+const PORT_TRIES: u8 = 16;
+
+/// What Connect or Accept wants to send.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) private_data: Bytes,
+    pub(crate) limits: ReadLimits,
+    pub(crate) options: Options,
+    pub(crate) traffic_class: Option<u8>,
+    /// How many more ports may be tried.
+    pub(crate) tries: u8,
+}
+
+impl Offer {
+    pub(crate) fn parameters(&self, limits: ReadLimits, queue_pair: u32) -> ConnectionParams<'_> {
+        // Limits are capped to the device, which knows no more than 255.
+        let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
+        ConnectionParams {
+            private_data: &self.private_data,
+            responder_resources: reads(limits.inbound),
+            initiator_depth: reads(limits.outbound),
+            retry_count: self.options.retry_count(),
+            rnr_retry_count: self.options.rnr_retry_count(),
+            qp_num: queue_pair,
+        }
+    }
+}
+
+impl Cm {
+    /// IND2Connector::Bind.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        if self.adapter.is_removed() {
+            return Err(BindError::DeviceRemoved);
+        }
+        self.apply(Input::Bind).map_err(bind_error)?;
+        let address = net::canonical(address);
+        match self.bound_id(address, false) {
+            Ok((id, local)) => {
+                let _ = self.apply_with(Input::Bound, |inner| {
+                    inner.progress.local = Some(local);
+                    inner.bound = Some(local);
+                    inner.id = Some(id);
+                });
+                Ok(())
+            }
+            Err(error) => {
+                let _ = self.apply(Input::BindFailed(error.status()));
+                Err(error)
+            }
+        }
+    }
+
+    /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
+    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<Identifier>, SocketAddr), BindError> {
+        if !self.adapter.owns(address.ip()) {
+            return Err(BindError::InvalidAddress);
+        }
+        let me: std::sync::Weak<dyn Target> = self.me.clone();
+        let id = self
+            .adapter
+            .targets
+            .create(&self.adapter.events, me)
+            .map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
+        if reuse {
+            // The id before this one is gone, and some drivers remember it for a while. Without the option the port
+            // may be ours all the same.
+            let _ = id.set_reuseaddr(true);
+        }
+        let local = bind_id(&id, address)?;
+        Ok((id, local))
+    }
+
+    /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
+    pub(crate) fn bind_again(&self, inner: &mut Inner) {
+        let Some(local) = inner.bound else { return };
+        if let Ok((id, _)) = self.bound_id(local, true) {
+            inner.id = Some(id);
+        }
+    }
+
+    /// The address that Bind gave, before a connection uses it.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it is not bound.
+    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
+        bound.ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// IND2Connector::Connect.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn connect(
+        &self,
+        queue_pair: &Arc<QueuePairCore>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        if self.adapter.is_removed() {
+            return Err(ConnectError::DeviceRemoved);
+        }
+        if queue_pair.adapter.number != self.adapter.number {
+            return Err(ConnectError::ForeignQueuePair);
+        }
+        if params.multipath {
+            return Err(ConnectError::NotSupported("multipath"));
+        }
+        let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
+        let guard = OnDrop::new(self, Input::Cancel);
+        let answer = self.answer(Op::Connect);
+        let status = match deadline {
+            None => answer.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, answer).await {
+                Ok(status) => status,
+                Err(_elapsed) => {
+                    self.out_of_time();
+                    self.answer(Op::Connect).await
+                }
+            },
+        };
+        guard.disarm();
+        if status == Status::SUCCESS {
+            return Ok(());
+        }
+        let error = self.lock().error.take();
+        let data = self.private_data().ok().filter(|data| !data.is_empty());
+        Err(match error {
+            Some(error) if error.status() == status => error,
+            _ => match connect_error(status, self.take_reason()) {
+                ConnectError::Refused { reason, .. } => ConnectError::Refused { private_data: data, reason },
+                error => error,
+            },
+        })
+    }
+
+    /// The inline part of Connect.
+    fn begin(
+        &self,
+        queue_pair: &Arc<QueuePairCore>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<(), ConnectError> {
+        let (data, max_data) = (params.private_data.len(), self.adapter.request_data());
+        let peer = net::canonical(peer);
+        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
+        // so that another call on this connector finds either all of it or nothing.
+        let mut busy = false;
+        let outcome = self.call(|inner| {
+            let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
+            let taken = fits && queue_pair.associate(self.me.clone()).is_ok();
+            if taken {
+                inner.queue_pair = Some(queue_pair.clone());
+                inner.progress.peer = Some(peer);
+                inner.progress.reason = None;
+                inner.progress.reset(Op::Connect);
+                inner.error = None;
+                inner.offer = Offer {
+                    private_data: params.private_data.clone(),
+                    limits: limits::offer(params.read_limits, self.adapter.read_limits()),
+                    options: params.options,
+                    traffic_class: params.traffic_class,
+                    tries: PORT_TRIES,
+                };
+            }
+            busy = fits && !taken;
+            Input::Connect { data, max_data, busy, deadline }
+        });
+        outcome.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => {
+                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
+            }
+            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
+            Status::CONNECTION_ACTIVE => ConnectError::Active,
+            Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
+            status => connect_error(status, Reason::Local("the connector cannot connect")),
+        })
+    }
+
+    /// The first step: where is the peer?
+    ///
+    /// # Errors
+    /// What that means for the machine.
+    pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
+        let outcome = self.resolve(inner);
+        outcome.map_err(|error| {
+            let report = report_of(&error);
+            inner.error = Some(error);
+            report
+        })
+    }
+
+    fn resolve(&self, inner: &mut Inner) -> Result<(), ConnectError> {
+        let peer = inner.progress.peer.ok_or(ConnectError::Invalid)?;
+        net::errors::validate_destination(peer)?;
+        if inner.bound == Some(peer) {
+            // A listener cannot be there, and the TCP of some drivers would connect to itself.
+            let reason = Reason::Errno(libc::ECONNREFUSED);
+            return Err(ConnectError::Refused { private_data: None, reason });
+        }
+        let id = match (inner.id.clone(), inner.bound) {
+            (Some(id), Some(_)) => id,
+            (_, bound) => {
+                let source = bound.or_else(|| Some(SocketAddr::new(self.adapter.source_for(peer.ip())?, 0)));
+                let source = source.ok_or(ConnectError::InvalidAddress(peer))?;
+                let (id, local) = self.bound_id(source, bound.is_some()).map_err(ConnectError::Bind)?;
+                inner.progress.local = Some(local);
+                inner.id = Some(id.clone());
+                id
+            }
+        };
+        let os = |error: &io::Error| net::errors::connect_error(error, peer);
+        if let Some(class) = inner.offer.traffic_class {
+            id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
+        }
+        if let Some(timeout) = inner.offer.options.ack_timeout {
+            id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
+        }
+        id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
+    }
+
+    /// The second step: how to get there?
+    pub(crate) fn address_resolved(&self, inner: &mut Inner) -> Option<Input> {
+        let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
+        inner.progress.local = id.local_addr().or(inner.progress.local);
+        let error = id.resolve_route(RESOLVE).err()?;
+        Some(Self::fail(inner, &error))
+    }
+
+    /// The third step: the request. InfiniBand's answer comes as an event; drivers of iWARP connect their TCP within
+    /// the call, which is therefore made where it may block.
+    pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
+        let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
+        let queue_pair = inner.queue_pair.clone()?;
+        if !self.adapter.is_iwarp() {
+            let number = queue_pair.number()?;
+            let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
+            return outcome.err().map(|error| Self::fail(inner, &error));
+        }
+        // Held until the call has returned: neither may go while the driver works on them.
+        let device = queue_pair.lend()?;
+        let offer = inner.offer.clone();
+        let me = self.me.clone();
+        self.adapter.runtime.spawn_blocking(move || {
+            let outcome = id.connect(&offer.parameters(offer.limits, device.number()));
+            drop(device);
+            if let (Err(error), Some(cm)) = (outcome, me.upgrade()) {
+                cm.blocking_connect_failed(&id, &error);
+            }
+        });
+        None
+    }
+
+    /// The driver could not connect. A port of our own choice that turns out to be taken is replaced by the next one.
+    fn blocking_connect_failed(&self, id: &Arc<Identifier>, error: &io::Error) {
+        let _ = self.call(|inner| {
+            if inner.id.as_ref().is_none_or(|current| !Arc::ptr_eq(current, id)) {
+                // Given up long ago.
+                return Input::DataArrived;
+            }
+            let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
+            if taken && inner.bound.is_none() && inner.offer.tries > 0 {
+                inner.offer.tries -= 1;
+                inner.id = None;
+                return self.dial(inner).err().unwrap_or(Input::DataArrived);
+            }
+            Self::fail(inner, error)
+        });
+    }
+
+    /// A step of the attempt failed within its call.
+    fn fail(inner: &mut Inner, error: &io::Error) -> Input {
+        let peer = inner.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
+        let error = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+                ConnectError::Refused { private_data: None, reason }
+            }
+            _ => net::errors::connect_error(error, peer),
+        };
+        let report = report_of(&error);
+        inner.error = Some(error);
+        report
+    }
+
+    /// The peer accepts: on InfiniBand it waits for us, on iWARP the connection is established (SEMANTICS 11.2).
+    pub(crate) fn answered(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+        let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
+        // `siw` reports the peer's view to the active side.
+        let told = if self.adapter.is_iwarp() { told.swapped() } else { told };
+        let limits = told.capped_to(inner.offer.limits);
+        if inner.progress.state() == State::Connecting {
+            inner.limits = limits;
+        }
+        let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
+        Input::PeerAccepted(Terms { limits, private_data })
+    }
+
+    /// IND2Connector::CompleteConnect.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) fn complete(&self) -> Result<(), ConnectError> {
+        self.apply_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
+            .map_err(|status| connect_error(status, self.take_reason()))?;
+        match self.take_answer(Op::CompleteConnect) {
+            Some(Status::SUCCESS) => Ok(()),
+            status => Err(connect_error(status.unwrap_or(Status::CONNECTION_ABORTED), self.take_reason())),
+        }
+    }
+
+    /// The second half of the handshake, which ends within the call.
+    pub(crate) fn finish_connect(&self, inner: &mut Inner) -> Input {
+        let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
+            return Input::CompleteFailed(Status::CONNECTION_ABORTED);
+        };
+        if !self.adapter.is_iwarp() {
+            let outcome = queue_pair.ready(&id, inner.limits).and_then(|()| id.establish());
+            if let Err(error) = outcome {
+                inner.progress.reason = error.raw_os_error().map(Reason::Errno);
+                return Input::CompleteFailed(Status::CONNECTION_ABORTED);
+            }
+        }
+        queue_pair.establish(inner.limits);
+        Input::CompleteDone
+    }
+
+    /// IND2Connector::Reject by the active side.
+    ///
+    /// # Errors
+    /// `InvalidBufferSize` where the connection manager has no place for so much here.
+    pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
+        let (length, maximum) = (data.len(), self.adapter.active_reject_data());
+        let input = Input::Reject { data: length, max_data: maximum };
+        let outcome = self.apply_with(input, |inner| {
+            if length <= maximum {
+                inner.reject_data = Bytes::copy_from_slice(data);
+            }
+        });
+        outcome.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
+            status => connect_error(status, self.take_reason()),
+        })
+    }
+}
+
+/// Binds an id to an address, to a port of ours when that has none.
+///
+/// # Errors
+/// See [`BindError`].
+pub(crate) fn bind_id(id: &Identifier, address: SocketAddr) -> Result<SocketAddr, BindError> {
+    if address.is_ipv6() {
+        let _ = id.set_afonly(true);
+    }
+    let bind = |port| {
+        let address = SocketAddr::new(address.ip(), port);
+        id.bind(address).map(|()| id.local_addr().unwrap_or(address)).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EADDRINUSE) => BindError::SharingViolation,
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => BindError::InvalidAddress,
+                _ => BindError::Os { call: "rdma_bind_addr", source },
+            }
+        })
+    };
+    if address.port() != 0 {
+        return bind(address.port());
+    }
+    for port in candidates(PortRange::EPHEMERAL) {
+        match bind(port) {
+            Err(BindError::SharingViolation) => {}
+            outcome => return outcome,
+        }
+    }
+    Err(BindError::TooManyAddresses)
+}

@@ -1,0 +1,204 @@
+//! The listener.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
+
+use tracing::debug;
+
+use super::adapter::AdapterCore;
+use super::cm::Cm;
+use super::connect::bind_id;
+use super::identifier::{Identifier, Target};
+use crate::error::{AcceptError, BindError, StateError};
+use crate::proto::connector::Terms;
+use crate::proto::listener::{Leftovers, Listener, MAX_BACKLOG};
+use crate::provider::drive::Drive;
+use crate::provider::errors::bind_error;
+use crate::provider::members::{Member, Membership};
+use crate::provider::net;
+use crate::provider::requests::{GetRequest, Requests, Source};
+use crate::sys::{CmEvent, event};
+use crate::types::{PrivateData, ReadLimits};
+
+/// A listener, shared by its handle and the reactor.
+pub(crate) struct ListenerCore {
+    adapter: Arc<AdapterCore>,
+    me: Weak<Self>,
+    inner: Mutex<Inner>,
+    membership: OnceLock<Membership>,
+}
+
+struct Inner {
+    requests: Requests<Arc<Cm>>,
+    /// One per address.
+    ids: Vec<Arc<Identifier>>,
+    local: Option<SocketAddr>,
+}
+
+impl ListenerCore {
+    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+        let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
+            adapter,
+            me: me.clone(),
+            inner: Mutex::new(Inner { requests: Requests::new(), ids: Vec::new(), local: None }),
+            membership: OnceLock::new(),
+        });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        let _ = core.membership.set(core.adapter.join(weak));
+        if core.adapter.is_removed() {
+            core.device_removed();
+        }
+        core
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// IND2Listener::Bind. All addresses of a family get the same port.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        let mut inner = self.lock();
+        inner.requests.machine.may_bind().map_err(bind_error)?;
+        let address = net::canonical(address);
+        if !self.adapter.owns(address.ip()) {
+            return Err(BindError::InvalidAddress);
+        }
+        let mut ids = Vec::new();
+        let mut port = address.port();
+        for ip in self.adapter.expand(address.ip()) {
+            let me: Weak<dyn Target> = self.me.clone();
+            let id = self.adapter.targets.create(&self.adapter.events, me);
+            let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
+            port = bind_id(&id, SocketAddr::new(ip, port))?.port();
+            ids.push(id);
+        }
+        if ids.is_empty() {
+            return Err(BindError::InvalidAddress);
+        }
+        inner.local = Some(SocketAddr::new(address.ip(), port));
+        inner.ids = ids;
+        inner.requests.machine.bound().map_err(bind_error)
+    }
+
+    /// IND2Listener::Listen.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
+        let mut inner = self.lock();
+        inner.requests.machine.may_listen().map_err(bind_error)?;
+        // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog.
+        let room = i32::try_from(MAX_BACKLOG).unwrap_or(i32::MAX);
+        for id in &inner.ids {
+            id.listen(room).map_err(|source| match source.raw_os_error() {
+                Some(libc::EADDRINUSE) => BindError::SharingViolation,
+                _ => BindError::Os { call: "rdma_listen", source },
+            })?;
+        }
+        inner.requests.machine.listen(backlog).map_err(bind_error)?;
+        debug!(local = ?inner.local, backlog, "listening");
+        Ok(())
+    }
+
+    /// IND2Listener::GetLocalAddress.
+    ///
+    /// # Errors
+    /// `InvalidDeviceState` when it does not listen.
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        inner.requests.machine.local_address_ready()?;
+        inner.local.ok_or(StateError::InvalidDeviceState)
+    }
+
+    /// IND2Listener::GetConnectionRequest.
+    pub(crate) fn request(self: &Arc<Self>) -> GetRequest<Self> {
+        GetRequest::new(self.clone())
+    }
+
+    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
+    pub(crate) fn cancel(&self) {
+        let wakers = self.lock().requests.cancel();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
+    pub(crate) fn close(&self) {
+        self.end(Listener::close, || AcceptError::Canceled);
+    }
+
+    fn end(
+        &self,
+        end: impl FnOnce(&mut Listener<Arc<Cm>>) -> Leftovers<Arc<Cm>>,
+        error: fn() -> AcceptError,
+    ) {
+        let mut inner = self.lock();
+        let (wakers, requests) = inner.requests.end(end, error);
+        let ids = std::mem::take(&mut inner.ids);
+        drop(inner);
+        drop(ids);
+        wakers.into_iter().for_each(Waker::wake);
+        requests.into_iter().for_each(|cm| cm.release());
+    }
+
+    /// A request, with an id of its own.
+    fn arrived(&self, event: CmEvent) {
+        let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
+        let limits = told.capped_to(self.adapter.read_limits());
+        let exact = self.adapter.is_iwarp();
+        let data = bytes::Bytes::copy_from_slice(&event.private_data);
+        let private_data = if exact { PrivateData::exact(data) } else { PrivateData::padded(data) };
+        let Some(request) = event.request else { return };
+        let terms = Terms { limits, private_data };
+        let targets = &self.adapter.targets;
+        let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request.child, me));
+        debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
+        let mut inner = self.lock();
+        let mut dead = Vec::new();
+        if inner.requests.machine.is_full() {
+            // Those who have left do not keep a place from those who wait.
+            dead = inner.requests.machine.purge(|queued| !queued.is_pending());
+        }
+        let placed = inner.requests.arrived(cm);
+        drop(inner);
+        drop(dead);
+        self.settle(placed);
+    }
+}
+
+impl Source for ListenerCore {
+    type Request = Arc<Cm>;
+    type Connector = Arc<Cm>;
+
+    fn with<T>(&self, act: impl FnOnce(&mut Requests<Arc<Cm>>) -> T) -> T {
+        act(&mut self.lock().requests)
+    }
+
+    fn hand_out(&self, request: Arc<Cm>) -> Arc<Cm> {
+        request
+    }
+
+    fn refuse(&self, request: Arc<Cm>) {
+        debug!(connection = %request.id, "request refused: the backlog is full or the listener closed");
+        request.release();
+    }
+}
+
+impl Target for ListenerCore {
+    fn event(self: Arc<Self>, event: CmEvent) {
+        match event.kind {
+            event::CONNECT_REQUEST => self.arrived(event),
+            event::DEVICE_REMOVAL => self.adapter.remove(),
+            kind => debug!(event = event::name(kind), status = event.status, "ignored"),
+        }
+    }
+}
+
+impl Member for ListenerCore {
+    fn device_removed(&self) {
+        self.end(Listener::device_removed, || AcceptError::DeviceRemoved);
+    }
+}

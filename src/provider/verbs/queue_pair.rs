@@ -1,0 +1,649 @@
+//! A queue pair: its two queues, their completions, and the connection it belongs to.
+//!
+//! Every request is signalled, and the completions of a queue come in the order of its posts, so that the next one is
+//! always the front of [`Queue::outstanding`]. When a connection ends the device's queue pair is moved to the error state
+//! and destroyed in the same breath: after that no memory is in use, whatever the device still had to say, and what is
+//! outstanding finishes CANCELED. The user's queue pair gets a new one of the device when the old one was only an attempt.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tracing::debug;
+
+use super::adapter::AdapterCore;
+use super::cm::Cm;
+use super::identifier::Identifier;
+use crate::error::{OpenError, PostErrorKind, Reason};
+use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
+use crate::proto::qp::{Busy, QueuePairState};
+use crate::provider::drive::Drive;
+use crate::provider::members::{Member, Membership};
+use crate::status::Status;
+use crate::sys::{
+    AccessFlags, Batch, Capacities, CompletionQueue, QpState, QueuePair, ScatterEntry, SendOpcode,
+    SendRequest, WorkCompletion, wc_status,
+};
+use crate::types::{OpKind, ReadLimits};
+
+/// How long the word that a connection is over may lag behind the requests that it flushed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The entries of a request, most often one.
+type Entries = SmallVec<[ScatterEntry; 4]>;
+
+/// A request that the device has.
+struct Outstanding {
+    ticket: Ticket,
+    payload: Payload,
+}
+
+#[derive(Default)]
+struct Queue {
+    outstanding: VecDeque<Outstanding>,
+    /// The sequence number of the request at the front.
+    front: u32,
+}
+
+impl Queue {
+    fn next(&self) -> u32 {
+        // The depth of a queue is far below 2^32.
+        self.front.wrapping_add(self.outstanding.len() as u32)
+    }
+
+    fn pop(&mut self, sequence: u32) -> Option<Outstanding> {
+        if sequence != self.front {
+            return None;
+        }
+        let outstanding = self.outstanding.pop_front()?;
+        self.front = self.front.wrapping_add(1);
+        Some(outstanding)
+    }
+}
+
+/// Names a request to the device: the generation of the device's queue pair, the queue, and the place in it.
+#[derive(Clone, Copy)]
+struct RequestId {
+    generation: u32,
+    receive: bool,
+    sequence: u32,
+}
+
+impl RequestId {
+    const RECEIVE: u64 = 1 << 32;
+    const GENERATION: u32 = 33;
+
+    fn pack(self) -> u64 {
+        let queue = if self.receive { Self::RECEIVE } else { 0 };
+        (u64::from(self.generation) << Self::GENERATION) | queue | u64::from(self.sequence)
+    }
+
+    fn unpack(id: u64) -> Self {
+        Self {
+            generation: (id >> Self::GENERATION) as u32,
+            receive: id & Self::RECEIVE != 0,
+            sequence: id as u32,
+        }
+    }
+}
+
+/// The queue pair, shared by its handle and its connection.
+pub(crate) struct QueuePairCore {
+    pub(crate) adapter: Arc<AdapterCore>,
+    pub(crate) table: Arc<Table>,
+    key: u64,
+    completions: Arc<CompletionQueue>,
+    capacities: Capacities,
+    inner: Mutex<Inner>,
+    membership: OnceLock<Membership>,
+}
+
+struct Inner {
+    state: QueuePairState,
+    /// The connection it is being used for.
+    cm: Weak<Cm>,
+    /// The last handle of the user is gone.
+    released: bool,
+    /// The device's queue pair; `None` when it is over.
+    device: Option<Arc<QueuePair>>,
+    /// Which of the device's queue pairs this is; 31 bits.
+    generation: u32,
+    /// It has left the state in which it was made, for an attempt.
+    used: bool,
+    /// Receives were posted and reads negotiated away.
+    reads: u32,
+    initiator: Queue,
+    receives: Queue,
+    /// Requests that failed, to be reported once the connection is known to be over.
+    failed: Vec<(Ticket, Completed)>,
+    /// Why they did: the first of them, and whether somebody has been told.
+    broken: bool,
+}
+
+/// What polling has found.
+#[derive(Default)]
+struct Found {
+    after: Aftermath,
+    any: bool,
+    received: bool,
+    /// The first request that failed.
+    broken: Option<u32>,
+}
+
+impl QueuePairCore {
+    /// # Errors
+    /// `Os` when the device has no room.
+    pub(crate) fn new(
+        adapter: Arc<AdapterCore>,
+        depths: (usize, usize),
+        entries: (usize, usize),
+    ) -> Result<Arc<Self>, OpenError> {
+        // Every one of them was checked against the device.
+        let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let capacities = Capacities {
+            receive: small(depths.0),
+            send: small(depths.1),
+            receive_entries: small(entries.0),
+            send_entries: small(entries.1),
+            inline: 0,
+        };
+        let key = adapter.targets.key();
+        let room = capacities.receive.saturating_add(capacities.send);
+        let completions = CompletionQueue::new(&adapter.context, &adapter.completions, room, key)
+            .map_err(|source| OpenError::Os { call: "ibv_create_cq", source })?;
+        completions.arm().map_err(|source| OpenError::Os { call: "ibv_req_notify_cq", source })?;
+        let device = make(&adapter, &completions, capacities)
+            .map_err(|source| OpenError::Os { call: "ibv_create_qp", source })?;
+        let core = Arc::new(Self {
+            table: Arc::default(),
+            key,
+            completions,
+            capacities,
+            inner: Mutex::new(Inner {
+                state: QueuePairState::Unconnected,
+                cm: Weak::new(),
+                released: false,
+                device: Some(Arc::new(device)),
+                generation: 0,
+                used: false,
+                reads: 0,
+                initiator: Queue::default(),
+                receives: Queue::default(),
+                failed: Vec::new(),
+                broken: false,
+            }),
+            membership: OnceLock::new(),
+            adapter,
+        });
+        core.adapter.enlist(key, Arc::downgrade(&core));
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        let _ = core.membership.set(core.adapter.join(weak));
+        // It may have gone between the caller's look and the joining.
+        if core.adapter.is_removed() {
+            core.device_removed();
+        }
+        Ok(core)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device's number of it.
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.lock().device.as_ref().map(|device| device.number())
+    }
+
+    /// A connector takes it.
+    ///
+    /// # Errors
+    /// Another one has it, or had.
+    pub(crate) fn associate(&self, cm: Weak<Cm>) -> Result<(), Busy> {
+        let mut inner = self.lock();
+        inner.state.associate()?;
+        inner.cm = cm;
+        Ok(())
+    }
+
+    /// The device's queue pair for a call that names it, and moves it in some drivers. It lives on until that call has
+    /// returned.
+    pub(crate) fn lend(&self) -> Option<Arc<QueuePair>> {
+        let mut inner = self.lock();
+        inner.used = true;
+        inner.device.clone()
+    }
+
+    /// Takes the device's queue pair from its first state to ready-to-send, by what the id has negotiated.
+    ///
+    /// # Errors
+    /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3).
+    pub(crate) fn ready(&self, id: &Identifier, limits: ReadLimits) -> io::Result<()> {
+        let mut inner = self.lock();
+        let device = inner.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
+        inner.used = true;
+        // Limits are capped to the device, which knows no more than 255.
+        let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
+        let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
+        receive.set_max_dest_rd_atomic(reads(limits.inbound));
+        device.modify(&receive)?;
+        let mut send = id.qp_attributes(QpState::ReadyToSend)?;
+        send.set_max_rd_atomic(reads(limits.outbound));
+        device.modify(&send)
+    }
+
+    /// From now on everything may be posted.
+    pub(crate) fn establish(&self, limits: ReadLimits) {
+        let mut inner = self.lock();
+        inner.reads = limits.outbound;
+        inner.state.establish();
+    }
+
+    /// The attempt came to nothing: it is free again, its receives as they were (`CM-21`, `LS-16`). What follows, when
+    /// nobody can use them any more, is for the caller to settle without its locks.
+    pub(crate) fn dissociate(&self) -> Aftermath {
+        let mut inner = self.lock();
+        if inner.state != QueuePairState::Associated {
+            return Aftermath::default();
+        }
+        inner.state.dissociate();
+        inner.cm = Weak::new();
+        if self.adapter.is_removed() {
+            self.finish(inner, Status::DEVICE_REMOVED)
+        } else if inner.released {
+            self.finish(inner, Status::CANCELED)
+        } else if inner.used {
+            self.renew(inner, true)
+        } else {
+            Aftermath::default()
+        }
+    }
+
+    /// The connection is over, everything outstanding finishes. An attempt keeps its receives, see
+    /// [`dissociate`](Self::dissociate).
+    pub(crate) fn end(&self) -> Aftermath {
+        let inner = self.lock();
+        match inner.state {
+            QueuePairState::Connected | QueuePairState::Over => {
+                let removed = self.adapter.is_removed();
+                self.finish(inner, if removed { Status::DEVICE_REMOVED } else { Status::CANCELED })
+            }
+            QueuePairState::Unconnected | QueuePairState::Associated => Aftermath::default(),
+        }
+    }
+
+    /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
+    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Aftermath {
+        inner.state.end();
+        let mut found = Found::default();
+        self.stop(&mut inner, &mut found);
+        for (ticket, completed) in std::mem::take(&mut inner.failed) {
+            found.after.extend(self.table.complete(ticket, completed));
+        }
+        let inner = &mut *inner;
+        for Outstanding { ticket, payload } in
+            inner.initiator.outstanding.drain(..).chain(inner.receives.outstanding.drain(..))
+        {
+            found.after.extend(self.table.complete(ticket, Completed { status, bytes: 0, payload }));
+        }
+        found.after
+    }
+
+    /// Ends the device's use of every request: what it had finished by then is found.
+    fn stop(&self, inner: &mut Inner, found: &mut Found) {
+        let Some(device) = inner.device.take() else { return };
+        // A device that is gone says no; its queue pair can be destroyed all the same.
+        if let Err(error) = device.to_error() {
+            debug!(%error, "not moved to the error state");
+        }
+        self.poll(inner, found);
+        drop(device);
+        inner.generation = (inner.generation + 1) & (u32::MAX >> 1);
+    }
+
+    /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
+    fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> Aftermath {
+        let mut found = Found::default();
+        self.stop(&mut inner, &mut found);
+        let mut kept = VecDeque::new();
+        // What the end of the attempt has flushed was not used either.
+        for (ticket, completed) in std::mem::take(&mut inner.failed) {
+            kept.push_back(Outstanding { ticket, payload: completed.payload });
+        }
+        kept.extend(std::mem::take(&mut inner.receives.outstanding));
+        inner.receives = Queue::default();
+        inner.initiator = Queue::default();
+        (inner.used, inner.broken) = (false, false);
+        let device = make(&self.adapter, &self.completions, self.capacities).and_then(|device| {
+            self.completions.arm()?;
+            inner.device = Some(Arc::new(device));
+            for Outstanding { ticket, payload } in kept.drain(..).filter(|_| keep) {
+                self.post_receive(&mut inner, ticket, payload).map_err(|(_, payload)| {
+                    found.after.extend(
+                        self.table
+                            .complete(ticket, Completed { status: Status::CANCELED, bytes: 0, payload }),
+                    );
+                    io::Error::from_raw_os_error(libc::ENOMEM)
+                })?;
+            }
+            Ok(())
+        });
+        for Outstanding { ticket, payload } in kept {
+            let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
+            found.after.extend(self.table.complete(ticket, completed));
+        }
+        if let Err(error) = device {
+            debug!(%error, "no new queue pair");
+            found.after.join(self.finish(inner, Status::CANCELED));
+        }
+        found.after
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        let mut inner = self.lock();
+        if self.adapter.is_removed() {
+            return Err((PostErrorKind::DeviceRemoved, payload));
+        }
+        if inner.device.is_none() {
+            drop(inner);
+            // Too late: it comes back flushed (`DIS-10`).
+            let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
+            let mut after = Aftermath::default();
+            after.extend(self.table.complete(ticket, completed));
+            after.settle();
+            return Ok(());
+        }
+        self.post_receive(&mut inner, ticket, payload)
+    }
+
+    fn post_receive(
+        &self,
+        inner: &mut Inner,
+        ticket: Ticket,
+        payload: Payload,
+    ) -> Result<(), (PostErrorKind, Payload)> {
+        let sequence = inner.receives.next();
+        let id = RequestId { generation: inner.generation, receive: true, sequence }.pack();
+        let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
+        let entries = match (full, inner.device.as_ref(), entries(&payload)) {
+            (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
+            (_, Some(device), Some(entries)) => {
+                // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
+                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
+                unsafe { device.post_receive(id, &entries) }
+            }
+            (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
+            (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
+        };
+        match entries {
+            Ok(()) => {
+                inner.receives.outstanding.push_back(Outstanding { ticket, payload });
+                Ok(())
+            }
+            Err(error) => Err((self.refused(&error), payload)),
+        }
+    }
+
+    /// Posts a request of the initiator queue.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn initiate(
+        &self,
+        ticket: Ticket,
+        kind: OpKind,
+        remote: (u32, u64),
+        payload: Payload,
+    ) -> Result<(), (PostErrorKind, Payload)> {
+        if flight::length(&payload) > self.adapter.max_transfer() {
+            return Err((PostErrorKind::TooLong, payload));
+        }
+        let mut inner = self.lock();
+        if let Err(kind) = inner.state.admits(kind) {
+            let removed = self.adapter.is_removed();
+            return Err((if removed { PostErrorKind::DeviceRemoved } else { kind }, payload));
+        }
+        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
+            return Err((PostErrorKind::QueueFull, payload));
+        }
+        let opcode = match kind {
+            OpKind::Send => SendOpcode::Send,
+            OpKind::Write => SendOpcode::Write,
+            OpKind::Read if inner.reads == 0 => return Err((PostErrorKind::NoReads, payload)),
+            OpKind::Read => SendOpcode::Read,
+            OpKind::Receive => return Err((PostErrorKind::ConnectionInvalid, payload)),
+        };
+        let Some(entries) = entries(&payload) else { return Err((PostErrorKind::AccessViolation, payload)) };
+        let Some(device) = inner.device.as_ref() else {
+            return Err((PostErrorKind::ConnectionInvalid, payload));
+        };
+        let sequence = inner.initiator.next();
+        let request = SendRequest {
+            id: RequestId { generation: inner.generation, receive: false, sequence }.pack(),
+            opcode,
+            entries: &entries,
+            remote: (remote.1, remote.0),
+            signaled: true,
+            inline: false,
+            fence: false,
+            solicited: false,
+        };
+        // SAFETY: as in `post_receive`.
+        match unsafe { device.post_send(&request) } {
+            Ok(()) => {
+                inner.initiator.outstanding.push_back(Outstanding { ticket, payload });
+                Ok(())
+            }
+            Err(error) => Err((self.refused(&error), payload)),
+        }
+    }
+
+    /// What a post that the driver refuses means.
+    fn refused(&self, error: &io::Error) -> PostErrorKind {
+        match error.raw_os_error() {
+            _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
+            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
+            // The driver has moved it, and the event that says so is on its way.
+            Some(libc::ENOTCONN) => PostErrorKind::ConnectionInvalid,
+            code => PostErrorKind::Device(code.unwrap_or(0)),
+        }
+    }
+
+    /// Takes the completions that are there, and asks to be told of the next. Whether there were any.
+    pub(crate) fn progress(&self) -> bool {
+        let mut found = Found::default();
+        {
+            let mut inner = self.lock();
+            // Arm first, then look: what comes in between is told.
+            if let Err(error) = self.completions.arm() {
+                debug!(%error, "completion queue not armed");
+            }
+            self.poll(&mut inner, &mut found);
+        }
+        found.after.settle();
+        if found.received {
+            self.data_arrived();
+        }
+        if let Some(status) = found.broken {
+            self.broke(status);
+        }
+        found.any
+    }
+
+    fn poll(&self, inner: &mut Inner, found: &mut Found) {
+        let mut batch = Batch::new();
+        loop {
+            match self.completions.poll(&mut batch) {
+                Ok(0) => return,
+                Ok(_) => batch.iter().for_each(|completion| self.completed(inner, &completion, found)),
+                Err(error) => {
+                    debug!(%error, "completion queue not polled");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn completed(&self, inner: &mut Inner, completion: &WorkCompletion, found: &mut Found) {
+        let RequestId { generation, receive, sequence } = RequestId::unpack(completion.wr_id);
+        if generation != inner.generation {
+            return;
+        }
+        let queue = if receive { &mut inner.receives } else { &mut inner.initiator };
+        let Some(Outstanding { ticket, payload }) = queue.pop(sequence) else {
+            debug!(sequence, receive, "a completion out of turn");
+            return;
+        };
+        found.any = true;
+        let status = status_of(completion.status, receive);
+        if status == Status::SUCCESS {
+            let bytes = if receive { completion.byte_len as usize } else { flight::length(&payload) };
+            found.received |= receive;
+            found.after.extend(self.table.complete(ticket, Completed { status, bytes, payload }));
+            return;
+        }
+        // First the connection is over, then its requests fail (`X3`).
+        inner.failed.push((ticket, Completed { status, bytes: 0, payload }));
+        if !std::mem::replace(&mut inner.broken, true) {
+            found.broken = Some(completion.status);
+        }
+    }
+
+    /// A request has failed. Its connection is told; the others wait for what that makes of it.
+    fn broke(&self, completion: u32) {
+        let Some(cm) = self.lock().cm.upgrade() else {
+            let inner = self.lock();
+            return self.finish(inner, Status::CANCELED).settle();
+        };
+        let status = status_of(completion, false);
+        let reason = Reason::Completion(completion);
+        if completion != wc_status::WR_FLUSH_ERR {
+            cm.broken(status, reason);
+            return;
+        }
+        // Flushed, for a reason that an event will tell.
+        let runtime = self.adapter.runtime.clone();
+        runtime.spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            cm.broken(status, reason);
+        });
+    }
+
+    /// The device says that something is wrong with it.
+    pub(crate) fn device_error(&self, event: u32) {
+        let cm = self.lock().cm.upgrade();
+        debug!(event, "queue pair error");
+        if let Some(cm) = cm {
+            cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
+        }
+    }
+
+    /// A message has come, perhaps before the word that establishes the connection.
+    pub(crate) fn data_arrived(&self) {
+        let (state, cm) = {
+            let inner = self.lock();
+            (inner.state, inner.cm.upgrade())
+        };
+        if let (QueuePairState::Associated, Some(cm)) = (state, cm) {
+            cm.data_arrived();
+        }
+    }
+
+    /// Finishes everything as CANCELED. A connection does not survive it.
+    pub(crate) fn flush(&self) {
+        let inner = self.lock();
+        let (state, cm) = (inner.state, inner.cm.upgrade());
+        match (state, cm) {
+            (QueuePairState::Unconnected, _) => self.renew(inner, false).settle(),
+            (QueuePairState::Connected, Some(cm)) => {
+                drop(inner);
+                cm.broken(Status::CANCELED, Reason::Local("the queue pair was flushed"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The last handle of the user is gone.
+    pub(crate) fn released(&self) {
+        let cm = self.lock().cm.upgrade();
+        if let Some(cm) = cm {
+            cm.queue_pair_removed();
+        }
+        let mut inner = self.lock();
+        inner.released = true;
+        if inner.state == QueuePairState::Unconnected {
+            self.finish(inner, Status::CANCELED).settle();
+        }
+    }
+}
+
+impl Member for QueuePairCore {
+    fn device_removed(&self) {
+        let inner = self.lock();
+        // A connection or an attempt does it for itself.
+        if inner.state == QueuePairState::Unconnected {
+            self.finish(inner, Status::DEVICE_REMOVED).settle();
+        }
+    }
+}
+
+impl Drop for QueuePairCore {
+    fn drop(&mut self) {
+        self.adapter.strike(self.key);
+    }
+}
+
+/// A queue pair of the device, in the state in which receives can be posted.
+fn make(
+    adapter: &AdapterCore,
+    completions: &Arc<CompletionQueue>,
+    capacities: Capacities,
+) -> io::Result<QueuePair> {
+    let anchor = adapter.anchor().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+    let device = QueuePair::new(&adapter.domain, completions, completions, capacities)?;
+    let mut initial = anchor.qp_attributes(QpState::Init)?;
+    // What a peer may do is up to each region.
+    initial.set_access(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE);
+    device.modify(&initial)?;
+    Ok(device)
+}
+
+/// The payload as the device sees it; `None` when a part of it is not registered.
+fn entries(payload: &Payload) -> Option<Entries> {
+    payload
+        .iter()
+        .filter(|slice| slice.len() > 0)
+        .map(|slice| {
+            let (address, key) = slice.for_device()?;
+            Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
+        })
+        .collect()
+}
+
+/// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
+fn status_of(completion: u32, receive: bool) -> Status {
+    match completion {
+        wc_status::SUCCESS => Status::SUCCESS,
+        wc_status::WR_FLUSH_ERR => Status::CANCELED,
+        wc_status::LOC_LEN_ERR if receive => Status::BUFFER_OVERFLOW,
+        wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
+        wc_status::LOC_PROT_ERR
+        | wc_status::LOC_ACCESS_ERR
+        | wc_status::REM_ACCESS_ERR
+        | wc_status::MW_BIND_ERR => Status::ACCESS_VIOLATION,
+        wc_status::LOC_QP_OP_ERR | wc_status::LOC_EEC_OP_ERR => Status::INVALID_DEVICE_REQUEST,
+        wc_status::RETRY_EXC_ERR | wc_status::RNR_RETRY_EXC_ERR | wc_status::RESP_TIMEOUT_ERR => {
+            Status::IO_TIMEOUT
+        }
+        wc_status::REM_OP_ERR
+        | wc_status::REM_INV_REQ_ERR
+        | wc_status::REM_ABORT_ERR
+        | wc_status::BAD_RESP_ERR => Status::REMOTE_ERROR,
+        _ => Status::INTERNAL_ERROR,
+    }
+}

@@ -1,0 +1,178 @@
+//! The reactor: three tasks per adapter, each with one long-lived registration of one descriptor at the runtime's epoll.
+//!
+//! | task | descriptor | what it does with it |
+//! |---|---|---|
+//! | connections | event channel of rdma_cm | hands every event to its id |
+//! | completions | completion channel | arms the queue, polls it until it is empty, wakes the futures |
+//! | device | asynchronous events of the context | removes the adapter, breaks connections |
+//!
+//! epoll reports edges, so each is drained before it is waited for again. A task holds the adapter only while it works
+//! for it: the last handle of the user ends the tasks.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use super::adapter::AdapterCore;
+use crate::sys::{AsyncEvents, CompletionChannel, Context, EventChannel, Keys, async_event};
+
+/// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
+const TURN: usize = 64;
+
+/// Starts the tasks.
+///
+/// # Errors
+/// The runtime cannot watch the descriptors.
+pub(crate) fn start(adapter: &Arc<AdapterCore>) -> io::Result<Vec<AbortHandle>> {
+    let connections = watched(adapter.events.clone())?;
+    let completions = watched(adapter.completions.clone())?;
+    let device = watched(AsyncEvents(adapter.context.clone()))?;
+    let weak = Arc::downgrade(adapter);
+    let spawn = |task| adapter.runtime.spawn(task).abort_handle();
+    Ok(vec![
+        spawn(Box::pin(run_connections(weak.clone(), connections)) as Task),
+        spawn(Box::pin(run_completions(weak.clone(), completions))),
+        spawn(Box::pin(run_device(weak, device))),
+    ])
+}
+
+type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The three sources: each owns its descriptor, which stays open and the same until it is dropped.
+trait Source: AsRawFd {}
+
+impl Source for Arc<EventChannel> {}
+impl Source for Arc<CompletionChannel> {}
+impl Source for AsyncEvents {}
+
+fn watched<T: Source>(source: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: see `Source`; the registration owns the source.
+    let watched = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
+    watched.map_err(io::Error::from)
+}
+
+/// Ends the adapter when a task ends before it, as all do when the runtime shuts down: nobody may be left waiting.
+struct Alive(Weak<AdapterCore>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if let Some(adapter) = self.0.upgrade() {
+            adapter.remove();
+        }
+    }
+}
+
+/// Handles what there is to handle whenever there may be something.
+///
+/// `turn` handles up to [`TURN`] events, and says whether there may be more; `None` ends the task.
+async fn run<T: AsRawFd>(
+    source: AsyncFd<T>,
+    mut turn: impl FnMut(&T) -> Option<io::Result<bool>>,
+) -> io::Result<()> {
+    loop {
+        let mut ready = source.readable().await?;
+        loop {
+            match turn(ready.get_inner()) {
+                None => return Ok(()),
+                Some(more) => {
+                    if !more? {
+                        break;
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        ready.clear_ready();
+    }
+}
+
+async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventChannel>>) {
+    let alive = Alive(adapter);
+    let outcome = run(source, |events| {
+        let adapter = alive.0.upgrade()?;
+        for _ in 0..TURN {
+            match events.next() {
+                Ok(Some(event)) => adapter.targets.deliver(event),
+                Ok(None) => return Some(Ok(false)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(true))
+    })
+    .await;
+    tell("connection events", outcome);
+}
+
+async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<CompletionChannel>>) {
+    let alive = Alive(adapter);
+    let spin = alive.0.upgrade().map(|adapter| adapter.config.spin).unwrap_or_default();
+    let mut keys = Keys::new();
+    let mut until: Option<Instant> = None;
+    let outcome = run(source, |completions| {
+        let adapter = alive.0.upgrade()?;
+        let spinning = until.is_some_and(|until| Instant::now() < until);
+        if !spinning {
+            keys.clear();
+        }
+        if let Err(error) = completions.next(&mut keys) {
+            return Some(Err(error));
+        }
+        let mut found = false;
+        for key in &keys {
+            if let Some(queue_pair) = adapter.queue_pair_by_key(*key) {
+                found |= queue_pair.progress();
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        if spin.is_zero() {
+            return Some(Ok(false));
+        }
+        if found {
+            until = Instant::now().checked_add(spin);
+        }
+        Some(Ok(found || spinning))
+    })
+    .await;
+    tell("completions", outcome);
+}
+
+async fn run_device(adapter: Weak<AdapterCore>, source: AsyncFd<AsyncEvents>) {
+    let alive = Alive(adapter);
+    let outcome = run(source, |AsyncEvents(context)| {
+        let adapter = alive.0.upgrade()?;
+        Some(device_events(&adapter, context))
+    })
+    .await;
+    tell("device events", outcome);
+}
+
+fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
+    for _ in 0..TURN {
+        let Some(event) = context.next_async_event()? else { return Ok(false) };
+        let queue_pair = event.qp_num.and_then(|number| adapter.queue_pair_by_number(number));
+        match (event.kind, queue_pair) {
+            (async_event::DEVICE_FATAL, _) => adapter.remove(),
+            (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
+            (
+                async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR,
+                Some(queue_pair),
+            ) => queue_pair.device_error(event.kind),
+            (kind, _) => debug!(adapter = %adapter.device.name, event = kind, "device event ignored"),
+        }
+    }
+    Ok(true)
+}
+
+fn tell(what: &str, outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        warn!(%error, "no more {what}");
+    }
+}

@@ -1,0 +1,97 @@
+//! How the two libraries tell of failure, and what is done with any descriptor of theirs.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+/// A function of librdmacm, or one that reads events: -1 and `errno`. Called again if a signal interrupted it.
+pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
+    loop {
+        clear_errno();
+        if call() >= 0 {
+            return Ok(());
+        }
+        let error = last_error(libc::EIO);
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// A function of libibverbs: an error number, which some drivers give as a negative number, or -1 and `errno`.
+/// Called again if a signal interrupted it.
+pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
+    loop {
+        clear_errno();
+        let error = match call() {
+            0 => return Ok(()),
+            -1 => last_error(libc::EIO),
+            number => io::Error::from_raw_os_error(number.saturating_abs()),
+        };
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// A function that creates something: a null pointer and `errno`, which is `unsaid` when the library did not set
+/// it. Called again if a signal interrupted it.
+pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<NonNull<T>> {
+    loop {
+        clear_errno();
+        if let Some(pointer) = NonNull::new(call()) {
+            return Ok(pointer);
+        }
+        let error = last_error(unsaid);
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Nothing where a call that does not wait has nothing to give.
+pub(super) fn unless_empty(result: io::Result<()>) -> io::Result<Option<()>> {
+    match result {
+        Ok(()) => Ok(Some(())),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// So that the error of an earlier call is not taken for one of the next.
+fn clear_errno() {
+    // SAFETY: the address is that of the calling thread's own variable.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above; nothing else refers to it.
+    unsafe { errno.write(0) }
+}
+
+fn last_error(unsaid: c_int) -> io::Error {
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        None | Some(0) => io::Error::from_raw_os_error(unsaid),
+        Some(_) => error,
+    }
+}
+
+/// Makes a descriptor of the library one that does not wait and that no child process inherits.
+///
+/// # Safety
+/// The descriptor is open.
+pub(super) unsafe fn do_not_wait(descriptor: RawFd) -> io::Result<()> {
+    // SAFETY: reads the flags of an open descriptor.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sets the flags of an open descriptor.
+    if unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

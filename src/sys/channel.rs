@@ -1,0 +1,212 @@
+//! The channel on which the events of communication identifiers arrive.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::id::CmId;
+use super::{call, ffi};
+
+/// Private data as the device gave it: with the padding that InfiniBand adds, at most 255 bytes.
+pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
+
+/// An event channel of librdmacm. Its descriptor becomes readable when there is an event, and does not block.
+///
+/// The library keeps the addresses and the device of an identifier in plain fields of it. It writes them when it
+/// is asked to bind, to listen or to resolve an address, and while it fetches an event that tells of them. All of
+/// these, and every look at the fields, happen under one lock of the channel; none of them waits.
+pub(crate) struct EventChannel {
+    raw: NonNull<ffi::rdma_event_channel>,
+    fields: Mutex<()>,
+}
+
+// SAFETY: the library only ever reads the structure, and its calls may come from any thread.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
+
+impl EventChannel {
+    /// # Errors
+    /// `ENODEV` (or another, by version) where there is no RDMA device or no driver of the connection manager.
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        // SAFETY: takes nothing, and gives a channel of its own or null.
+        let raw = call::pointer(libc::ENODEV, || unsafe { ffi::rdma_create_event_channel() })?;
+        let channel = Self { raw, fields: Mutex::new(()) };
+        // SAFETY: the channel is new, so its descriptor is open.
+        unsafe { call::do_not_wait(channel.as_raw_fd()) }?;
+        Ok(Arc::new(channel))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
+        self.raw.as_ptr()
+    }
+
+    /// The lock under which the fields of identifiers are read and written.
+    pub(super) fn fields(&self) -> MutexGuard<'_, ()> {
+        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next event, copied, and acknowledged before this returns; `None` when there is none.
+    ///
+    /// # Errors
+    /// What the kernel says; the channel is of no use then.
+    pub(crate) fn next(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
+        let mut event = ptr::null_mut();
+        let fields = self.fields();
+        let fetched = call::errno(|| {
+            // SAFETY: the channel is live, and the call stores a pointer.
+            unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &mut event) }
+        });
+        if call::unless_empty(fetched)?.is_none() {
+            return Ok(None);
+        }
+        let event = Fetched(NonNull::new(event).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?);
+        let copy = event.copy(self);
+        drop(event); // Acknowledged, so that the identifier may be destroyed.
+        drop(fields);
+        Ok(Some(copy))
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: every identifier of the channel holds an `Arc` of it, so none is left; drop runs once.
+        unsafe { ffi::rdma_destroy_event_channel(self.as_ptr()) }
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: the structure is live and never written again.
+        unsafe { (*self.as_ptr()).fd }
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open until the channel is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
+    }
+}
+
+/// An event that was taken from the channel and not yet acknowledged: its identifiers cannot go away.
+struct Fetched(NonNull<ffi::rdma_cm_event>);
+
+impl Fetched {
+    fn copy(&self, channel: &Arc<EventChannel>) -> CmEvent {
+        // SAFETY: the event is live until it is acknowledged, nothing writes to it, and all it holds is pointers and
+        // integers, of which its kind is one.
+        let event = unsafe { self.0.as_ref() };
+        // SAFETY: the event came from the library, and every identifier of ours is in the port space for connections.
+        let connection = unsafe { ffi::connection_of(event) };
+        let mut private_data = PrivateBytes::new();
+        if !connection.private_data.is_null() && connection.private_data_len > 0 {
+            let start = connection.private_data.cast::<u8>();
+            // SAFETY: the library says that this many bytes are there, inside the event.
+            let bytes = unsafe { std::slice::from_raw_parts(start, connection.private_data_len.into()) };
+            private_data.extend_from_slice(bytes);
+        }
+        let request =
+            (event.event == event::CONNECT_REQUEST).then(|| NonNull::new(event.id)).flatten().map(|child| {
+                Request {
+                    // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
+                    child: unsafe { CmId::from_raw(child, channel) },
+                    listener: key_of(event.listen_id),
+                }
+            });
+        CmEvent {
+            kind: event.event,
+            status: event.status,
+            key: key_of(event.id),
+            request,
+            private_data,
+            responder_resources: connection.responder_resources,
+            initiator_depth: connection.initiator_depth,
+            qp_num: connection.qp_num,
+        }
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        // SAFETY: the event came from the channel and is acknowledged this once. It cannot fail.
+        unsafe { ffi::rdma_ack_cm_event(self.0.as_ptr()) };
+    }
+}
+
+/// The key of an identifier that an event which is not yet acknowledged names; 0 for none.
+fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
+    if id.is_null() {
+        return 0;
+    }
+    // SAFETY: the event keeps the identifier alive.
+    let context = unsafe { &raw mut (*id).context };
+    // SAFETY: the field is aligned and live; after creation it is only accessed atomically (see `CmId::set_key`).
+    let context = unsafe { AtomicPtr::from_ptr(context) };
+    ffi::context_to_key(context.load(Ordering::Relaxed))
+}
+
+/// A copy of an event.
+pub(crate) struct CmEvent {
+    /// One of [`event`], or a number of a newer library.
+    pub(crate) kind: u32,
+    /// A negative error number, or for `REJECTED` over InfiniBand a positive reason.
+    pub(crate) status: i32,
+    /// The key of the identifier that the event is for. That of a new one is its listener's.
+    pub(crate) key: u64,
+    /// The new connection, with `CONNECT_REQUEST`.
+    pub(crate) request: Option<Request>,
+    pub(crate) private_data: PrivateBytes,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) qp_num: u32,
+}
+
+/// Somebody asks for a connection.
+pub(crate) struct Request {
+    /// The new identifier. It has the listener's key until it gets its own.
+    pub(crate) child: CmId,
+    /// The key of the listener.
+    pub(crate) listener: u64,
+}
+
+/// The numbers of `enum rdma_cm_event_type`.
+pub(crate) mod event {
+    macro_rules! events {
+        ($($name:ident = $number:literal,)*) => {
+            $(pub(crate) const $name: u32 = $number;)*
+
+            /// The name of an event.
+            pub(crate) fn name(kind: u32) -> &'static str {
+                match kind {
+                    $($name => stringify!($name),)*
+                    _ => "unknown",
+                }
+            }
+        };
+    }
+
+    events! {
+        ADDR_RESOLVED = 0,
+        ADDR_ERROR = 1,
+        ROUTE_RESOLVED = 2,
+        ROUTE_ERROR = 3,
+        CONNECT_REQUEST = 4,
+        CONNECT_RESPONSE = 5,
+        CONNECT_ERROR = 6,
+        UNREACHABLE = 7,
+        REJECTED = 8,
+        ESTABLISHED = 9,
+        DISCONNECTED = 10,
+        DEVICE_REMOVAL = 11,
+        MULTICAST_JOIN = 12,
+        MULTICAST_ERROR = 13,
+        ADDR_CHANGE = 14,
+        TIMEWAIT_EXIT = 15,
+        ADDRINFO_RESOLVED = 16,
+    }
+}

@@ -1,0 +1,288 @@
+//! Completion channels and completion queues.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::device::Context;
+use super::{call, ffi};
+
+/// Keys of completion queues.
+pub(crate) type Keys = SmallVec<[u64; 16]>;
+
+/// How many events are taken from a channel before they are acknowledged.
+const EVENTS_AT_A_TIME: usize = 64;
+
+/// A completion channel. Its descriptor becomes readable when a queue that was armed has a completion, and does
+/// not block.
+pub(crate) struct CompletionChannel {
+    raw: NonNull<ffi::ibv_comp_channel>,
+    _context: Arc<Context>,
+}
+
+// SAFETY: the library's calls on a channel may come from any thread.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+
+impl CompletionChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the device is open, and the channel keeps it so.
+        let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_create_comp_channel(context.as_ptr()) })?;
+        let channel = Self { raw, _context: context.clone() };
+        // SAFETY: the channel is new, so its descriptor is open.
+        unsafe { call::do_not_wait(channel.as_raw_fd()) }?;
+        Ok(Arc::new(channel))
+    }
+
+    fn as_ptr(&self) -> *mut ffi::ibv_comp_channel {
+        self.raw.as_ptr()
+    }
+
+    /// Takes every event that there is, adds the key of the queue of each to `keys`, and says how many. They are
+    /// acknowledged, so that any queue may be destroyed at any time, also while this runs.
+    ///
+    /// # Errors
+    /// `EIO` once the device was removed. The events until then are taken.
+    pub(crate) fn next(&self, keys: &mut Keys) -> io::Result<usize> {
+        let mut total = 0;
+        loop {
+            let mut taken = Taken::default();
+            let result = self.take(&mut taken, keys);
+            total += taken.total;
+            drop(taken); // Acknowledged, in one go for each queue.
+            if result?.is_none() {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Takes events until there are no more, or enough for now.
+    fn take(&self, taken: &mut Taken, keys: &mut Keys) -> io::Result<Option<()>> {
+        while taken.total < EVENTS_AT_A_TIME {
+            let mut queue = ptr::null_mut();
+            let mut context = ptr::null_mut();
+            let fetched = call::errno(|| {
+                // SAFETY: the channel is live; the call stores two pointers.
+                unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &mut queue, &mut context) }
+            });
+            if call::unless_empty(fetched)?.is_none() {
+                return Ok(None);
+            }
+            taken.add(queue);
+            keys.push(ffi::context_to_key(context));
+        }
+        Ok(Some(()))
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        let descriptor = self.as_raw_fd();
+        // SAFETY: every queue of the channel holds an `Arc` of it, so none is left; drop runs once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) }) {
+            // A queue was leaked. Nobody refers to it, nor to the channel, so at least the descriptor can go.
+            // SAFETY: the descriptor is open, since only the destructor closes it, and nothing uses it any more.
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            tracing::warn!(%error, "a completion channel could not be destroyed and is leaked");
+        }
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: the channel is live, and the field is never written again.
+        unsafe { (*self.as_ptr()).fd }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open until the channel is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
+    }
+}
+
+/// Events that were taken from a channel and not yet acknowledged: their queues cannot go away.
+#[derive(Default)]
+struct Taken {
+    queues: SmallVec<[(*mut ffi::ibv_cq, u32); 4]>,
+    total: usize,
+}
+
+impl Taken {
+    fn add(&mut self, queue: *mut ffi::ibv_cq) {
+        self.total += 1;
+        match self.queues.iter_mut().find(|(other, _)| *other == queue) {
+            Some((_, count)) => *count += 1,
+            None => self.queues.push((queue, 1)),
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for (queue, count) in self.queues.drain(..) {
+            // SAFETY: whoever destroys the queue waits until these events are acknowledged, which is now.
+            unsafe { ffi::ibv_ack_cq_events(queue, count) }
+        }
+    }
+}
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    raw: NonNull<ffi::ibv_cq>,
+    key: u64,
+    entries: u32,
+    _channel: Arc<CompletionChannel>,
+    _context: Arc<Context>,
+}
+
+// SAFETY: the library's calls on a queue may come from any thread; polling takes a lock of the queue.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue for at least that many completions, whose events carry the key.
+    ///
+    /// # Errors
+    /// `InvalidInput` (`EINVAL`) for more entries than the device allows.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        channel: &Arc<CompletionChannel>,
+        entries: u32,
+        key: u64,
+    ) -> io::Result<Arc<Self>> {
+        let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let raw = call::pointer(libc::ENOMEM, || {
+            let key = ffi::key_to_context(key);
+            // SAFETY: the device is open and the channel is live, and the queue keeps both so.
+            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, key, channel.as_ptr(), 0) }
+        })?;
+        // SAFETY: the queue is live, and the field is only written when a queue is resized, which none is.
+        let entries = unsafe { (*raw.as_ptr()).cqe };
+        Ok(Arc::new(Self {
+            raw,
+            key,
+            entries: u32::try_from(entries).unwrap_or(0),
+            _channel: channel.clone(),
+            _context: context.clone(),
+        }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// How many completions there is room for.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Asks for one event when the next completion arrives. What has arrived before is not told: poll again.
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue is live.
+        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), 0) })
+    }
+
+    /// Takes as many completions as there are and as fit, and says how many; 0 when there are none.
+    ///
+    /// # Errors
+    /// `EIO` if the queue is broken.
+    pub(crate) fn poll(&self, into: &mut Batch) -> io::Result<usize> {
+        into.length = 0;
+        let room = into.entries.len() as c_int;
+        // SAFETY: the queue is live, and there is room for that many entries.
+        let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
+        // A negative number says that it failed; which one, is up to the driver.
+        into.length = usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
+        Ok(into.length)
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; drop runs once. The call waits
+        // for events that were taken and not acknowledged, which `CompletionChannel::next` does at once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_cq(self.as_ptr()) }) {
+            tracing::warn!(%error, "a completion queue could not be destroyed and is leaked");
+        }
+    }
+}
+
+/// How many completions are polled at a time.
+pub(crate) const BATCH: usize = 32;
+
+/// Room for completions, to be used again and again.
+pub(crate) struct Batch {
+    entries: Box<[ffi::ibv_wc; BATCH]>,
+    length: usize,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        // SAFETY: all members are integers, for which zero is a value.
+        let entries = std::array::from_fn(|_| unsafe { mem::zeroed() });
+        Self { entries: Box::new(entries), length: 0 }
+    }
+
+    /// What the last poll took.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
+        self.entries.iter().take(self.length).map(|entry| WorkCompletion {
+            wr_id: entry.wr_id,
+            status: entry.status,
+            opcode: entry.opcode,
+            byte_len: entry.byte_len,
+            qp_num: entry.qp_num,
+            vendor_err: entry.vendor_err,
+        })
+    }
+}
+
+/// How a request ended. With a status other than success, only that, `wr_id`, `qp_num` and `vendor_err` are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkCompletion {
+    pub(crate) wr_id: u64,
+    /// One of [`status`], or a number of a newer library.
+    pub(crate) status: u32,
+    pub(crate) opcode: u32,
+    pub(crate) byte_len: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) vendor_err: u32,
+}
+
+/// The numbers of `enum ibv_wc_status`.
+pub(crate) mod status {
+    pub(crate) const SUCCESS: u32 = 0;
+    pub(crate) const LOC_LEN_ERR: u32 = 1;
+    pub(crate) const LOC_QP_OP_ERR: u32 = 2;
+    pub(crate) const LOC_EEC_OP_ERR: u32 = 3;
+    pub(crate) const LOC_PROT_ERR: u32 = 4;
+    pub(crate) const WR_FLUSH_ERR: u32 = 5;
+    pub(crate) const MW_BIND_ERR: u32 = 6;
+    pub(crate) const BAD_RESP_ERR: u32 = 7;
+    pub(crate) const LOC_ACCESS_ERR: u32 = 8;
+    pub(crate) const REM_INV_REQ_ERR: u32 = 9;
+    pub(crate) const REM_ACCESS_ERR: u32 = 10;
+    pub(crate) const REM_OP_ERR: u32 = 11;
+    pub(crate) const RETRY_EXC_ERR: u32 = 12;
+    pub(crate) const RNR_RETRY_EXC_ERR: u32 = 13;
+    pub(crate) const LOC_RDD_VIOL_ERR: u32 = 14;
+    pub(crate) const REM_INV_RD_REQ_ERR: u32 = 15;
+    pub(crate) const REM_ABORT_ERR: u32 = 16;
+    pub(crate) const INV_EECN_ERR: u32 = 17;
+    pub(crate) const INV_EEC_STATE_ERR: u32 = 18;
+    pub(crate) const FATAL_ERR: u32 = 19;
+    pub(crate) const RESP_TIMEOUT_ERR: u32 = 20;
+    pub(crate) const GENERAL_ERR: u32 = 21;
+}

@@ -1,0 +1,303 @@
+//! Devices, and what they tell of themselves.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::ffi::number;
+use super::{call, ffi};
+
+/// The names of the devices of this machine: none without devices or without their drivers.
+///
+/// # Errors
+/// What the kernel says, other than that there is nothing.
+pub(crate) fn device_names() -> io::Result<Vec<String>> {
+    match DeviceList::new() {
+        Ok(list) => Ok(list.devices().filter_map(name_of).collect()),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::ENODEV | libc::ENOENT)) => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The list of devices, which keeps them valid.
+struct DeviceList {
+    first: NonNull<*mut ffi::ibv_device>,
+    count: usize,
+}
+
+impl DeviceList {
+    fn new() -> io::Result<Self> {
+        let mut count = 0;
+        // SAFETY: stores a number, and gives a list of its own or null.
+        let first = call::pointer(libc::ENOSYS, || unsafe { ffi::ibv_get_device_list(&mut count) })?;
+        Ok(Self { first, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = NonNull<ffi::ibv_device>> {
+        // SAFETY: the library says that the list has this many entries; it does not change them.
+        let devices = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) };
+        devices.iter().filter_map(|device| NonNull::new(*device))
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from the library and is freed this once. An open device stays valid without it.
+        unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) }
+    }
+}
+
+/// The name of a device that a list or an open context keeps valid.
+fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
+    // SAFETY: the device is valid.
+    let name = unsafe { ffi::ibv_get_device_name(device.as_ptr()) };
+    // SAFETY: the name is a string inside the device.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// What a device speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// InfiniBand, or RDMA over converged Ethernet.
+    InfiniBand,
+    Iwarp,
+    Unknown,
+}
+
+/// An open device. Not the one that librdmacm has open for the same device.
+pub(crate) struct Context {
+    raw: NonNull<ffi::ibv_context>,
+    name: String,
+    guid: u64,
+    transport: Transport,
+}
+
+// SAFETY: the library's calls on an open device may come from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// # Errors
+    /// `NotFound` if there is no such device, `PermissionDenied` if it may not be opened.
+    pub(crate) fn open(name: &str) -> io::Result<Arc<Self>> {
+        let list = DeviceList::new()?;
+        let device = list.devices().find(|device| name_of(*device).is_some_and(|other| other == name));
+        let device = device.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("there is no RDMA device {name}"))
+        })?;
+        // SAFETY: the list keeps the device valid, and the open device does from then on.
+        let raw = call::pointer(libc::ENODEV, || unsafe { ffi::ibv_open_device(device.as_ptr()) })?;
+        // SAFETY: as above.
+        let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device.as_ptr()) });
+        // SAFETY: as above; the field is never written again.
+        let transport = match unsafe { (*device.as_ptr()).transport_type } {
+            number::IBV_TRANSPORT_IB => Transport::InfiniBand,
+            number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
+            _ => Transport::Unknown,
+        };
+        let context = Self { raw, name: name.to_owned(), guid, transport };
+        // SAFETY: the descriptor is open as long as the device.
+        unsafe { call::do_not_wait(context.async_descriptor()) }?;
+        Ok(Arc::new(context))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    fn async_descriptor(&self) -> RawFd {
+        // SAFETY: the device is open, and the field is never written again.
+        unsafe { (*self.as_ptr()).async_fd }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// The limits of the device.
+    pub(crate) fn attributes(&self) -> io::Result<DeviceAttributes> {
+        // SAFETY: all members are integers, for which zero is a value.
+        let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
+        // SAFETY: the device is open; the call fills the structure.
+        call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
+        Ok(DeviceAttributes {
+            max_mr_size: raw.max_mr_size,
+            max_qp: limit(raw.max_qp),
+            max_qp_wr: limit(raw.max_qp_wr),
+            max_sge: limit(raw.max_sge),
+            max_sge_rd: limit(raw.max_sge_rd),
+            max_cq: limit(raw.max_cq),
+            max_cqe: limit(raw.max_cqe),
+            max_mr: limit(raw.max_mr),
+            max_pd: limit(raw.max_pd),
+            max_qp_rd_atom: limit(raw.max_qp_rd_atom),
+            max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
+            vendor_id: raw.vendor_id,
+            vendor_part_id: raw.vendor_part_id,
+            ports: raw.phys_port_cnt,
+        })
+    }
+
+    /// What a port of the device is like; the first has number 1.
+    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttributes> {
+        // SAFETY: all members are integers, for which zero is a value.
+        let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
+        // SAFETY: the device is open; the call fills the structure.
+        call::number(|| unsafe { ffi::query_port(self.as_ptr(), port, &mut raw) })?;
+        Ok(PortAttributes {
+            max_msg_sz: raw.max_msg_sz,
+            state: raw.state,
+            active_mtu: raw.active_mtu,
+            link_layer: raw.link_layer,
+        })
+    }
+
+    /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there
+    /// is none.
+    ///
+    /// # Errors
+    /// `EIO` once the device was removed.
+    pub(crate) fn next_async_event(&self) -> io::Result<Option<AsyncEvent>> {
+        let mut raw = mem::MaybeUninit::<ffi::ibv_async_event>::zeroed();
+        let fetched = call::errno(|| {
+            // SAFETY: the device is open; the call fills the event if it succeeds.
+            unsafe { ffi::ibv_get_async_event(self.as_ptr(), raw.as_mut_ptr()) }
+        });
+        if call::unless_empty(fetched)?.is_none() {
+            return Ok(None);
+        }
+        // SAFETY: the event was filled.
+        let kind = unsafe { ffi::async_event_kind(raw.as_ptr()) };
+        let qp_num = async_event::is_of_queue_pair(kind)
+            .then(|| {
+                // SAFETY: the event was filled, and is of a queue pair.
+                let queue_pair = NonNull::new(unsafe { ffi::async_event_queue_pair(raw.as_ptr()) })?;
+                // SAFETY: until the event is acknowledged, whoever destroys the queue pair waits for that.
+                Some(unsafe { (*queue_pair.as_ptr()).qp_num })
+            })
+            .flatten();
+        // SAFETY: the event was filled, and is acknowledged this once.
+        unsafe { ffi::ack_async_event(raw.as_mut_ptr()) };
+        Ok(Some(AsyncEvent { kind, qp_num }))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: every object of the device holds an `Arc` of it, so none is left; drop runs once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
+            tracing::warn!(%error, device = self.name, "a device could not be closed and is leaked");
+        }
+    }
+}
+
+/// An open device as its asynchronous event descriptor, to be waited for.
+pub(crate) struct AsyncEvents(pub(crate) Arc<Context>);
+
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.async_descriptor()
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open until the device is closed, which `self` prevents.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
+    }
+}
+
+/// The limits of a device, under the names that they have in C.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceAttributes {
+    pub(crate) max_mr_size: u64,
+    pub(crate) max_qp: u32,
+    pub(crate) max_qp_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_sge_rd: u32,
+    pub(crate) max_cq: u32,
+    pub(crate) max_cqe: u32,
+    pub(crate) max_mr: u32,
+    pub(crate) max_pd: u32,
+    pub(crate) max_qp_rd_atom: u32,
+    pub(crate) max_qp_init_rd_atom: u32,
+    pub(crate) vendor_id: u32,
+    pub(crate) vendor_part_id: u32,
+    pub(crate) ports: u8,
+}
+
+/// What C keeps in a signed integer; a negative one is no limit that could be met.
+fn limit(value: c_int) -> u32 {
+    u32::try_from(value).unwrap_or(0)
+}
+
+/// What a port is like, under the names that it has in C.
+#[derive(Clone, Debug)]
+pub(crate) struct PortAttributes {
+    pub(crate) max_msg_sz: u32,
+    pub(crate) state: u32,
+    pub(crate) active_mtu: u32,
+    pub(crate) link_layer: u8,
+}
+
+/// A copy of an asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AsyncEvent {
+    /// One of [`async_event`], or a number of a newer library.
+    pub(crate) kind: u32,
+    /// The number of the queue pair that it is about, if it is about one.
+    pub(crate) qp_num: Option<u32>,
+}
+
+/// The numbers of `enum ibv_event_type`.
+pub(crate) mod async_event {
+    pub(crate) const CQ_ERR: u32 = 0;
+    pub(crate) const QP_FATAL: u32 = 1;
+    pub(crate) const QP_REQ_ERR: u32 = 2;
+    pub(crate) const QP_ACCESS_ERR: u32 = 3;
+    pub(crate) const COMM_EST: u32 = 4;
+    pub(crate) const SQ_DRAINED: u32 = 5;
+    pub(crate) const PATH_MIG: u32 = 6;
+    pub(crate) const PATH_MIG_ERR: u32 = 7;
+    pub(crate) const DEVICE_FATAL: u32 = 8;
+    pub(crate) const PORT_ACTIVE: u32 = 9;
+    pub(crate) const PORT_ERR: u32 = 10;
+    pub(crate) const LID_CHANGE: u32 = 11;
+    pub(crate) const PKEY_CHANGE: u32 = 12;
+    pub(crate) const SM_CHANGE: u32 = 13;
+    pub(crate) const SRQ_ERR: u32 = 14;
+    pub(crate) const SRQ_LIMIT_REACHED: u32 = 15;
+    pub(crate) const QP_LAST_WQE_REACHED: u32 = 16;
+    pub(crate) const CLIENT_REREGISTER: u32 = 17;
+    pub(crate) const GID_CHANGE: u32 = 18;
+    pub(crate) const WQ_FATAL: u32 = 19;
+
+    /// Whether the element of such an event is a queue pair.
+    pub(super) fn is_of_queue_pair(kind: u32) -> bool {
+        matches!(
+            kind,
+            QP_FATAL
+                | QP_REQ_ERR
+                | QP_ACCESS_ERR
+                | COMM_EST
+                | SQ_DRAINED
+                | PATH_MIG
+                | PATH_MIG_ERR
+                | QP_LAST_WQE_REACHED
+        )
+    }
+}

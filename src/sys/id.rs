@@ -1,0 +1,312 @@
+//! Communication identifiers: what librdmacm has instead of sockets.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
+
+use super::address::{self, RawAddress};
+use super::channel::EventChannel;
+use super::ffi::number;
+use super::queue_pair::{QpAttributes, QpState};
+use super::{call, ffi};
+
+/// A communication identifier for reliable connections, without a queue pair: `id->qp` stays null, so the library
+/// changes no queue pair by itself.
+///
+/// Every call may be made in every state: what the library would only answer with a crash, because it takes for
+/// granted that the identifier is bound to a device, is an error here.
+pub(crate) struct CmId {
+    raw: NonNull<ffi::rdma_cm_id>,
+    channel: Arc<EventChannel>,
+}
+
+// SAFETY: the library's calls on an identifier may come from any thread. What it keeps in plain fields is only
+// accessed under the channel's lock, and the context atomically.
+unsafe impl Send for CmId {}
+// SAFETY: as above.
+unsafe impl Sync for CmId {}
+
+impl CmId {
+    /// A new identifier whose events carry the key.
+    pub(crate) fn new(channel: &Arc<EventChannel>, key: u64) -> io::Result<Self> {
+        let mut id = ptr::null_mut();
+        call::errno(|| {
+            let context = ffi::key_to_context(key);
+            // SAFETY: the channel is live, and the identifier keeps it so; the call stores a pointer.
+            unsafe { ffi::rdma_create_id(channel.as_ptr(), &mut id, context, number::RDMA_PS_TCP) }
+        })?;
+        let raw = NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { raw, channel: channel.clone() })
+    }
+
+    /// Takes an identifier that an event handed out.
+    ///
+    /// # Safety
+    /// It is live, of this channel, and has no other owner.
+    pub(super) unsafe fn from_raw(raw: NonNull<ffi::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
+        Self { raw, channel: channel.clone() }
+    }
+
+    fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+
+    fn context(&self) -> &AtomicPtr<c_void> {
+        // SAFETY: the identifier is live.
+        let context = unsafe { &raw mut (*self.as_ptr()).context };
+        // SAFETY: the field is aligned, lives as long as `self`, and is only accessed atomically after creation.
+        // (The library itself reads a listener's, and a listener's key is not changed while it listens.)
+        unsafe { AtomicPtr::from_ptr(context) }
+    }
+
+    /// Gives the events from now on another key. Not for a listener.
+    pub(crate) fn set_key(&mut self, key: u64) {
+        self.context().store(ffi::key_to_context(key), Ordering::Relaxed);
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        ffi::context_to_key(self.context().load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
+        let mut address = RawAddress::new(address);
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and the address is one of its family.
+        call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), address.as_mut_ptr()) })
+    }
+
+    /// Like `SO_REUSEADDR`, before binding.
+    pub(crate) fn set_reuseaddr(&self, reuse: bool) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
+    }
+
+    /// Like `IPV6_V6ONLY`, before binding.
+    pub(crate) fn set_afonly(&self, only: bool) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_AFONLY, c_int::from(only))
+    }
+
+    /// The type of service of the packets.
+    pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_TOS, tos)
+    }
+
+    /// The queue pair's acknowledgement timeout, 4.096 us times two to the power of this.
+    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_ACK_TIMEOUT, timeout)
+    }
+
+    fn set_option<T: Copy>(&self, option: c_int, mut value: T) -> io::Result<()> {
+        call::errno(|| {
+            let start = (&raw mut value).cast();
+            // SAFETY: the identifier is live, and the value has this size.
+            unsafe {
+                ffi::rdma_set_option(self.as_ptr(), number::RDMA_OPTION_ID, option, start, size_of::<T>())
+            }
+        })
+    }
+
+    /// Finds the device and the address to come from. `ADDR_RESOLVED` or `ADDR_ERROR` follows.
+    pub(crate) fn resolve_addr(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let mut source = source.map(RawAddress::new);
+        let source = source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
+        let mut destination = RawAddress::new(destination);
+        let _fields = self.channel.fields();
+        call::errno(|| {
+            let destination = destination.as_mut_ptr();
+            // SAFETY: the identifier is live, and both addresses are ones of their families, or null.
+            unsafe { ffi::rdma_resolve_addr(self.as_ptr(), source, destination, milliseconds(timeout)) }
+        })
+    }
+
+    /// Finds the way to the peer. `ROUTE_RESOLVED` or `ROUTE_ERROR` follows.
+    ///
+    /// # Errors
+    /// `EINVAL` without an address resolved.
+    pub(crate) fn resolve_route(&self, timeout: Duration) -> io::Result<()> {
+        self.bound()?;
+        // SAFETY: the identifier is live and has a device.
+        call::errno(|| unsafe { ffi::rdma_resolve_route(self.as_ptr(), milliseconds(timeout)) })
+    }
+
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<()> {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live.
+        call::errno(|| unsafe { ffi::rdma_listen(self.as_ptr(), backlog) })
+    }
+
+    /// Asks the peer for a connection. Over iWARP this may wait for TCP, as some drivers connect it in here.
+    ///
+    /// # Errors
+    /// `EINVAL` without a route resolved, or with read limits beyond those of the device; `InvalidInput` if the
+    /// private data is longer than 255 bytes; over iWARP also what TCP says.
+    pub(crate) fn connect(&self, params: &ConnectionParams<'_>) -> io::Result<()> {
+        self.bound()?;
+        let mut raw = params.to_raw()?;
+        // SAFETY: the identifier is live and has a device; the private data is live and that long.
+        call::errno(|| unsafe { ffi::rdma_connect(self.as_ptr(), &mut raw) })
+    }
+
+    /// Accepts a request. `ESTABLISHED` follows when the peer has completed the connection.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub(crate) fn accept(&self, params: &ConnectionParams<'_>) -> io::Result<()> {
+        self.bound()?;
+        let mut raw = params.to_raw()?;
+        // SAFETY: the identifier is live and has a device; the private data is live and that long.
+        call::errno(|| unsafe { ffi::rdma_accept(self.as_ptr(), &mut raw) })
+    }
+
+    /// Rejects a request, or over InfiniBand a response.
+    pub(crate) fn reject(&self, data: &[u8]) -> io::Result<()> {
+        let length = private_length(data)?;
+        // SAFETY: the identifier is live; the private data is live and that long.
+        call::errno(|| unsafe { ffi::rdma_reject(self.as_ptr(), data.as_ptr().cast(), length) })
+    }
+
+    /// Completes a connection after `CONNECT_RESPONSE`: no event follows. Never to be called over iWARP.
+    pub(crate) fn establish(&self) -> io::Result<()> {
+        // SAFETY: the identifier is live and has no queue pair.
+        call::errno(|| unsafe { ffi::rdma_establish(self.as_ptr()) })
+    }
+
+    pub(crate) fn disconnect(&self) -> io::Result<()> {
+        self.bound()?;
+        // SAFETY: the identifier is live and has a device.
+        call::errno(|| unsafe { ffi::rdma_disconnect(self.as_ptr()) })
+    }
+
+    /// Tells the connection manager that the peer has completed the connection, since data has arrived: for when
+    /// the peer's last message was lost.
+    pub(crate) fn notify_established(&self) -> io::Result<()> {
+        // SAFETY: the identifier is live.
+        call::errno(|| unsafe { ffi::notify_established(self.as_ptr()) })
+    }
+
+    /// `None` while the identifier has none. After a bind to the wildcard address it is that, with its port.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
+        let address = unsafe { &(*self.as_ptr()).route.addr.src_addr_union };
+        // SAFETY: whatever the union holds is integers, and a storage is all of it.
+        address::from_storage(unsafe { &address.src_storage })
+    }
+
+    /// `None` while the identifier has none.
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        let _fields = self.channel.fields();
+        // SAFETY: as for the local address.
+        let address = unsafe { &(*self.as_ptr()).route.addr.dst_addr_union };
+        // SAFETY: as for the local address.
+        address::from_storage(unsafe { &address.dst_storage })
+    }
+
+    /// The device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
+    /// address.
+    pub(crate) fn device(&self) -> Option<BoundDevice> {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
+        let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
+        // SAFETY: as above.
+        let port = unsafe { (*self.as_ptr()).port_num };
+        // SAFETY: the library keeps its context of the device open for as long as an identifier is bound to it.
+        let device = unsafe { (*context.as_ptr()).device };
+        // SAFETY: as above; the device is valid as long as the context.
+        let name = unsafe { ffi::ibv_get_device_name(device) };
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: the name is a string inside the device.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        // SAFETY: as for the name.
+        let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device) });
+        Some(BoundDevice { name, guid, port })
+    }
+
+    /// An error unless a device is known. It stays the same for the life of an identifier.
+    fn bound(&self) -> io::Result<()> {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
+        let context = unsafe { (*self.as_ptr()).verbs };
+        if context.is_null() { Err(io::Error::from_raw_os_error(libc::EINVAL)) } else { Ok(()) }
+    }
+
+    /// What a queue pair needs to go to a state, as far as the connection knows it.
+    pub(crate) fn qp_attributes(&self, state: QpState) -> io::Result<QpAttributes> {
+        // SAFETY: all members are integers, for which zero is a value.
+        let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
+        let mut mask = 0;
+        call::errno(|| {
+            raw.qp_state = state.number();
+            // SAFETY: the identifier is live; the call fills both.
+            unsafe { ffi::rdma_init_qp_attr(self.as_ptr(), &mut raw, &mut mask) }
+        })?;
+        Ok(QpAttributes::from_raw(raw, mask))
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        // SAFETY: the identifier has no other owner, and drop runs once. The call waits for events that were taken
+        // and not acknowledged, which `EventChannel::next` does without waiting for anything.
+        if let Err(error) = call::errno(|| unsafe { ffi::rdma_destroy_id(self.as_ptr()) }) {
+            tracing::warn!(%error, "an identifier could not be destroyed and is leaked");
+        }
+    }
+}
+
+/// The device that an identifier is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BoundDevice {
+    /// Its name, such as `rxe0`.
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) port: u8,
+}
+
+/// What is said to the peer with a request or a response.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionParams<'a> {
+    pub(crate) private_data: &'a [u8],
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) qp_num: u32,
+}
+
+impl ConnectionParams<'_> {
+    fn to_raw(&self) -> io::Result<ffi::rdma_conn_param> {
+        Ok(ffi::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: private_length(self.private_data)?,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: 1,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: 0,
+            qp_num: self.qp_num,
+        })
+    }
+}
+
+fn private_length(data: &[u8]) -> io::Result<u8> {
+    u8::try_from(data.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "private data is at most 255 bytes"))
+}
+
+/// A timeout in the form of the library, at least one millisecond.
+fn milliseconds(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX).max(1)
+}

@@ -1,0 +1,145 @@
+//! Protection domains, and memory that devices may reach.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{self, ManuallyDrop};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use super::device::Context;
+use super::ffi::number;
+use super::{call, ffi};
+
+/// A protection domain.
+pub(crate) struct ProtectionDomain {
+    raw: NonNull<ffi::ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: the library's calls on a domain may come from any thread.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the device is open, and the domain keeps it so.
+        let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_alloc_pd(context.as_ptr()) })?;
+        Ok(Arc::new(Self { raw, context: context.clone() }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: every object of the domain holds an `Arc` of it, so none is left; drop runs once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) }) {
+            tracing::warn!(%error, "a protection domain could not be destroyed and is leaked");
+        }
+    }
+}
+
+bitflags! {
+    /// What may be done to registered memory, and through a queue pair. Reading by the local device always may.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct AccessFlags: u32 {
+        const LOCAL_WRITE = number::ACCESS_LOCAL_WRITE;
+        const REMOTE_WRITE = number::ACCESS_REMOTE_WRITE;
+        const REMOTE_READ = number::ACCESS_REMOTE_READ;
+        const REMOTE_ATOMIC = number::ACCESS_REMOTE_ATOMIC;
+    }
+}
+
+/// Registered memory. The memory itself belongs to somebody else.
+pub(crate) struct MemoryRegion {
+    raw: NonNull<ffi::ibv_mr>,
+    local_key: u32,
+    remote_key: u32,
+    domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: the library's calls on a region may come from any thread; the memory is not accessed through it.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// Lets the device reach memory.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is not enough memory, or less may be locked than this takes (see [`memlock_limit`]).
+    ///
+    /// # Safety
+    /// The range is one live allocation that is not freed before [`deregister`](Self::deregister) has said that it
+    /// may be. As long as requests and peers may write to it, no reference to its bytes is made.
+    pub(crate) unsafe fn register(
+        domain: &Arc<ProtectionDomain>,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+    ) -> io::Result<Self> {
+        let access = access.bits() as c_int;
+        let raw = call::pointer(libc::ENOMEM, || {
+            // SAFETY: the domain is live, and the region keeps it so. The range is as the caller promises.
+            unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start.cast(), length, access) }
+        })?;
+        // SAFETY: the region is live, and the fields are never written again.
+        let region = unsafe { raw.as_ref() };
+        Ok(Self { raw, local_key: region.lkey, remote_key: region.rkey, domain: domain.clone() })
+    }
+
+    pub(crate) fn local_key(&self) -> u32 {
+        self.local_key
+    }
+
+    pub(crate) fn remote_key(&self) -> u32 {
+        self.remote_key
+    }
+
+    /// Takes the memory away from the device: whether it may be freed. If not, the device may still write to it,
+    /// and the region is leaked.
+    ///
+    /// A removed device is such a case, as its driver answers no more: whether it still writes is not told.
+    #[must_use = "memory that is still registered must not be freed"]
+    pub(crate) fn deregister(self) -> bool {
+        let mut region = ManuallyDrop::new(self);
+        let done = region.destroy();
+        // SAFETY: the field is taken this once, since `region` is never dropped or used again.
+        drop(unsafe { std::ptr::read(&raw mut region.domain) });
+        done
+    }
+
+    /// To be called once.
+    fn destroy(&mut self) -> bool {
+        // SAFETY: the region is live, has no other owner, and is destroyed this once.
+        let result = call::number(|| unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) });
+        if let Err(error) = &result {
+            tracing::warn!(%error, "memory could not be deregistered and is leaked");
+        }
+        result.is_ok()
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+/// How many bytes of memory this process may lock, which registering does; `None` if as many as it likes.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    // SAFETY: plain integers, for which zero is a value.
+    let mut limit: libc::rlimit = unsafe { mem::zeroed() };
+    // SAFETY: the call fills the structure.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}

@@ -1,0 +1,31 @@
+//! libibverbs and librdmacm behind handles: every call into C that this crate makes.
+//!
+//! A handle owns one object of the library, keeps its parents alive by `Arc`, and destroys the object when it is
+//! dropped, so no order of drops can destroy a parent first. Nothing panics in a drop: an object that the library
+//! refuses to destroy is leaked with a warning. Every handle may be used by any thread. The libraries say so of
+//! themselves, with two exceptions that are taken care of here: the plain fields of a communication identifier
+//! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::CmId`]).
+//!
+//! Nothing here waits: the descriptors of all three kinds of events do not block, and events are copied and
+//! acknowledged before the call that takes them returns. So an object may be destroyed at any moment by any
+//! thread, although the libraries' destructors wait for events that were taken and not acknowledged. The one
+//! exception is [`id::CmId::connect`] over iWARP, in which drivers connect TCP.
+#![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
+
+mod address;
+mod call;
+pub(crate) mod channel;
+pub(crate) mod completion;
+pub(crate) mod device;
+pub(crate) mod ffi;
+pub(crate) mod id;
+pub(crate) mod memory;
+pub(crate) mod queue_pair;
+
+pub(crate) use channel::{CmEvent, EventChannel, event};
+pub(crate) use completion::status as wc_status;
+pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
+pub(crate) use device::{AsyncEvents, Context, DeviceAttributes, Transport, async_event};
+pub(crate) use id::{CmId, ConnectionParams};
+pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
+pub(crate) use queue_pair::{Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest};

@@ -1,0 +1,360 @@
+//! Queue pairs for reliable connections.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{self, offset_of};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::completion::CompletionQueue;
+use super::device::Transport;
+use super::ffi::number;
+use super::memory::{AccessFlags, ProtectionDomain};
+use super::{call, ffi};
+
+/// How much a queue pair can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacities {
+    /// Requests in the send queue.
+    pub(crate) send: u32,
+    /// Requests in the receive queue.
+    pub(crate) receive: u32,
+    /// Entries of a request in the send queue.
+    pub(crate) send_entries: u32,
+    /// Entries of a request in the receive queue.
+    pub(crate) receive_entries: u32,
+    /// Bytes that are copied into a request instead of being read later.
+    pub(crate) inline: u32,
+}
+
+/// A queue pair for a reliable connection. Whether a request of its send queue reports success is up to each.
+pub(crate) struct QueuePair {
+    raw: NonNull<ffi::ibv_qp>,
+    number: u32,
+    capacities: Capacities,
+    _send: Arc<CompletionQueue>,
+    _receive: Arc<CompletionQueue>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: the library's calls on a queue pair may come from any thread; posting takes a lock of the queue.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+/// How often a queue pair is asked for of an iWARP device. The `siw` driver tells user space where its queues are
+/// by a page number, and one of them, which comes up once in some 70 queue pairs, also means that there is none.
+/// The queues before and after it are found, and their sizes say where it is, so other sizes may do.
+const ATTEMPTS: u32 = 4;
+
+impl QueuePair {
+    /// A new queue pair, with at least these capacities, and room for at least one request in either queue: some
+    /// drivers know no empty ones.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than the device allows; `ENOMEM` if it has no more.
+    pub(crate) fn new(
+        domain: &Arc<ProtectionDomain>,
+        send: &Arc<CompletionQueue>,
+        receive: &Arc<CompletionQueue>,
+        capacities: Capacities,
+    ) -> io::Result<Self> {
+        let attempts = if domain.context().transport() == Transport::Iwarp { ATTEMPTS } else { 1 };
+        let mut attempt = 0;
+        loop {
+            // Each step makes either queue longer by a page at least, if it is a short one.
+            let more = attempt * 64;
+            let result = Self::create(
+                domain,
+                send,
+                receive,
+                Capacities {
+                    send: capacities.send.max(1).saturating_add(more),
+                    receive: capacities.receive.max(1).saturating_add(more),
+                    ..capacities
+                },
+            );
+            attempt += 1;
+            match result {
+                Err(_) if attempt < attempts => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn create(
+        domain: &Arc<ProtectionDomain>,
+        send: &Arc<CompletionQueue>,
+        receive: &Arc<CompletionQueue>,
+        capacities: Capacities,
+    ) -> io::Result<Self> {
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let mut attributes: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
+        attributes.send_cq = send.as_ptr();
+        attributes.recv_cq = receive.as_ptr();
+        attributes.qp_type = number::IBV_QPT_RC;
+        let raw = call::pointer(libc::ENOMEM, || {
+            // Again each time: the call stores here what the queue pair has.
+            attributes.cap = ffi::ibv_qp_cap {
+                max_send_wr: capacities.send,
+                max_recv_wr: capacities.receive,
+                max_send_sge: capacities.send_entries,
+                max_recv_sge: capacities.receive_entries,
+                max_inline_data: capacities.inline,
+            };
+            // SAFETY: domain and queues are live, and the queue pair keeps them so.
+            unsafe { ffi::ibv_create_qp(domain.as_ptr(), &mut attributes) }
+        })?;
+        // SAFETY: the queue pair is live, and the field is never written again.
+        let number = unsafe { (*raw.as_ptr()).qp_num };
+        Ok(Self {
+            raw,
+            number,
+            capacities: Capacities {
+                send: attributes.cap.max_send_wr,
+                receive: attributes.cap.max_recv_wr,
+                send_entries: attributes.cap.max_send_sge,
+                receive_entries: attributes.cap.max_recv_sge,
+                inline: attributes.cap.max_inline_data,
+            },
+            _send: send.clone(),
+            _receive: receive.clone(),
+            _domain: domain.clone(),
+        })
+    }
+
+    fn as_ptr(&self) -> *mut ffi::ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    /// The number that the peer and the completions know it by.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it holds, which may be more than was asked for.
+    pub(crate) fn capacities(&self) -> Capacities {
+        self.capacities
+    }
+
+    /// Changes state and attributes.
+    pub(crate) fn modify(&self, attributes: &QpAttributes) -> io::Result<()> {
+        // SAFETY: the structure is plain integers, so a copy of its bytes is as good.
+        let mut raw = unsafe { ptr::read(&attributes.raw) };
+        // SAFETY: the queue pair is live; the attributes that the mask names are set.
+        call::number(|| unsafe { ffi::ibv_modify_qp(self.as_ptr(), &mut raw, attributes.mask) })
+    }
+
+    /// Flushes both queues and takes no more part in a connection.
+    pub(crate) fn to_error(&self) -> io::Result<()> {
+        // SAFETY: all members are integers, for which zero is a value.
+        let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
+        raw.qp_state = number::IBV_QPS_ERR;
+        self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
+    }
+
+    /// The state that the driver says it is in, a number of `enum ibv_qp_state`.
+    pub(crate) fn state(&self) -> io::Result<u32> {
+        // SAFETY: all members are integers, for which zero is a value.
+        let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
+        // SAFETY: as above, or pointers.
+        let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
+        let mask = number::QP_STATE as c_int;
+        // SAFETY: the queue pair is live; the call fills both structures.
+        call::number(|| unsafe { ffi::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
+        Ok(raw.qp_state)
+    }
+
+    /// Adds a request to the send queue.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong. Nothing was added.
+    ///
+    /// # Safety
+    /// Unless it is inline, the memory of the entries stays allocated and registered under their keys, and for a
+    /// read no reference to it is made, until the request or a later one of the queue has completed, or the queue
+    /// pair is destroyed. Inline memory is readable now.
+    pub(crate) unsafe fn post_send(&self, request: &SendRequest<'_>) -> io::Result<()> {
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let mut raw: ffi::ibv_send_wr = unsafe { mem::zeroed() };
+        raw.wr_id = request.id;
+        raw.sg_list = entries_ptr(request.entries);
+        raw.num_sge = entries_len(request.entries)?;
+        raw.opcode = match request.opcode {
+            SendOpcode::Send => number::IBV_WR_SEND,
+            SendOpcode::Write => number::IBV_WR_RDMA_WRITE,
+            SendOpcode::Read => number::IBV_WR_RDMA_READ,
+        };
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        raw.send_flags = flag(request.signaled, number::SEND_SIGNALED)
+            | flag(request.inline, number::SEND_INLINE)
+            | flag(request.fence, number::SEND_FENCE)
+            | flag(request.solicited, number::SEND_SOLICITED);
+        let (remote_addr, rkey) = request.remote;
+        raw.wr = ffi::wr_t { rdma: ffi::rdma_t { remote_addr, rkey } };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live; request and entries are, and are only read, until the call returns. The
+        // memory behind them is the caller's.
+        call::number(|| unsafe { ffi::ibv_post_send(self.as_ptr(), &mut raw, &mut bad) })
+    }
+
+    /// Adds a request to the receive queue.
+    ///
+    /// # Errors
+    /// As for [`post_send`](Self::post_send).
+    ///
+    /// # Safety
+    /// As for a read in [`post_send`](Self::post_send), with the receive queue instead.
+    pub(crate) unsafe fn post_receive(&self, id: u64, entries: &[ScatterEntry]) -> io::Result<()> {
+        let mut raw = ffi::ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: entries_ptr(entries),
+            num_sge: entries_len(entries)?,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: as for a send.
+        call::number(|| unsafe { ffi::ibv_post_recv(self.as_ptr(), &mut raw, &mut bad) })
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair has no other owner, and drop runs once. The call waits for asynchronous events that
+        // were taken and not acknowledged, which `Context::next_async_event` does at once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_qp(self.as_ptr()) }) {
+            tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
+        }
+    }
+}
+
+/// A request for the send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct SendRequest<'a> {
+    /// Told with the completion.
+    pub(crate) id: u64,
+    pub(crate) opcode: SendOpcode,
+    pub(crate) entries: &'a [ScatterEntry],
+    /// Address and key of the peer's memory, for a write and a read.
+    pub(crate) remote: (u64, u32),
+    /// Whether its success is reported; failure always is.
+    pub(crate) signaled: bool,
+    pub(crate) inline: bool,
+    /// Whether it waits for the reads before it.
+    pub(crate) fence: bool,
+    pub(crate) solicited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendOpcode {
+    Send,
+    Write,
+    Read,
+}
+
+/// A piece of registered memory, in the layout of C.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScatterEntry {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) key: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ScatterEntry>() == size_of::<ffi::ibv_sge>());
+    assert!(align_of::<ScatterEntry>() == align_of::<ffi::ibv_sge>());
+    assert!(offset_of!(ScatterEntry, address) == offset_of!(ffi::ibv_sge, addr));
+    assert!(offset_of!(ScatterEntry, length) == offset_of!(ffi::ibv_sge, length));
+    assert!(offset_of!(ScatterEntry, key) == offset_of!(ffi::ibv_sge, lkey));
+};
+
+/// The entries as C takes them; it does not write to them.
+fn entries_ptr(entries: &[ScatterEntry]) -> *mut ffi::ibv_sge {
+    entries.as_ptr().cast_mut().cast()
+}
+
+fn entries_len(entries: &[ScatterEntry]) -> io::Result<c_int> {
+    c_int::try_from(entries.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// A state of a queue pair, as far as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpState {
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    Error,
+}
+
+impl QpState {
+    /// The number in `enum ibv_qp_state`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Init => number::IBV_QPS_INIT,
+            Self::ReadyToReceive => number::IBV_QPS_RTR,
+            Self::ReadyToSend => number::IBV_QPS_RTS,
+            Self::Error => number::IBV_QPS_ERR,
+        }
+    }
+}
+
+/// A state with the attributes that belong to it. An attribute that the state does not have is left alone: over
+/// iWARP the driver knows most of them itself.
+pub(crate) struct QpAttributes {
+    raw: ffi::ibv_qp_attr,
+    mask: c_int,
+}
+
+impl QpAttributes {
+    pub(super) fn from_raw(raw: ffi::ibv_qp_attr, mask: c_int) -> Self {
+        Self { raw, mask }
+    }
+
+    /// Whether the state has an attribute.
+    fn has(&self, attribute: u32) -> bool {
+        self.mask & attribute as c_int != 0
+    }
+
+    /// Reads of the peer that are served at a time.
+    pub(crate) fn set_max_dest_rd_atomic(&mut self, reads: u8) {
+        if self.has(number::QP_MAX_DEST_READ_ATOMIC) {
+            self.raw.max_dest_rd_atomic = reads;
+        }
+    }
+
+    /// Reads that are outstanding at a time.
+    pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
+        if self.has(number::QP_MAX_READ_ATOMIC) {
+            self.raw.max_rd_atomic = reads;
+        }
+    }
+
+    /// How often a packet is sent again, at most 7 times.
+    pub(crate) fn set_retry_count(&mut self, count: u8) {
+        if self.has(number::QP_RETRY_COUNT) {
+            self.raw.retry_cnt = count;
+        }
+    }
+
+    /// How often a peer without a receive is asked again; 7 is for ever.
+    pub(crate) fn set_rnr_retry(&mut self, count: u8) {
+        if self.has(number::QP_RNR_RETRY) {
+            self.raw.rnr_retry = count;
+        }
+    }
+
+    /// How long to wait for an acknowledgement, 4.096 us times two to the power of this.
+    pub(crate) fn set_timeout(&mut self, timeout: u8) {
+        if self.has(number::QP_TIMEOUT) {
+            self.raw.timeout = timeout;
+        }
+    }
+
+    /// What the peer may do.
+    pub(crate) fn set_access(&mut self, access: AccessFlags) {
+        if self.has(number::QP_ACCESS_FLAGS) {
+            self.raw.qp_access_flags = access.bits();
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The guest machine of `cargo xtask guest`: two hosts with a cable between them, one of which has siw.
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+
+use tokio_rdma::{Adapter, Listener, Provider};
+
+use super::interop::{Program, example_program, until_listening};
+
+/// The addresses of the host that has siw: the initial network namespace.
+pub const NEAR: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 79, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 1))];
+/// The addresses of the host that has nothing but sockets.
+pub const FAR: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 2))];
+
+/// How long anything may take on the emulated machine.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Whether this is the guest machine; says so when it is not.
+pub fn is_guest() -> bool {
+    let guest = std::env::var_os("TOKIO_RDMA_GUEST").is_some();
+    if !guest {
+        eprintln!("skipped: needs the guest machine (cargo xtask guest)");
+    }
+    guest
+}
+
+/// A build of siw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Siw {
+    /// As it is in the kernel: neither peer-to-peer nor checksums by itself.
+    Stock,
+    /// Rebuilt with peer-to-peer mode, and checksums required.
+    PeerToPeer,
+}
+
+/// One test at a time: there is one kernel.
+static TURN: Mutex<()> = Mutex::new(());
+static PORT: AtomicU16 = AtomicU16::new(20_000);
+
+/// A port that was not used before.
+pub fn port() -> u16 {
+    PORT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A cable from the initial namespace, where siw has it, to a namespace of its own.
+pub struct Cable {
+    far: Host,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Cable {
+    pub fn new(siw: Siw) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let far = Host::new();
+        ip(&format!("link add near type veth peer name far netns {}", far.id));
+        configure("near", NEAR);
+        far.run(|| configure("far", FAR));
+        load(siw, "near");
+        Self { far, _turn: turn }
+    }
+
+    /// Sets the maximum transmission unit of both ends.
+    pub fn set_mtu(&self, mtu: u32) {
+        ip(&format!("link set near mtu {mtu}"));
+        self.far.run(move || ip(&format!("link set far mtu {mtu}")));
+    }
+
+    /// Makes the cable a bad one, both ways; as tc-netem(8) says it.
+    pub fn impair(&self, how: &'static str) {
+        command("tc", &format!("qdisc replace dev near root netem {how}"));
+        self.far.run(move || command("tc", &format!("qdisc replace dev far root netem {how}")));
+    }
+
+    /// Runs something on the far host, and waits for it.
+    pub fn far<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
+        self.far.run(job)
+    }
+
+    /// Begins something on the far host.
+    pub fn begin_far<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> Running<R> {
+        self.far.begin(job)
+    }
+
+    /// Starts a program on the far host, which listens on this port if there is one.
+    pub fn start_far(
+        &self,
+        program: impl Into<std::path::PathBuf>,
+        arguments: &str,
+        port: Option<u16>,
+    ) -> Program {
+        let (program, arguments) = (program.into(), arguments.to_owned());
+        self.far.run(move || start(program, &arguments, port))
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        // Reported by the test already, if anything went wrong.
+        let _ = Command::new("ip").args(["link", "del", "near"]).status();
+        let _ = Command::new("guest-siw").arg("stock").status();
+    }
+}
+
+/// Where both sides of a test are, and which device and provider they use.
+pub struct Stage {
+    pub name: String,
+    /// The provider of our side, as the examples name it.
+    pub provider: &'static str,
+    open: fn() -> Provider,
+    /// Our addresses, of both versions.
+    pub ours: [IpAddr; 2],
+    /// Those of the programs that are not ours.
+    pub theirs: [IpAddr; 2],
+    /// Between the two, unless they are on one host.
+    pub cable: Option<Cable>,
+    _turn: Option<MutexGuard<'static, ()>>,
+}
+
+impl Stage {
+    /// Ours over sockets on one host, theirs over siw on the other.
+    pub fn soft(siw: Siw) -> Self {
+        Self {
+            name: format!("soft and siw {siw:?}"),
+            provider: "soft",
+            open: || Provider::soft().expect("compiled in"),
+            ours: FAR,
+            theirs: NEAR,
+            cable: Some(Cable::new(siw)),
+            _turn: None,
+        }
+    }
+
+    /// Both over the same device, `RXE` or `SIW`, on this host; says so when that cannot be.
+    pub fn verbs(device: &str) -> Option<Self> {
+        if let Err(error) = Provider::verbs() {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let addresses = ["ADDR", "ADDR6"].map(|which| {
+            let variable = format!("TOKIO_RDMA_{device}_{which}");
+            std::env::var(&variable).expect(&variable).parse().expect("an address")
+        });
+        Some(Self {
+            name: format!("verbs on {device}"),
+            provider: "verbs",
+            open: || Provider::verbs().expect("it was there"),
+            ours: addresses,
+            theirs: addresses,
+            cable: None,
+            _turn: Some(turn),
+        })
+    }
+
+    /// Begins something on our host, with an adapter that has our address of this version.
+    pub fn begin<R: Send + 'static>(
+        &self,
+        version: usize,
+        job: impl AsyncFnOnce(Adapter) -> R + Send + 'static,
+    ) -> Running<R> {
+        let (open, address) = (self.open, self.ours[version]);
+        let job = move || {
+            block_on(async {
+                let provider = open();
+                let id = provider.resolve(address).expect("an adapter has the address");
+                job(provider.open(id).expect("opened")).await
+            })
+        };
+        match &self.cable {
+            Some(cable) => cable.begin_far(job),
+            None => {
+                let (tell, told) = mpsc::channel();
+                thread::spawn(move || tell.send(catch_unwind(AssertUnwindSafe(job))));
+                Running(told)
+            }
+        }
+    }
+
+    /// Begins to serve on our host; returns when somebody can connect.
+    pub fn begin_serving<R: Send + 'static>(
+        &self,
+        address: SocketAddr,
+        job: impl AsyncFnOnce(Adapter, Listener) -> R + Send + 'static,
+    ) -> Running<R> {
+        let (tell, told) = mpsc::channel();
+        let running = self.begin(usize::from(address.is_ipv6()), async move |adapter: Adapter| {
+            let listener = adapter.listener();
+            listener.bind(address).expect("bound");
+            listener.listen(0).expect("listening");
+            tell.send(()).expect("somebody waits");
+            job(adapter, listener).await
+        });
+        // When it fails, its end says why.
+        let _ = told.recv();
+        running
+    }
+
+    /// Starts an example on our host, which listens on this port if there is one.
+    pub fn start(&self, name: &str, arguments: &str, port: Option<u16>) -> Program {
+        let program = example_program(name);
+        match &self.cable {
+            Some(cable) => cable.start_far(program, arguments, port),
+            None => start(program, arguments, port),
+        }
+    }
+}
+
+/// Starts a program on this host, which listens on this port if there is one.
+pub fn start(program: impl Into<std::path::PathBuf>, arguments: &str, port: Option<u16>) -> Program {
+    let mut program = Program::start(program, arguments);
+    if let Some(port) = port {
+        until_listening(&mut program, port);
+    }
+    program
+}
+
+/// Loads a build of siw, and makes a device of this interface.
+fn load(siw: Siw, link: &str) {
+    let build = match siw {
+        Siw::Stock => "stock",
+        Siw::PeerToPeer => "p2p",
+    };
+    let output = Command::new("guest-siw").arg(build).env("TOKIO_RDMA_SIW_LINK", link).output();
+    let output = output.expect("guest-siw");
+    assert!(output.status.success(), "guest-siw {build}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn configure(interface: &str, addresses: [IpAddr; 2]) {
+    ip("link set lo up");
+    ip(&format!("address add {}/24 dev {interface}", addresses[0]));
+    ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
+    ip(&format!("link set {interface} up"));
+}
+
+fn ip(arguments: &str) {
+    command("ip", arguments);
+}
+
+fn command(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().expect(program);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {stderr}");
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread in a network namespace of its own, which does what it is told.
+struct Host {
+    /// Its thread, by which the namespace is found.
+    id: i32,
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Something that goes on at a host.
+pub struct Running<R>(mpsc::Receiver<thread::Result<R>>);
+
+impl<R> Running<R> {
+    /// Waits for its end; panics as it did.
+    pub fn end(self) -> R {
+        match self.0.recv_timeout(LONGEST).expect("it hangs") {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+impl Host {
+    fn new() -> Self {
+        let (tell, told) = mpsc::channel();
+        let (jobs, work) = mpsc::channel::<Job>();
+        let thread = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            tell.send(nix::unistd::gettid().as_raw()).expect("somebody waits");
+            work.into_iter().for_each(|job| job());
+        });
+        Self { id: told.recv().expect("a host"), jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    fn begin<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> Running<R> {
+        let (tell, told) = mpsc::channel();
+        let job: Job = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(job));
+            // Nobody listens to the rest of a test that has failed.
+            let _ = tell.send(result);
+        });
+        self.jobs.as_ref().expect("not dropped").send(job).expect("a host");
+        Running(told)
+    }
+
+    fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
+        self.begin(job).end()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs a future on a runtime that stays on this thread, and so in its namespace.
+///
+/// # Panics
+/// When it takes too long.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { tokio::time::timeout(LONGEST, future).await.expect("it hangs") })
+}

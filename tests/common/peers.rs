@@ -1,0 +1,140 @@
+//! What the test programs of librdmacm say, spoken with this crate: ucmatose, cmtime, rdma_client and rdma_server.
+
+use std::net::SocketAddr;
+
+use futures::future::join_all;
+use tokio_rdma::{
+    AcceptParams, Adapter, Buffer, ConnectParams, Connection, Listener, Op, QueuePair, QueuePairConfig,
+};
+
+use super::raw::success;
+
+/// A connection, and the receives that were posted before it was there.
+struct End {
+    queue_pair: QueuePair,
+    connection: Connection,
+    receives: Vec<Op<Buffer>>,
+}
+
+/// So many receives of this size; nothing can come before they are there.
+fn ready(adapter: &Adapter, count: usize, size: usize) -> (QueuePair, Vec<Op<Buffer>>) {
+    let depth = count.max(1);
+    let config = QueuePairConfig::default().receive_depth(depth).initiator_depth(depth);
+    let queue_pair = adapter.queue_pair(config).expect("a queue pair");
+    let receive = |_| queue_pair.receive(adapter.buffer(size).expect("memory")).expect("posted");
+    let receives = (0..count).map(receive).collect();
+    (queue_pair, receives)
+}
+
+async fn accept(adapter: &Adapter, listener: &Listener, count: usize, size: usize) -> End {
+    let (queue_pair, receives) = ready(adapter, count, size);
+    let connection = listener.accept_next(&queue_pair, AcceptParams::default()).await.expect("accepted");
+    End { queue_pair, connection, receives }
+}
+
+async fn connect(adapter: &Adapter, server: SocketAddr, count: usize, size: usize) -> End {
+    let (queue_pair, receives) = ready(adapter, count, size);
+    let connector = adapter.connector();
+    let connect = connector.connect_and_complete(&queue_pair, server, ConnectParams::default());
+    let connection = connect.await.expect("connected");
+    End { queue_pair, connection, receives }
+}
+
+impl End {
+    async fn send(&self, adapter: &Adapter, count: usize, size: usize) {
+        let message = || adapter.buffer_from(&vec![7; size]).expect("memory");
+        let sends: Vec<_> = (0..count).map(|_| self.queue_pair.send(message()).expect("posted")).collect();
+        for send in sends {
+            success(send).await;
+        }
+    }
+
+    async fn receive(&mut self, size: usize) {
+        for receive in self.receives.drain(..) {
+            assert_eq!(success(receive).await.0, size);
+        }
+    }
+}
+
+/// ucmatose: connections, messages from the server on each, messages from the client on each, and the end, which the
+/// server begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Cmatose {
+    pub connections: usize,
+    pub messages: usize,
+    pub size: usize,
+}
+
+impl Cmatose {
+    /// The same as flags of the program.
+    pub fn flags(&self) -> String {
+        format!("-c {} -C {} -S {}", self.connections, self.messages, self.size)
+    }
+
+    pub async fn serve(self, adapter: &Adapter, listener: &Listener) {
+        let mut ends = Vec::new();
+        for _ in 0..self.connections {
+            ends.push(accept(adapter, listener, self.messages, self.size).await);
+        }
+        for end in &ends {
+            end.send(adapter, self.messages, self.size).await;
+        }
+        for end in &mut ends {
+            end.receive(self.size).await;
+        }
+        for end in &ends {
+            end.connection.disconnect().await.expect("disconnected");
+        }
+    }
+
+    pub async fn call(self, adapter: &Adapter, server: SocketAddr) {
+        let connects = (0..self.connections).map(|_| connect(adapter, server, self.messages, self.size));
+        let mut ends = join_all(connects).await;
+        for end in &mut ends {
+            end.receive(self.size).await;
+        }
+        for end in &ends {
+            end.send(adapter, self.messages, self.size).await;
+        }
+        for end in &ends {
+            end.connection.disconnected().await;
+        }
+    }
+}
+
+/// cmtime's server: accepts so many, and sees each of them leave.
+pub async fn cmtime_serve(adapter: &Adapter, listener: &Listener, connections: usize) {
+    let serve = (0..connections).map(|_| async {
+        let end = accept(adapter, listener, 0, 0).await;
+        end.connection.disconnected().await;
+    });
+    join_all(serve).await;
+}
+
+/// cmtime's client: connects them all, then disconnects them all.
+pub async fn cmtime_call(adapter: &Adapter, server: SocketAddr, connections: usize) {
+    let ends = join_all((0..connections).map(|_| connect(adapter, server, 0, 0))).await;
+    let disconnects = join_all(ends.iter().map(|end| end.connection.disconnect())).await;
+    for outcome in disconnects {
+        outcome.expect("disconnected");
+    }
+}
+
+/// What rdma_client and rdma_server send each other.
+const HELLO: usize = 16;
+
+/// rdma_server: a message comes, another goes.
+pub async fn hello_serve(adapter: &Adapter, listener: &Listener) {
+    let mut end = accept(adapter, listener, 1, HELLO).await;
+    end.receive(HELLO).await;
+    end.send(adapter, 1, HELLO).await;
+    end.connection.disconnected().await;
+}
+
+/// rdma_client: a message goes, another comes.
+pub async fn hello_call(adapter: &Adapter, server: SocketAddr) {
+    let mut end = connect(adapter, server, 1, HELLO).await;
+    end.send(adapter, 1, HELLO).await;
+    end.receive(HELLO).await;
+    end.connection.disconnected().await;
+}

@@ -1,0 +1,273 @@
+//! One start of the guest machine, which runs one command.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::time::Duration;
+
+use super::image::Image;
+use crate::{Usage, exec};
+
+/// How long the machine may take to start and to end, beside its command; ten seconds is usual.
+const START_LIMIT: Duration = exec::minutes(4);
+
+/// The programs of every run: their place in its folder, their text and their mode.
+const PROGRAMS: &[(&str, &str)] =
+    &[("start", include_str!("../../guest/start.sh")), ("bin/guest-siw", include_str!("../../guest/siw.sh"))];
+
+/// What the machine's devices are called and where they are, for the commands in it.
+const DEVICES: &[(&str, &str)] = &[
+    ("TOKIO_RDMA_GUEST", "1"),
+    ("TOKIO_RDMA_SCRATCH", "/run/scratch"),
+    ("TOKIO_RDMA_RXE_DEVICE", "rxe0"),
+    ("TOKIO_RDMA_RXE_LINK", "veth0"),
+    ("TOKIO_RDMA_RXE_ADDR", "10.77.0.1"),
+    ("TOKIO_RDMA_RXE_ADDR6", "fd77::1"),
+    ("TOKIO_RDMA_SIW_DEVICE", "siw0"),
+    ("TOKIO_RDMA_SIW_LINK", "veth2"),
+    ("TOKIO_RDMA_SIW_ADDR", "10.78.0.1"),
+    ("TOKIO_RDMA_SIW_ADDR6", "fd78::1"),
+];
+
+/// What the kernel says on its console when it is broken.
+const BROKEN: &[&str] =
+    &["Kernel panic", "Oops:", "BUG:", "general protection fault", "Out of memory:", "guest:"];
+
+/// A build of siw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Siw {
+    /// As it is in the kernel's source.
+    Stock,
+    /// With peer-to-peer mode, and CRC required.
+    PeerToPeer,
+}
+
+impl Siw {
+    /// Reads the argument of `--siw`.
+    pub(super) fn parse(word: &str) -> Result<Self, Usage> {
+        match word {
+            "stock" => Ok(Self::Stock),
+            "p2p" => Ok(Self::PeerToPeer),
+            _ => Err(Usage(format!("there is no siw `{word}`, only `stock` and `p2p`"))),
+        }
+    }
+
+    /// The word that `parse` reads.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::PeerToPeer => "p2p",
+        }
+    }
+}
+
+/// How the machine is to be started.
+pub(super) struct Machine<'a> {
+    /// Its parts.
+    pub(super) image: &'a Image,
+    /// The build of siw that it loads.
+    pub(super) siw: Siw,
+    /// How long the command may take.
+    pub(super) limit: Duration,
+}
+
+impl Machine<'_> {
+    /// Runs a command, passing on its output; returns its exit status.
+    ///
+    /// # Errors
+    /// A sentence, if the machine did not start, broke, or took too long.
+    pub(super) fn run(&self, command: &[String]) -> Result<u8, String> {
+        let folder = Folder::new()?;
+        folder.write(self, command).map_err(|error| format!("{}: {error}", folder.0.display()))?;
+        let outcome = exec::pass(self.qemu(&folder.0), START_LIMIT + self.limit);
+        folder.status(outcome, self.limit)
+    }
+
+    /// The command that is the machine.
+    fn qemu(&self, folder: &Path) -> Command {
+        let image = &self.image.folder;
+        let mut command = Command::new("sh");
+        // QEMU takes no descriptor below 3, and refuses one that can be read where it only writes: these are pipes.
+        command.args(["-c", "exec qemu-system-x86_64 \"$@\" 3>&1 4>&2", "qemu"]);
+        // Not KVM: it may be there and yet hang the kernel.
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2560M", "-smp", "2"]);
+        command.args([
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-no-user-config",
+            "-nodefaults",
+            "-no-reboot",
+        ]);
+        command.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initramfs.gz"));
+        command
+            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check"]);
+        command.arg("-serial").arg(option(&[b"file:", folder.join("console").as_os_str().as_bytes()]));
+        let host = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap";
+        let run: &[&[u8]] = &[
+            b"local,mount_tag=run,security_model=none,multidevs=remap,path=",
+            folder.as_os_str().as_bytes(),
+        ];
+        command.arg("-virtfs").arg(host).arg("-virtfs").arg(option(run));
+        command.args(["-device", "virtio-serial-pci"]);
+        for (descriptor, stream) in [("3", "out"), ("4", "err")] {
+            command.arg("-add-fd").arg(format!("fd={descriptor},set={descriptor}"));
+            command.arg("-chardev").arg(format!("file,id={stream},path=/dev/fdset/{descriptor},append=on"));
+            command.arg("-device").arg(format!("virtserialport,chardev={stream},name={stream}"));
+        }
+        command
+    }
+
+    /// The variables that the command finds beside those of the caller.
+    fn variables(&self) -> Vec<(&'static str, PathBuf)> {
+        let image = &self.image.folder;
+        let stock = image.join("lib/modules").join(&self.image.kernel).join("extra/siw.ko");
+        let mut all: Vec<_> = DEVICES.iter().map(|&(name, value)| (name, PathBuf::from(value))).collect();
+        all.push(("TOKIO_RDMA_GUEST_SIW_STOCK", stock));
+        all.push(("TOKIO_RDMA_GUEST_SIW_P2P", image.join("siw-p2p.ko")));
+        all
+    }
+}
+
+/// The folder that a run shares with the machine. Gone at the end, unless the machine broke.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// A new one.
+    fn new() -> Result<Self, String> {
+        let path = crate::root().join(format!("target/guest/run-{}", process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("bin")).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Writes what the machine reads.
+    fn write(&self, machine: &Machine<'_>, command: &[String]) -> io::Result<()> {
+        for (name, text) in PROGRAMS {
+            fs::write(self.0.join(name), text)?;
+            fs::set_permissions(self.0.join(name), fs::Permissions::from_mode(0o755))?;
+        }
+        let variables = machine.variables();
+        let mut settings = fs::File::create(self.0.join("settings"))?;
+        settings.write_all(&assignment("GUEST_FOLDER", machine.image.folder.as_os_str()))?;
+        settings.write_all(&assignment("GUEST_SIW", machine.siw.word().as_ref()))?;
+        settings.write_all(&assignment("GUEST_SECONDS", machine.limit.as_secs().to_string().as_ref()))?;
+        for (name, value) in &variables {
+            settings.write_all(&assignment(name, value.as_os_str()))?;
+        }
+        let mut script = fs::File::create(self.0.join("command"))?;
+        for (name, value) in env::vars_os().filter(|(name, _)| is_variable(name)) {
+            script.write_all(&assignment(&name.to_string_lossy(), &value))?;
+        }
+        for (name, value) in &variables {
+            script.write_all(&assignment(name, value.as_os_str()))?;
+        }
+        script.write_all(b"PATH=/run/guest/bin:$PATH:/usr/sbin:/sbin\ncd -- ")?;
+        script.write_all(&quoted(crate::origin().as_os_str()))?;
+        script.write_all(b" || exit 126\nexec")?;
+        for word in command {
+            script.write_all(b" ")?;
+            script.write_all(&quoted(word.as_ref()))?;
+        }
+        script.write_all(b"\n")
+    }
+
+    /// The exit status of the command, given how the machine ended.
+    fn status(self, outcome: Result<(), String>, limit: Duration) -> Result<u8, String> {
+        let read = |name| fs::read(self.0.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
+        let console = read("console").unwrap_or_default();
+        let status = read("status").ok().and_then(|status| status.trim().parse::<u8>().ok());
+        let wrong = if let Some(line) = broken(&console) {
+            format!("the guest's kernel broke: {line}")
+        } else if let Ok(failure) = read("failure") {
+            format!("the guest did not start: {}", failure.trim())
+        } else if let Err(error) = outcome {
+            format!("the guest: {error}")
+        } else if let Some(status) = status {
+            // What `timeout -s KILL` says of a command that it ended.
+            if status == 137 {
+                eprintln!("the command in the guest was killed; it may take {} s", limit.as_secs());
+            }
+            let _ = fs::remove_dir_all(&self.0);
+            return Ok(status);
+        } else {
+            "the guest ended before its command".into()
+        };
+        Err(format!("{wrong}\nwhat it said is in {}", self.0.display()))
+    }
+}
+
+/// The first line of the console that tells of a broken kernel.
+fn broken(console: &str) -> Option<&str> {
+    console.lines().find(|line| BROKEN.iter().any(|word| line.contains(word))).map(str::trim)
+}
+
+/// Joins pieces of an option; a comma in a path is written twice, which this leaves to a path without one.
+fn option(pieces: &[&[u8]]) -> std::ffi::OsString {
+    OsStr::from_bytes(&pieces.concat()).to_owned()
+}
+
+/// `export NAME='value'`.
+fn assignment(name: &str, value: &OsStr) -> Vec<u8> {
+    [b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat()
+}
+
+/// A word as the shell reads it: in single quotes, each quote in it closed, escaped and opened again.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut text = vec![b'\''];
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => text.extend(b"'\\''"),
+            _ => text.push(byte),
+        }
+    }
+    text.push(b'\'');
+    text
+}
+
+/// Whether the shell can have a variable of this name.
+fn is_variable(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.first().is_some_and(|first| !first.is_ascii_digit())
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+        && name != b"PWD"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_shell() {
+        let words = ["it's", "$HOME `x` \"y\" \\", "", "two\nlines"];
+        for word in words {
+            let script = [b"printf %s ", &quoted(word.as_ref())[..]].concat();
+            let output =
+                Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output().expect("a shell");
+            assert_eq!(output.stdout, word.as_bytes());
+        }
+    }
+
+    #[test]
+    fn names_that_the_shell_cannot_have_are_left_out() {
+        assert!(is_variable("_A9".as_ref()));
+        for name in ["", "9A", "A-B", "BASH_FUNC_x%%", "PWD"] {
+            assert!(!is_variable(name.as_ref()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_broken_kernel_is_seen() {
+        assert_eq!(
+            broken("[ 1.0] fine\n[ 2.0] BUG: unable to handle page fault\r\n"),
+            Some("[ 2.0] BUG: unable to handle page fault")
+        );
+        assert_eq!(broken("[ 1.0] WARNING: at net/core"), None);
+    }
+}
