@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 
 use futures::future::join_all;
+use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, Connection, Listener, Op, QueuePair, QueuePairConfig,
+    RemoteRegion,
 };
 
 use super::raw::success;
@@ -112,8 +114,15 @@ pub async fn cmtime_serve(adapter: &Adapter, listener: &Listener, connections: u
 }
 
 /// cmtime's client: connects them all, then disconnects them all.
+///
+/// In between it reads nothing from each, which the peer's device answers when the connection is there for it too. A siw
+/// whose connection ends before that makes its kernel panic.
 pub async fn cmtime_call(adapter: &Adapter, server: SocketAddr, connections: usize) {
     let ends = join_all((0..connections).map(|_| connect(adapter, server, 0, 0))).await;
+    let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
+    for end in &ends {
+        success(end.queue_pair.read(adapter.buffer(0).expect("memory"), &nothing).expect("posted")).await;
+    }
     let disconnects = join_all(ends.iter().map(|end| end.connection.disconnect())).await;
     for outcome in disconnects {
         outcome.expect("disconnected");
