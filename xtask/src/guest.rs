@@ -10,8 +10,11 @@ use crate::Usage;
 
 mod image;
 mod machine;
+mod progress;
+mod suite;
 
 use machine::{Machine, Siw};
+pub(crate) use suite::{interop, rxe, siw, soft};
 
 /// How long a command may take unless it is told otherwise.
 const DEFAULT_SECONDS: u64 = 600;
@@ -66,7 +69,8 @@ impl Request {
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let request = Request::parse(arguments)?;
     let status = image::prepare().and_then(|image| {
-        let machine = Machine { image: &image, siw: request.siw, limit: request.limit };
+        let folder = crate::origin();
+        let machine = Machine { image: &image, siw: request.siw, limit: request.limit, folder };
         machine.run(&request.command)
     });
     Ok(status.map_or_else(
