@@ -28,6 +28,9 @@ impl Cm {
         if queue_pair.adapter.number != self.adapter.number {
             return Err(AcceptError::ForeignQueuePair);
         }
+        if self.adapter.is_stopped() {
+            return Err(AcceptError::Canceled);
+        }
         let (length, maximum) = (params.private_data.len(), self.adapter.reply_data());
         let mut taken = false;
         let outcome = self.call(|inner| {

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) reject_data: Bytes,
     /// The error of the attempt, where it says more than its status.
     pub(crate) error: Option<ConnectError>,
+    /// The peer has accepted this attempt.
+    pub(crate) heard: bool,
     /// What an action has led to.
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
@@ -97,6 +99,7 @@ impl Cm {
                 limits: ReadLimits::NONE,
                 reject_data: Bytes::new(),
                 error: None,
+                heard: false,
                 next: None,
                 timer: None,
             };
@@ -271,9 +274,10 @@ impl Cm {
     /// Says no to a peer, with what Reject has given.
     fn refuse(&self, inner: &mut Inner) {
         let data = std::mem::take(&mut inner.reject_data);
-        if let Some(id) = &inner.id {
+        // Before it has answered a peer only understands what the destruction of the id says by itself.
+        if let Some(id) = inner.id.as_ref().filter(|_| self.role == Role::Passive || inner.heard) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
-            // Where there is nobody yet, or no more, the call fails, and the destruction of the id does what is left.
+            // Where there is nobody any more the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(&data) };
         }
         Self::let_go(inner);
@@ -290,8 +294,9 @@ impl Cm {
     fn begin_disconnect(&self, inner: &mut Inner) {
         inner.progress.ended.get_or_insert(DisconnectReason::Local);
         Self::part(inner);
-        if inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none() {
-            // It has left already, and will not answer any more.
+        let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
+        if left || self.adapter.is_stopped() {
+            // It has left already, or there is nobody to hear its answer.
             inner.next = Some(Input::DisconnectAnswered);
             return;
         }
@@ -404,5 +409,24 @@ impl Member for Cm {
         let _ = self.apply_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
         });
+    }
+
+    fn runtime_ended(&self) {
+        const WHY: &str = "the runtime of the adapter has shut down";
+        let state = self.lock().progress.state();
+        match state {
+            State::Connecting => self.cancel(),
+            State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
+                self.broken(Status::CANCELED, Reason::Local(WHY));
+            }
+            State::Disconnecting => drop(self.apply(Input::DisconnectAnswered)),
+            State::Idle
+            | State::Bound
+            | State::Completing
+            | State::PeerGone
+            | State::Disconnected
+            | State::Waiting
+            | State::Dead => {}
+        }
     }
 }

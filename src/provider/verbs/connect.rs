@@ -134,6 +134,9 @@ impl Cm {
         if queue_pair.adapter.number != self.adapter.number {
             return Err(ConnectError::ForeignQueuePair);
         }
+        if self.adapter.is_stopped() {
+            return Err(ConnectError::Canceled);
+        }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
         }
@@ -188,6 +191,7 @@ impl Cm {
                 inner.progress.reason = None;
                 inner.progress.reset(Op::Connect);
                 inner.error = None;
+                inner.heard = false;
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
                     limits: limits::offer(params.read_limits, self.adapter.read_limits()),
@@ -322,6 +326,7 @@ impl Cm {
         let limits = told.capped_to(inner.offer.limits);
         if inner.progress.state() == State::Connecting {
             inner.limits = limits;
+            inner.heard = true;
         }
         let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
         Input::PeerAccepted(Terms { limits, private_data })
