@@ -230,6 +230,9 @@ impl Cm {
     fn resolve(&self, inner: &mut Inner) -> Result<(), ConnectError> {
         let peer = inner.progress.peer.ok_or(ConnectError::Invalid)?;
         net::errors::validate_destination(peer)?;
+        if inner.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+            return Err(ConnectError::InvalidAddress(peer));
+        }
         if inner.bound == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
@@ -248,7 +251,9 @@ impl Cm {
         };
         let os = |error: &io::Error| net::errors::connect_error(error, peer);
         if let Some(class) = inner.offer.traffic_class {
-            id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
+            // The low bits belong to congestion control.
+            let taken = class & 0b11 == 0 && id.set_tos(class).is_ok();
+            taken.then_some(()).ok_or(ConnectError::NotSupported("this traffic class"))?;
         }
         if let Some(timeout) = inner.offer.options.ack_timeout {
             id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
