@@ -38,6 +38,14 @@ pub fn is_guest() -> bool {
     guest
 }
 
+/// Whether there is a verbs provider; says so when there is not.
+pub fn has_verbs() -> bool {
+    if !cfg!(feature = "verbs") {
+        eprintln!("skipped: built without the feature verbs");
+    }
+    cfg!(feature = "verbs")
+}
+
 /// A build of siw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Siw {
@@ -146,8 +154,7 @@ impl Stage {
 
     /// Both over the same device, `RXE` or `SIW`, on this host; says so when that cannot be.
     pub fn verbs(device: &str) -> Option<Self> {
-        if let Err(error) = Provider::verbs() {
-            eprintln!("skipped: {error}");
+        if !has_verbs() {
             return None;
         }
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
