@@ -6,8 +6,8 @@ mod common;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use common::cm::*;
 use common::deviation::*;
@@ -118,8 +118,8 @@ async fn a_device_that_is_removed_ends_everything_that_is_pending() {
     let rejecting = half_open(&adapter, ip).await;
     // A connection with work in both queues; and receives that wait for a connection.
     let pair = connected_at(&link, &adapter).await;
-    let receives = [&pair.active, &pair.passive]
-        .map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"));
+    let receives =
+        [&pair.active, &pair.passive].map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"));
     let disconnected = tokio::spawn({
         let connection = pair.active.connection.clone();
         async move { connection.disconnected().await }
@@ -139,7 +139,10 @@ async fn a_device_that_is_removed_ends_everything_that_is_pending() {
     }
     let late = within(asked.request.accept(&unconnected, AcceptParams::default())).await;
     assert_eq!(late.expect_err("removed").status(), Status::DEVICE_REMOVED);
-    assert_eq!(within(undecided.request.reject(b"")).await.expect_err("removed").status(), Status::DEVICE_REMOVED);
+    assert_eq!(
+        within(undecided.request.reject(b"")).await.expect_err("removed").status(),
+        Status::DEVICE_REMOVED
+    );
     let error = within(completing.reply.complete()).await.expect_err("removed");
     assert_eq!(error.status(), Status::DEVICE_REMOVED);
     let error = within(rejecting.reply.reject(b"")).await.expect_err("removed");
