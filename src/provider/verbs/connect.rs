@@ -140,6 +140,9 @@ impl Cm {
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
         }
+        if params.traffic_class.is_some_and(|class| class & 0b11 != 0) {
+            return Err(ConnectError::NotSupported("a traffic class with bits of congestion control"));
+        }
         let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
         let guard = OnDrop::new(self, Input::Cancel);
