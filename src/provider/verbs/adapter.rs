@@ -257,6 +257,8 @@ impl AdapterCore {
             passive_sends_first: !iwarp,
             blames_requests: !iwarp,
             accept_lowers_reads: !iwarp,
+            // The kernel has no event for it before the request is answered.
+            notices_withdrawal: false,
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
         }
     }

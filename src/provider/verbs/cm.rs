@@ -121,15 +121,23 @@ impl Cm {
         cm
     }
 
-    /// The connection broke, which the failure of a request has shown.
+    /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is
+    /// told that nothing more will come.
     pub(crate) fn broken(&self, status: Status, reason: Reason) {
-        let _ = self.apply_with(Input::PathLost, |inner| {
-            if matches!(inner.progress.state(), State::Connected) {
-                let lost = DisconnectReason::Lost { status, reason: reason.clone() };
-                inner.progress.ended.get_or_insert(lost);
-            }
-            inner.progress.reason.get_or_insert(reason);
-        });
+        let mut later = Later::default();
+        let mut inner = self.lock();
+        let connected = inner.progress.state() == State::Connected;
+        if connected {
+            let lost = DisconnectReason::Lost { status, reason: reason.clone() };
+            inner.progress.ended.get_or_insert(lost);
+        }
+        inner.progress.reason.get_or_insert(reason);
+        let _ = self.advance(&mut inner, Input::PathLost, &mut later);
+        if connected {
+            Self::part(&mut inner);
+        }
+        drop(inner);
+        later.run();
     }
 
     /// A message has overtaken the word that establishes the connection; the connection manager may never hear that

@@ -254,9 +254,7 @@ impl Cm {
         };
         let os = |error: &io::Error| net::errors::connect_error(error, peer);
         if let Some(class) = inner.offer.traffic_class {
-            // The low bits belong to congestion control.
-            let taken = class & 0b11 == 0 && id.set_tos(class).is_ok();
-            taken.then_some(()).ok_or(ConnectError::NotSupported("this traffic class"))?;
+            id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
         }
         if let Some(timeout) = inner.offer.options.ack_timeout {
             id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
