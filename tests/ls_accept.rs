@@ -6,7 +6,6 @@ mod common;
 
 use common::cm::*;
 use common::deviation::*;
-use common::device::settled;
 use common::*;
 use tokio_rdma::error::{AcceptError, ConnectError};
 use tokio_rdma::{AcceptParams, Adapter, Buffer, ConnectParams, Op, QueuePair, Status};

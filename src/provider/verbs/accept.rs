@@ -90,6 +90,7 @@ impl Cm {
             return Err(Input::PeerGaveUp);
         };
         let limits = inner.limits;
+        inner.awaited = false;
         let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
         let outcome = outcome.and_then(|()| {
             let device =

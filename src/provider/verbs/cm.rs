@@ -50,8 +50,8 @@ pub(crate) struct Inner {
     pub(crate) reject_data: Bytes,
     /// The error of the attempt, where it says more than its status.
     pub(crate) error: Option<ConnectError>,
-    /// The peer has accepted this attempt.
-    pub(crate) heard: bool,
+    /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
+    pub(crate) awaited: bool,
     /// What an action has led to.
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
@@ -99,7 +99,7 @@ impl Cm {
                 limits: ReadLimits::NONE,
                 reject_data: Bytes::new(),
                 error: None,
-                heard: false,
+                awaited: role == Role::Passive,
                 next: None,
                 timer: None,
             };
@@ -282,8 +282,9 @@ impl Cm {
     /// Says no to a peer, with what Reject has given.
     fn refuse(&self, inner: &mut Inner) {
         let data = std::mem::take(&mut inner.reject_data);
-        // Before it has answered a peer only understands what the destruction of the id says by itself.
-        if let Some(id) = inner.id.as_ref().filter(|_| self.role == Role::Passive || inner.heard) {
+        // At any other moment the destruction of the id says what there is to say. After an accept a reject would leave the
+        // reply in flight, and the destruction would wait a minute for it.
+        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
             // Where there is nobody any more the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(&data) };

@@ -194,7 +194,7 @@ impl Cm {
                 inner.progress.reason = None;
                 inner.progress.reset(Op::Connect);
                 inner.error = None;
-                inner.heard = false;
+                inner.awaited = false;
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
                     limits: limits::offer(params.read_limits, self.adapter.read_limits()),
@@ -332,7 +332,7 @@ impl Cm {
         let limits = told.capped_to(inner.offer.limits);
         if inner.progress.state() == State::Connecting {
             inner.limits = limits;
-            inner.heard = true;
+            inner.awaited = true;
         }
         let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
         Input::PeerAccepted(Terms { limits, private_data })
@@ -356,6 +356,7 @@ impl Cm {
         let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
             return Input::CompleteFailed(Status::CONNECTION_ABORTED);
         };
+        inner.awaited = false;
         if !self.adapter.is_iwarp() {
             let outcome = queue_pair.ready(&id, inner.limits).and_then(|()| id.establish());
             if let Err(error) = outcome {
