@@ -14,13 +14,22 @@ use crate::types::Access;
 struct Attached {
     local_key: u32,
     remote_key: u32,
-    /// `None` once it is deregistered.
-    region: Mutex<Option<MemoryRegion>>,
+    state: Mutex<Device>,
+}
+
+/// What the device has of the memory.
+enum Device {
+    /// It may use it.
+    Has(MemoryRegion),
+    /// It has given it back.
+    GaveBack,
+    /// It was asked to, and did not say yes: it may use the memory for ever.
+    Keeps,
 }
 
 impl Attached {
     fn is_valid(&self) -> bool {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), Device::Has(_))
     }
 }
 
@@ -30,9 +39,17 @@ impl Attachment for Attached {
     }
 
     fn detach(&self) -> bool {
-        let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever the device says, it has been asked once; what it keeps is not asked again.
-        region.take().is_none_or(MemoryRegion::deregister)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // It is asked once. The memory is looked at again when it is to be freed, perhaps long after that.
+        let free = match std::mem::replace(&mut *state, Device::Keeps) {
+            Device::Has(region) => region.deregister(),
+            Device::GaveBack => true,
+            Device::Keeps => false,
+        };
+        if free {
+            *state = Device::GaveBack;
+        }
+        free
     }
 }
 
@@ -135,7 +152,7 @@ impl AdapterCore {
         let region = unsafe { MemoryRegion::register(&self.domain, start.as_ptr(), length, access) };
         let region = region.map_err(|source| register_error(source, length))?;
         let (local_key, remote_key) = (region.local_key(), region.remote_key());
-        Ok(Arc::new(Attached { local_key, remote_key, region: Mutex::new(Some(region)) }))
+        Ok(Arc::new(Attached { local_key, remote_key, state: Mutex::new(Device::Has(region)) }))
     }
 }
 
