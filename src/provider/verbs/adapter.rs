@@ -247,6 +247,7 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.device.name, "removed");
+        self.context.mark_removed();
         let anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(anchor);
         self.members.device_removed();
