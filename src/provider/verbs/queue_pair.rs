@@ -278,7 +278,11 @@ impl QueuePairCore {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
-        for (ticket, completed) in std::mem::take(&mut inner.failed) {
+        for (ticket, mut completed) in std::mem::take(&mut inner.failed) {
+            // Flushed for the reason that all of this is for.
+            if completed.status == Status::CANCELED {
+                completed.status = status;
+            }
             found.after.extend(self.table.complete(ticket, completed));
         }
         let inner = &mut *inner;
