@@ -530,11 +530,13 @@ impl QueuePairCore {
             cm.broken(status, reason);
             return;
         }
-        // Flushed, for a reason that an event will tell.
-        let runtime = self.adapter.runtime.clone();
+        // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
+        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
         runtime.spawn(async move {
             tokio::time::sleep(GRACE).await;
-            cm.broken(status, reason);
+            if let Some(cm) = cm.upgrade() {
+                cm.broken(status, reason);
+            }
         });
     }
 
