@@ -6,6 +6,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::number;
 use super::{call, ffi};
@@ -99,6 +100,8 @@ pub(crate) struct Context {
     transport: Transport,
     /// See [`occupy_siw_pages`].
     filler: Option<NonNull<ffi::ibv_cq>>,
+    /// It is being taken out of the machine.
+    removed: AtomicBool,
 }
 
 // SAFETY: the library's calls on an open device may come from any thread.
@@ -125,13 +128,26 @@ impl Context {
             number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
             _ => Transport::Unknown,
         };
-        let mut context = Self { raw, name: name.to_owned(), guid, transport, filler: None };
+        let mut context = Self {
+            raw,
+            name: name.to_owned(),
+            guid,
+            transport,
+            filler: None,
+            removed: AtomicBool::new(false),
+        };
         // SAFETY: the descriptor is open as long as the device.
         unsafe { call::do_not_wait(context.async_descriptor()) }?;
         if context.attributes()?.vendor_id == SIW_VENDOR {
             context.filler = context.occupy_siw_pages();
         }
         Ok(Arc::new(context))
+    }
+
+    /// Has librdmacm close the device, too, once this one is closed: it is being removed. See
+    /// [`forget_removed_devices`].
+    pub(crate) fn mark_removed(&self) {
+        self.removed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_context {
@@ -254,6 +270,9 @@ impl Drop for Context {
         // SAFETY: every object of the device holds an `Arc` of it, so none is left; drop runs once.
         if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
             tracing::warn!(%error, device = self.name, "a device could not be closed and is leaked");
+        }
+        if self.removed.load(Ordering::Relaxed) {
+            forget_removed_devices();
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tracing::debug;
 
 use super::cm::{Cm, Inner};
 use super::connect::Offer;
@@ -91,6 +92,11 @@ impl Cm {
         };
         let limits = inner.limits;
         inner.awaited = false;
+        if let Some(timeout) = inner.offer.options.ack_timeout
+            && let Err(error) = id.set_ack_timeout(timeout)
+        {
+            debug!(connection = %self.id, %error, "the device takes no acknowledge timeout");
+        }
         let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
         let outcome = outcome.and_then(|()| {
             let device =

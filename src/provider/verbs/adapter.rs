@@ -270,6 +270,9 @@ impl AdapterCore {
         }
         warn!(adapter = %self.device.name, "removed");
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(opened) = &opened {
+            opened.context.mark_removed();
+        }
         self.members.device_removed();
         self.regions.device_removed();
         self.stop();

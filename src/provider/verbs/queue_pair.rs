@@ -280,7 +280,11 @@ impl QueuePairCore {
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
         inner.completions = None;
-        for (ticket, completed) in std::mem::take(&mut inner.failed) {
+        for (ticket, mut completed) in std::mem::take(&mut inner.failed) {
+            // Flushed for the reason that all of this is for.
+            if completed.status == Status::CANCELED {
+                completed.status = status;
+            }
             found.after.extend(self.table.complete(ticket, completed));
         }
         let inner = &mut *inner;
@@ -536,11 +540,13 @@ impl QueuePairCore {
             cm.broken(status, reason);
             return;
         }
-        // Flushed, for a reason that an event will tell.
-        let runtime = self.adapter.runtime.clone();
+        // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
+        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
         runtime.spawn(async move {
             tokio::time::sleep(GRACE).await;
-            cm.broken(status, reason);
+            if let Some(cm) = cm.upgrade() {
+                cm.broken(status, reason);
+            }
         });
     }
 

@@ -15,14 +15,23 @@ use crate::types::Access;
 struct Attached {
     local_key: u32,
     remote_key: u32,
-    /// `None` once it is deregistered.
-    region: Mutex<Option<MemoryRegion>>,
+    state: Mutex<Device>,
     membership: OnceLock<Membership>,
+}
+
+/// What the device has of the memory.
+enum Device {
+    /// It may use it.
+    Has(MemoryRegion),
+    /// It has given it back.
+    GaveBack,
+    /// It was asked to, and did not say yes: it may use the memory for ever.
+    Keeps,
 }
 
 impl Attached {
     fn is_valid(&self) -> bool {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), Device::Has(_))
     }
 }
 
@@ -32,9 +41,17 @@ impl Attachment for Attached {
     }
 
     fn detach(&self) -> bool {
-        let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever the device says, it has been asked once; what it keeps is not asked again.
-        region.take().is_none_or(MemoryRegion::deregister)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // It is asked once. The memory is looked at again when it is to be freed, perhaps long after that.
+        let free = match std::mem::replace(&mut *state, Device::Keeps) {
+            Device::Has(region) => region.deregister(),
+            Device::GaveBack => true,
+            Device::Keeps => false,
+        };
+        if free {
+            *state = Device::GaveBack;
+        }
+        free
     }
 }
 
@@ -142,8 +159,8 @@ impl AdapterCore {
         let region = unsafe { MemoryRegion::register(&opened.domain, start.as_ptr(), length, access) };
         let region = region.map_err(|source| register_error(source, length))?;
         let (local_key, remote_key) = (region.local_key(), region.remote_key());
-        let region = Mutex::new(Some(region));
-        let attached = Arc::new(Attached { local_key, remote_key, region, membership: OnceLock::new() });
+        let state = Mutex::new(Device::Has(region));
+        let attached = Arc::new(Attached { local_key, remote_key, state, membership: OnceLock::new() });
         let member: Weak<dyn Member> = Arc::<Attached>::downgrade(&attached);
         let _ = attached.membership.set(self.regions.join(member));
         // It may have gone between the look and the joining.
