@@ -16,7 +16,9 @@ pub mod net;
 pub mod peers;
 pub mod programs;
 pub mod raw;
+pub mod rping;
 pub mod seeds;
+pub mod transfer;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
