@@ -1,124 +1,30 @@
 //! Runs on: guest
 //!
-//! The example `rping` against the original: our soft provider and siw on another host, and our verbs provider with the
-//! original on the same device.
+//! The example `rping` over the soft provider, against the original over the kernel's siw, which is on another host.
 
 mod common;
 
-use common::guest::{Cable, Siw, Stage, is_guest, port, start};
-use common::interop::Outcome;
+use common::guest::{Siw, Stage, is_guest};
+use common::rping::{cases, original_client, original_server};
 
-const SIZES: [u32; 2] = [4096, 60_000];
-const MTUS: [u32; 2] = [1500, 9000];
-const COUNT: usize = 3;
-
-/// What is varied on a stage.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    mtu: u32,
-    /// 0 for IPv4, 1 for IPv6.
-    version: usize,
-    size: u32,
-    crc: bool,
-}
-
-/// Every combination of any three of the four.
-fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for number in 0..16_usize {
-        let [mtu, version, size, crc] = [0, 1, 2, 3].map(|bit| number >> bit & 1);
-        if number.count_ones() % 2 == 0 {
-            cases.push(Case { mtu: MTUS[mtu], version, size: SIZES[size], crc: crc == 1 });
-        }
-    }
-    cases
-}
-
-impl Case {
-    /// The flags of both sides.
-    fn flags(self, stage: &Stage, server: std::net::IpAddr, port: u16) -> (String, String) {
-        let common = format!("-a {server} -p {port} -v -S {}", self.size);
-        let crc = if self.crc && stage.provider == "soft" { "--crc" } else { "" };
-        let ours = format!("{common} --provider {} --timeout 60 {crc}", stage.provider);
-        (common, ours)
-    }
-}
-
-fn original_client(stage: &Stage, case: Case) {
-    let port = port();
-    let (theirs, ours) = case.flags(stage, stage.ours[case.version], port);
-    let server = stage.start("rping", &format!("-s {ours}"), Some(port));
-    let client = start("rping", &format!("-c {theirs} -V -C {COUNT}"), None).finish();
-    check(&format!("original client, {}, {case:?}", stage.name), [server.finish(), client], case.size);
-}
-
-fn original_server(stage: &Stage, case: Case) {
-    let port = port();
-    let (theirs, ours) = case.flags(stage, stage.theirs[case.version], port);
-    let server = start("rping", &format!("-s {theirs}"), Some(port));
-    let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
-    check(&format!("original server, {}, {case:?}", stage.name), [server.finish(), client], case.size);
-}
-
-fn both_ours(stage: &Stage, case: Case) {
-    let port = port();
-    let (_, ours) = case.flags(stage, stage.ours[case.version], port);
-    let server = stage.start("rping", &format!("-s {ours}"), Some(port));
-    let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
-    check(&format!("both ours, {}, {case:?}", stage.name), [server.finish(), client], case.size);
-}
-
-/// Both ended well, and have shown as many texts as there were, of the right length.
-fn check(case: &str, [server, client]: [Outcome; 2], size: u32) {
-    assert!(client.status.success() && server.status.success(), "{case}\n{client}\n{server}");
-    for (outcome, prefix) in [(&client, "ping data: "), (&server, "server ping data: ")] {
-        let lines: Vec<_> = outcome.stdout.lines().collect();
-        assert_eq!(lines.len(), COUNT, "{case}\n{outcome}");
-        for (number, line) in lines.iter().enumerate() {
-            assert!(line.starts_with(&format!("{prefix}rdma-ping-{number}: ")), "{case}\n{outcome}");
-            assert_eq!(line.len(), prefix.len() + size as usize - 1, "{case}\n{outcome}");
-        }
-    }
-}
-
-fn soft(siw: Siw) {
+fn every_case(siw: Siw) {
     if !is_guest() {
         return;
     }
     let stage = Stage::soft(siw);
     for case in cases() {
-        stage.cable.as_ref().into_iter().for_each(|cable: &Cable| cable.set_mtu(case.mtu));
+        stage.cable.as_ref().expect("there is one").set_mtu(case.mtu);
         original_client(&stage, case);
         original_server(&stage, case);
     }
 }
 
 #[test]
-fn soft_and_siw_as_it_is() {
-    soft(Siw::Stock);
+fn siw_as_it_is() {
+    every_case(Siw::Stock);
 }
 
 #[test]
-fn soft_and_siw_with_peer_to_peer_mode_and_checksums() {
-    soft(Siw::PeerToPeer);
-}
-
-fn verbs(device: &str) {
-    let Some(stage) = is_guest().then(|| Stage::verbs(device)).flatten() else { return };
-    // The device has its packets to itself: neither checksums nor their size are ours to choose.
-    for case in cases().into_iter().filter(|case| case.mtu == MTUS[0] && !case.crc) {
-        original_client(&stage, case);
-        original_server(&stage, case);
-        both_ours(&stage, case);
-    }
-}
-
-#[test]
-fn verbs_on_rxe() {
-    verbs("RXE");
-}
-
-#[test]
-fn verbs_on_siw() {
-    verbs("SIW");
+fn siw_with_peer_to_peer_mode_and_checksums() {
+    every_case(Siw::PeerToPeer);
 }

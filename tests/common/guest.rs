@@ -23,6 +23,10 @@ pub const NEAR: [IpAddr; 2] =
 pub const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 2))];
 
+/// The addresses of the far host on the cable of the machine's own siw, which has the first of each.
+pub const MACHINE_FAR: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2))];
+
 /// A bad cable, as tc-netem(8) says it: packets are late, lost, and overtaken.
 const BAD: &str = "limit 10000 delay 20ms 4ms loss 1% reorder 10% 50%";
 
@@ -66,11 +70,14 @@ pub fn port() -> u16 {
 
 /// A cable from the initial namespace, where siw has it, to a namespace of its own.
 pub struct Cable {
+    /// The interfaces: here, and on the far host.
+    links: [&'static str; 2],
     far: Host,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Cable {
+    /// A new one, with a build of siw that is loaded for it. That needs a process that has no device open.
     pub fn new(siw: Siw) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let far = Host::new();
@@ -78,19 +85,30 @@ impl Cable {
         configure("near", NEAR);
         far.run(|| configure("far", FAR));
         load(siw, "near");
-        Self { far, _turn: turn }
+        Self { links: ["near", "far"], far, _turn: turn }
+    }
+
+    /// That of the machine's own siw, which it stays with: a device that a process has open cannot be removed.
+    pub fn of_the_machine() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let far = Host::new();
+        ip(&format!("link set veth3 netns {}", far.id));
+        far.run(|| configure("veth3", MACHINE_FAR));
+        Self { links: ["veth2", "veth3"], far, _turn: turn }
     }
 
     /// Sets the maximum transmission unit of both ends.
     pub fn set_mtu(&self, mtu: u32) {
-        ip(&format!("link set near mtu {mtu}"));
-        self.far.run(move || ip(&format!("link set far mtu {mtu}")));
+        let [near, far] = self.links;
+        ip(&format!("link set {near} mtu {mtu}"));
+        self.far.run(move || ip(&format!("link set {far} mtu {mtu}")));
     }
 
     /// Makes the cable a bad one, both ways.
     pub fn impair(&self) {
-        command("tc", &format!("qdisc replace dev near root netem {BAD}"));
-        self.far.run(|| command("tc", &format!("qdisc replace dev far root netem {BAD}")));
+        let [near, far] = self.links;
+        command("tc", &format!("qdisc replace dev {near} root netem {BAD}"));
+        self.far.run(move || command("tc", &format!("qdisc replace dev {far} root netem {BAD}")));
     }
 
     /// Runs something on the far host, and waits for it.
@@ -117,9 +135,22 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Reported by the test already, if anything went wrong.
-        let _ = Command::new("ip").args(["link", "del", "near"]).status();
-        let _ = Command::new("guest-siw").arg("stock").status();
+        // Whatever went wrong here the test has reported already.
+        let quietly = |program: &str, arguments: &str| {
+            let _ = Command::new(program).args(arguments.split(' ')).output();
+        };
+        if self.links[0] == "near" {
+            quietly("ip", "link del near");
+            quietly("guest-siw", "stock");
+        } else {
+            // Otherwise it would go with its namespace, and take the other end along.
+            let back = self.far.begin(move || quietly("ip", "link set veth3 netns 1"));
+            let _ = back.0.recv_timeout(LONGEST);
+            for link in self.links {
+                quietly("tc", &format!("qdisc del dev {link} root"));
+                quietly("ip", &format!("link set {link} mtu 1500 up"));
+            }
+        }
     }
 }
 
@@ -158,10 +189,7 @@ impl Stage {
             return None;
         }
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let addresses = ["ADDR", "ADDR6"].map(|which| {
-            let variable = format!("TOKIO_RDMA_{device}_{which}");
-            std::env::var(&variable).expect(&variable).parse().expect("an address")
-        });
+        let addresses = addresses(device);
         Some(Self {
             name: format!("verbs on {device}"),
             provider: "verbs",
@@ -224,6 +252,14 @@ impl Stage {
             None => start(program, arguments, port),
         }
     }
+}
+
+/// The addresses of the machine's device, `RXE` or `SIW`.
+pub fn addresses(device: &str) -> [IpAddr; 2] {
+    ["ADDR", "ADDR6"].map(|which| {
+        let variable = format!("TOKIO_RDMA_{device}_{which}");
+        std::env::var(&variable).expect(&variable).parse().expect("an address")
+    })
 }
 
 /// Starts a program on this host, which listens on this port if there is one.

@@ -17,7 +17,9 @@ pub mod peers;
 pub mod programs;
 pub mod raw;
 pub mod resources;
+pub mod rping;
 pub mod seeds;
+pub mod transfer;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -9,6 +9,7 @@ use tokio_rdma::{
     RemoteRegion,
 };
 
+use super::guest::{Stage, port, start};
 use super::raw::success;
 
 /// A connection, and the receives that were posted before it was there.
@@ -146,4 +147,80 @@ pub async fn hello_call(adapter: &Adapter, server: SocketAddr) {
     end.send(adapter, 1, HELLO).await;
     end.receive(HELLO).await;
     end.connection.disconnected().await;
+}
+
+/// A program of theirs that is a client of ours.
+fn client(stage: &Stage, program: &str, server: SocketAddr, flags: &str) -> String {
+    let arguments = format!("-s {} -p {} {flags}", server.ip(), server.port());
+    let outcome = start(program, &arguments, None).finish();
+    assert!(outcome.status.success(), "{}: {outcome}", stage.name);
+    outcome.stdout
+}
+
+pub const CMATOSE: Cmatose = Cmatose { connections: 3, messages: 10, size: 5000 };
+
+/// ucmatose, as the client and then as the server.
+pub fn cmatose(stage: &Stage, version: usize, cmatose: Cmatose) {
+    let server = SocketAddr::new(stage.ours[version], port());
+    let serving = stage.begin_serving(server, async move |adapter, listener| {
+        cmatose.serve(&adapter, &listener).await;
+    });
+    let said = client(stage, "ucmatose", server, &cmatose.flags());
+    assert!(said.contains("data transfers complete"), "{}: {said}", stage.name);
+    serving.end();
+
+    let server = SocketAddr::new(stage.theirs[version], port());
+    let arguments = format!("-b {} -p {} {}", server.ip(), server.port(), cmatose.flags());
+    let program = start("ucmatose", &arguments, Some(server.port()));
+    stage.begin(version, async move |adapter| cmatose.call(&adapter, server).await).end();
+    let outcome = program.finish();
+    assert!(outcome.status.success(), "{}: {outcome}", stage.name);
+    assert!(outcome.stdout.contains("data transfers complete"), "{}: {outcome}", stage.name);
+}
+
+/// Fewer than the queue pairs that siw has for one process.
+const CONNECTIONS: usize = 40;
+
+/// cmtime, as the client and then as the server.
+pub fn cmtime(stage: &Stage) {
+    let server = SocketAddr::new(stage.ours[0], port());
+    let serving = stage.begin_serving(server, async |adapter, listener| {
+        cmtime_serve(&adapter, &listener, CONNECTIONS).await;
+    });
+    let said = client(stage, "cmtime", server, &format!("-c {CONNECTIONS}"));
+    assert!(said.contains("us / conn") && !said.contains("event:"), "{}: {said}", stage.name);
+    serving.end();
+
+    let server = SocketAddr::new(stage.theirs[0], port());
+    let arguments = format!("-b {} -p {}", server.ip(), server.port());
+    let mut program = start("cmtime", &arguments, Some(server.port()));
+    stage.begin(0, async move |adapter| cmtime_call(&adapter, server, CONNECTIONS).await).end();
+    // It serves for ever.
+    assert!(program.is_running(), "{}: {}", stage.name, program.said());
+}
+
+/// rdma_client, and then rdma_server.
+pub fn hello(stage: &Stage) {
+    let server = SocketAddr::new(stage.ours[0], port());
+    let serving = stage.begin_serving(server, async |adapter, listener| {
+        hello_serve(&adapter, &listener).await;
+    });
+    let said = client(stage, "rdma_client", server, "");
+    assert!(said.contains("rdma_client: end 0"), "{}: {said}", stage.name);
+    serving.end();
+
+    let server = SocketAddr::new(stage.theirs[0], port());
+    let arguments = format!("-s {} -p {}", server.ip(), server.port());
+    let program = start("rdma_server", &arguments, Some(server.port()));
+    stage.begin(0, async move |adapter| hello_call(&adapter, server).await).end();
+    let outcome = program.finish();
+    assert!(outcome.status.success(), "{}: {outcome}", stage.name);
+}
+
+/// All of them.
+pub fn all(stage: &Stage) {
+    cmatose(stage, 0, CMATOSE);
+    cmatose(stage, 1, CMATOSE);
+    cmtime(stage);
+    hello(stage);
 }
