@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::Usage;
 
+pub(crate) mod bench;
 mod image;
 mod machine;
 
@@ -64,18 +65,29 @@ impl Request {
 
 /// The command: its exit status is that of the command in the guest, or 1 if it could not be run or was ended.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
-    let request = Request::parse(arguments)?;
-    let status = image::prepare().and_then(|image| {
-        let machine = Machine { image: &image, siw: request.siw, limit: request.limit };
-        machine.run(&request.command)
-    });
-    Ok(status.map_or_else(
+    Ok(exit_code(Request::parse(arguments)?.run()))
+}
+
+impl Request {
+    /// Runs it; the exit status of the command.
+    ///
+    /// # Errors
+    /// A sentence, if the machine could not be made or broke.
+    fn run(&self) -> Result<u8, String> {
+        let image = image::prepare()?;
+        Machine { image: &image, siw: self.siw, limit: self.limit }.run(&self.command)
+    }
+}
+
+/// The exit status of the command, or 1 and the sentence.
+fn exit_code(status: Result<u8, String>) -> ExitCode {
+    status.map_or_else(
         |error| {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         },
         ExitCode::from,
-    ))
+    )
 }
 
 #[cfg(test)]

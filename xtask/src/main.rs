@@ -60,6 +60,12 @@ const TASKS: &[Task] = &[
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
         run: guest::main,
     },
+    Task {
+        name: "guest-bench",
+        arguments: "[--batches N] [--json] [ARGUMENTS]",
+        about: "measure the verbs provider over rxe0 in that machine, beside C and cmtime (benches/verbs)",
+        run: guest::bench::main,
+    },
 ];
 
 /// The command line was not understood; the sentence says what was wrong with it.
