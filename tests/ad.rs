@@ -15,7 +15,6 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
-use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, AdapterInfo, ConnectParams, DisconnectReason, Provider, ProviderKind,
     QueuePairConfig, ReadLimits,
@@ -208,7 +207,7 @@ fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
         ip("link add left type veth peer name right");
         ip("address add 10.9.0.1/24 dev left");
         ip("link set left up");
-        let adapter = adapter_at(address("10.9.0.1"), SoftConfig::default());
+        let adapter = adapter_at(address("10.9.0.1"));
         assert_eq!(adapter.info().name, "left");
         assert!(adapter.info().loopback && connects_to_itself(&adapter, address("10.9.0.1")).await);
     });

@@ -167,7 +167,7 @@ async fn a_flood_of_half_open_connections_delays_the_next_peer_and_no_more() {
 #[tokio::test]
 async fn half_open_places_are_given_to_the_next_when_their_holders_leave() {
     // The deadline is out of reach: only leaving makes room.
-    let config = SoftConfig::default().half_open(2).request_timeout(PATIENCE * 10);
+    let config = SoftConfig::default().half_open(2).request_timeout(patience() * 10);
     let adapter = adapter_with(config);
     let (listener, address) = listening(&adapter);
     let flood = [Raw::dial(address).await, Raw::dial(address).await];

@@ -1,7 +1,10 @@
 //! Whose a buffer is: of a post that failed, of a future that nobody waits for any more, of what was flushed.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
+use common::device::is_emulated;
 use common::life::*;
 use common::*;
 
@@ -10,7 +13,6 @@ use std::task::Waker;
 use futures::future::join_all;
 use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::mr::RemoteRegion;
-use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{Access, Status};
 
 // CAN-08
@@ -52,7 +54,7 @@ async fn an_error_at_once_means_that_nothing_was_submitted() {
 async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
-    for _ in 0..200 {
+    for _ in 0..often(200, 10) {
         let post = || passive.queue_pair.receive(adapter.buffer(4096).expect("memory")).expect("posted");
         let mut forgotten = post();
         // Half of the time somebody has been waiting for it.
@@ -78,17 +80,17 @@ async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
 // CAN-09
 #[tokio::test]
 async fn a_send_whose_future_was_dropped_arrives_whole() {
-    const LENGTH: usize = 6 << 20;
+    let length = if is_emulated() { 1 << 20 } else { 6 << 20 };
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
-    let bytes: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
     for _ in 0..3 {
-        let receive = passive.queue_pair.receive(adapter.buffer(LENGTH).expect("memory")).expect("posted");
+        let receive = passive.queue_pair.receive(adapter.buffer(length).expect("memory")).expect("posted");
         drop(active.queue_pair.send(adapter.buffer_from(&bytes).expect("memory")).expect("posted"));
         // The heap may have the memory back now, if anybody was mistaken about who uses it.
-        let noise: Vec<_> = (0..4).map(|_| vec![0xff_u8; LENGTH]).collect();
+        let noise: Vec<_> = (0..4).map(|_| vec![0xff_u8; length]).collect();
         let (outcome, buffer) = within(receive).await;
-        assert_eq!(outcome.expect("received").bytes, LENGTH);
+        assert_eq!(outcome.expect("received").bytes, length);
         assert!(buffer[..] == bytes[..]);
         drop(noise);
     }
@@ -103,7 +105,7 @@ async fn a_read_whose_future_was_dropped_leaves_the_next_one_its_answer() {
     source.write(0, &[1; 4096]).expect("it fits");
     source.write(4096, &[2; 4096]).expect("it fits");
     let half = |start: usize| source.remote_part(start..start + 4096).expect("within");
-    for _ in 0..200 {
+    for _ in 0..often(200, 10) {
         let read = |remote: &RemoteRegion| {
             active.queue_pair.read(adapter.buffer(4096).expect("memory"), remote).expect("posted")
         };
@@ -115,45 +117,30 @@ async fn a_read_whose_future_was_dropped_leaves_the_next_one_its_answer() {
     }
 }
 
-// CAN-09
+// CAN-09: see `can_soft.rs` for reads that are cut short.
 #[tokio::test]
-async fn buffers_come_back_intact_when_their_requests_are_flushed() {
+async fn receives_come_back_intact_when_they_are_flushed() {
     let adapter = adapter();
-    let (end, peer) = connected_to_raw(&adapter).await;
+    let pair = connected(&adapter).await;
+    let queue_pair = &pair.active.queue_pair;
     let content = |i: usize| vec![i as u8; 1 + i * 100];
     let region = within(adapter.register(64, Access::LOCAL_WRITE)).await.expect("registered");
     region.write(0, &[5; 64]).expect("it fits");
     let receives: Vec<_> = (0..10)
-        .map(|i| end.queue_pair.receive(adapter.buffer_from(&content(i)).expect("memory")).expect("posted"))
+        .map(|i| queue_pair.receive(adapter.buffer_from(&content(i)).expect("memory")).expect("posted"))
         .collect();
     let scattered = [0, 1, 2].map(|i| adapter.buffer_from(&content(i)).expect("memory"));
-    let scattered = end.queue_pair.receive(scattered).expect("posted");
-    let slice = end.queue_pair.receive(region.slice(8..16).expect("within")).expect("posted");
-    let nowhere = RemoteRegion::new(0, RemoteKey(1), 4096);
-    let reads: Vec<_> = (0..10)
-        .map(|i| {
-            let buffer = adapter.buffer_from(&content(i)).expect("memory").part(0..1);
-            end.queue_pair.read(buffer, &nowhere).expect("posted")
-        })
-        .collect();
-    // Some of them are not waited for any more.
-    drop(end.queue_pair.receive(adapter.buffer(9).expect("memory")).expect("posted"));
-    drop(end.queue_pair.read(adapter.buffer(9).expect("memory"), &nowhere).expect("posted"));
-    end.queue_pair.flush();
+    let scattered = queue_pair.receive(scattered).expect("posted");
+    let slice = queue_pair.receive(region.slice(8..16).expect("within")).expect("posted");
+    // One is not waited for any more.
+    drop(queue_pair.receive(adapter.buffer(9).expect("memory")).expect("posted"));
+    queue_pair.flush();
     for (i, receive) in receives.into_iter().enumerate() {
         let (outcome, buffer) = within(receive).await;
-        assert_eq!(
-            (outcome.expect_err("flushed").status(), &buffer[..]),
-            (Status::CANCELED, &content(i)[..])
-        );
+        assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+        assert_eq!(buffer[..], content(i)[..]);
     }
     let (_, buffers) = within(scattered).await;
     assert!(buffers.iter().enumerate().all(|(i, buffer)| buffer[..] == content(i)[..]));
     assert_eq!(within(slice).await.1.range(), 8..16);
-    for (i, read) in reads.into_iter().enumerate() {
-        let (outcome, part) = within(read).await;
-        assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
-        assert_eq!(part.into_buffer()[..], content(i)[..]);
-    }
-    drop(peer);
 }

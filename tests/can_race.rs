@@ -1,7 +1,10 @@
 //! Calls that race each other, from many threads.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
+use common::device::is_emulated;
 use common::life::*;
 use common::*;
 
@@ -21,23 +24,26 @@ struct Aim {
     spins: u32,
     early: usize,
     late: usize,
+    /// By which part of it the delay changes.
+    step: u32,
 }
 
 impl Aim {
     fn new() -> Self {
-        Self { spins: 1000, early: 0, late: 0 }
+        // Where everything takes long there is no time for many steps.
+        Self { spins: 1000, early: 0, late: 0, step: if is_emulated() { 2 } else { 16 } }
     }
 
     /// Took effect: wait longer the next time.
     fn early(&mut self) {
         self.early += 1;
-        self.spins += self.spins / 16 + 1;
+        self.spins = self.spins.saturating_add(self.spins / self.step + 1);
     }
 
     /// Came too late: wait less.
     fn late(&mut self) {
         self.late += 1;
-        self.spins -= self.spins / 16;
+        self.spins -= self.spins / self.step;
     }
 }
 
@@ -86,7 +92,7 @@ async fn learns(accepted: Result<Connection, AcceptError>) {
 async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
     let mut aim = Aim::new();
-    for _ in 0..600 {
+    for _ in 0..often(600, 30) {
         let (listener, address) = listening(&adapter);
         let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
         let connector = Arc::new(adapter.connector());
@@ -133,7 +139,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
 async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
     let mut aim = Aim { spins: 100, ..Aim::new() };
-    for _ in 0..1500 {
+    for _ in 0..often(1500, 40) {
         let (listener, address) = listening(&adapter);
         let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
         let connector = Arc::new(adapter.connector());
@@ -180,7 +186,7 @@ async fn a_request_is_not_lost_to_a_cancel() {
             }
         })
     };
-    for _ in 0..300 {
+    for _ in 0..often(300, 20) {
         let client = {
             let (queue_pair, connector) = (queue_pair(&adapter), adapter.connector());
             tokio::spawn(async move {
@@ -220,7 +226,7 @@ async fn everything_may_be_called_from_everywhere_at_once() {
         let (adapter, listener) = (adapter.clone(), listener.clone());
         let active = adapter.clone();
         tasks.push(tokio::spawn(async move {
-            for round in 0..20 {
+            for round in 0..often(20, 4) {
                 let queue_pair = queue_pair(&adapter);
                 // One that is lost before it was found complete has not been accepted.
                 let accepted = listener.accept_next(&queue_pair, AcceptParams::default()).await;
@@ -230,7 +236,7 @@ async fn everything_may_be_called_from_everywhere_at_once() {
             }
         }));
         tasks.push(tokio::spawn(async move {
-            for round in 0..20 {
+            for round in 0..often(20, 4) {
                 let (queue_pair, connector) = (queue_pair(&active), active.connector());
                 let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
                 abuse(&active, &queue_pair, &connect.await.expect("connected"), round % 3).await;

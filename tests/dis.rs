@@ -1,18 +1,18 @@
 //! The end of a connection, between two ends that behave.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
 use common::life::*;
 use common::*;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::task::Poll;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use tokio_rdma::error::{AcceptError, BindError, ConnectError, DisconnectError, PostErrorKind};
-use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::error::{AcceptError, BindError, ConnectError, DisconnectError, PostErrorKind, Reason};
 use tokio_rdma::{AcceptParams, ConnectParams, Connection, DisconnectReason, Status};
 
 /// Waits for the end and says how it was.
@@ -23,8 +23,8 @@ async fn end_of(connection: &Connection) -> DisconnectReason {
 // DIS-02
 #[tokio::test]
 async fn the_peer_is_told_exactly_once() {
-    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
-        let adapter = adapter_at(ip, SoftConfig::default());
+    for ip in both() {
+        let adapter = adapter_at(ip);
         let (listener, address) = listening_at(&adapter, ip);
         let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
         let connector = adapter.connector();
@@ -161,7 +161,7 @@ async fn the_end_is_told_before_anything_is_flushed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_may_disconnect_at_once() {
     let adapter = adapter();
-    for _ in 0..200 {
+    for _ in 0..often(200, 10) {
         let Pair { active, passive } = connected(&adapter).await;
         let (a, p) = (active.connection.clone(), passive.connection.clone());
         let (a, p) = within(async {
@@ -241,7 +241,7 @@ async fn neither_queue_pair_nor_connector_is_used_twice() {
     let fresh = queue_pair(&adapter);
     let again = connector.connect(&fresh, address, ConnectParams::default()).await.expect_err("burnt");
     assert!(matches!(again, ConnectError::Active), "{again:?}");
-    let bind = connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect_err("burnt");
+    let bind = connector.bind((v4(), 0).into()).expect_err("burnt");
     assert!(matches!(bind, BindError::InvalidState), "{bind:?}");
     let again = adapter.connector().connect(&used, address, ConnectParams::default()).await;
     assert!(matches!(again, Err(ConnectError::QueuePairActive)));
@@ -354,7 +354,7 @@ async fn the_last_release_disconnects() {
 #[tokio::test]
 async fn a_disconnect_that_is_left_alone_is_still_in_order() {
     let adapter = adapter();
-    for _ in 0..50 {
+    for _ in 0..often(50, 10) {
         let Pair { active, passive } = connected(&adapter).await;
         let receive = passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
         let sent = active.queue_pair.send(adapter.buffer_from(b"last one").expect("memory")).expect("posted");
@@ -367,4 +367,27 @@ async fn a_disconnect_that_is_left_alone_is_still_in_order() {
         assert_eq!(outcome.expect("received").bytes, 8);
         assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
     }
+}
+
+// DIS-15
+#[tokio::test]
+async fn the_reason_tells_who_ended_it_in_order() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    within(passive.connection.disconnect()).await.expect("in order");
+    let reason = within(active.connection.disconnected()).await;
+    assert_eq!((&reason, reason.status()), (&DisconnectReason::Peer, Status::SUCCESS));
+    let reason = within(passive.connection.disconnected()).await;
+    assert_eq!((&reason, reason.status()), (&DisconnectReason::Local, Status::SUCCESS));
+}
+
+// DIS-15
+#[tokio::test]
+async fn a_flush_of_a_connected_queue_pair_is_a_loss_of_local_making() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    active.queue_pair.flush();
+    match within(active.connection.disconnected()).await {
+        DisconnectReason::Lost { status, reason: Reason::Local(_) } => assert_eq!(status, Status::CANCELED),
+        other => panic!("{other:?}"),
+    }
+    assert_ne!(within(passive.connection.disconnected()).await, DisconnectReason::Local);
 }

@@ -20,24 +20,22 @@ fn client(stage: &Stage, program: &str, server: SocketAddr, flags: &str) -> Stri
 
 const CMATOSE: Cmatose = Cmatose { connections: 3, messages: 10, size: 5000 };
 
-fn cmatose(stage: &Stage) {
-    for version in [0, 1] {
-        let server = SocketAddr::new(stage.ours[version], port());
-        let running = stage.begin_serving(server, async |adapter, listener| {
-            CMATOSE.serve(&adapter, &listener).await;
-        });
-        let said = client(stage, "ucmatose", server, &CMATOSE.flags());
-        assert!(said.contains("data transfers complete"), "{}: {said}", stage.name);
-        running.end();
+fn cmatose(stage: &Stage, version: usize, cmatose: Cmatose) {
+    let server = SocketAddr::new(stage.ours[version], port());
+    let serving = stage.begin_serving(server, async move |adapter, listener| {
+        cmatose.serve(&adapter, &listener).await;
+    });
+    let said = client(stage, "ucmatose", server, &cmatose.flags());
+    assert!(said.contains("data transfers complete"), "{}: {said}", stage.name);
+    serving.end();
 
-        let server = SocketAddr::new(stage.theirs[version], port());
-        let arguments = format!("-b {} -p {} {}", server.ip(), server.port(), CMATOSE.flags());
-        let program = start("ucmatose", &arguments, Some(server.port()));
-        stage.begin(version, async move |adapter| CMATOSE.call(&adapter, server).await).end();
-        let outcome = program.finish();
-        assert!(outcome.status.success(), "{}: {outcome}", stage.name);
-        assert!(outcome.stdout.contains("data transfers complete"), "{}: {outcome}", stage.name);
-    }
+    let server = SocketAddr::new(stage.theirs[version], port());
+    let arguments = format!("-b {} -p {} {}", server.ip(), server.port(), cmatose.flags());
+    let program = start("ucmatose", &arguments, Some(server.port()));
+    stage.begin(version, async move |adapter| cmatose.call(&adapter, server).await).end();
+    let outcome = program.finish();
+    assert!(outcome.status.success(), "{}: {outcome}", stage.name);
+    assert!(outcome.stdout.contains("data transfers complete"), "{}: {outcome}", stage.name);
 }
 
 /// Fewer than the queue pairs that siw has for one process.
@@ -45,12 +43,12 @@ const CONNECTIONS: usize = 40;
 
 fn cmtime(stage: &Stage) {
     let server = SocketAddr::new(stage.ours[0], port());
-    let running = stage.begin_serving(server, async |adapter, listener| {
+    let serving = stage.begin_serving(server, async |adapter, listener| {
         peers::cmtime_serve(&adapter, &listener, CONNECTIONS).await;
     });
     let said = client(stage, "cmtime", server, &format!("-c {CONNECTIONS}"));
     assert!(said.contains("us / conn") && !said.contains("event:"), "{}: {said}", stage.name);
-    running.end();
+    serving.end();
 
     let server = SocketAddr::new(stage.theirs[0], port());
     let arguments = format!("-b {} -p {}", server.ip(), server.port());
@@ -62,12 +60,12 @@ fn cmtime(stage: &Stage) {
 
 fn hello(stage: &Stage) {
     let server = SocketAddr::new(stage.ours[0], port());
-    let running = stage.begin_serving(server, async |adapter, listener| {
+    let serving = stage.begin_serving(server, async |adapter, listener| {
         peers::hello_serve(&adapter, &listener).await;
     });
     let said = client(stage, "rdma_client", server, "");
     assert!(said.contains("rdma_client: end 0"), "{}: {said}", stage.name);
-    running.end();
+    serving.end();
 
     let server = SocketAddr::new(stage.theirs[0], port());
     let arguments = format!("-s {} -p {}", server.ip(), server.port());
@@ -79,7 +77,8 @@ fn hello(stage: &Stage) {
 
 /// Everything, on each of the stages.
 fn all(stage: &Stage) {
-    cmatose(stage);
+    cmatose(stage, 0, CMATOSE);
+    cmatose(stage, 1, CMATOSE);
     cmtime(stage);
     hello(stage);
 }
@@ -95,6 +94,16 @@ fn soft_and_siw_as_it_is() {
 fn soft_and_siw_with_peer_to_peer_mode_and_checksums() {
     if is_guest() {
         all(&Stage::soft(Siw::PeerToPeer));
+    }
+}
+
+#[test]
+fn soft_and_siw_over_a_bad_cable() {
+    if is_guest() {
+        let stage = Stage::soft(Siw::Stock);
+        stage.cable.as_ref().expect("there is one").impair();
+        cmatose(&stage, 0, Cmatose { connections: 3, messages: 100, size: 9000 });
+        hello(&stage);
     }
 }
 

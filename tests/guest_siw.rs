@@ -4,10 +4,17 @@
 
 mod common;
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use common::guest::{FAR, NEAR, Siw, Stage, is_guest, port, start};
+use common::interop::Program;
 use common::raw::success;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{Access, Adapter, ConnectParams, Provider, QueuePairConfig, ReadLimits, RemoteRegion};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, ConnectParams, Connection, Provider, QueuePair, QueuePairConfig,
+    ReadLimits, RemoteRegion,
+};
 
 /// How often: siw misses the first frame of about one connection in fifty.
 const CONNECTIONS: usize = 200;
@@ -48,6 +55,83 @@ fn frames_right_behind_the_reply(siw: Siw) {
     });
     connections.end();
     assert!(program.is_running(), "{}", program.said());
+}
+
+/// Compiles the program that knows of private data; its files stay in the memory of the machine.
+fn private_data_program() -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/private_data.c");
+    let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
+    let program = PathBuf::from(scratch).join("private_data");
+    let arguments = format!("-Wall -o {} {source} -lrdmacm -libverbs", program.display());
+    Program::start("cc", &arguments).finish().expect_success();
+    program
+}
+
+/// Up to 251 bytes siw says how many there are; for more, 256 fewer.
+const SENT_BY_SIW: [usize; 4] = [0, 251, 252, 255];
+/// siw takes as many, and its accept sends as many; more is refused.
+const MOST_OF_SIW: usize = 252;
+
+fn counting(length: usize) -> Vec<u8> {
+    (0..).take(length).collect()
+}
+
+/// A message, upon which the peer disconnects. That has to be the peer: a connection that ends before siw has told its own
+/// kernel that it is there makes that kernel panic.
+async fn greet(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connection) {
+    success(queue_pair.send(adapter.buffer(16).expect("memory")).expect("posted")).await;
+    connection.disconnected().await;
+}
+
+fn private_data(siw: Siw) {
+    if !is_guest() {
+        return;
+    }
+    let program = private_data_program();
+    let stage = Stage::soft(siw);
+    for theirs in SENT_BY_SIW {
+        let ours = theirs.min(MOST_OF_SIW);
+        let server = SocketAddr::new(FAR[0], port());
+        let serving = stage.begin_serving(server, async move |adapter, listener| {
+            let request = listener.request().await.expect("a request");
+            assert_eq!(request.private_data()[..], counting(theirs));
+            let queue_pair = adapter.queue_pair(QueuePairConfig::default()).expect("a queue pair");
+            let params = AcceptParams::default().private_data(counting(ours));
+            let connection = request.accept(&queue_pair, params).await.expect("accepted");
+            greet(&adapter, &queue_pair, &connection).await;
+        });
+        let arguments = format!("connect {} {} {theirs}", server.ip(), server.port());
+        let outcome = start(&program, &arguments, None).finish().expect_success();
+        serving.end();
+        assert_eq!(outcome.stdout, format!("received {ours}\n"));
+
+        let theirs = theirs.min(MOST_OF_SIW);
+        let server = SocketAddr::new(NEAR[0], port());
+        let arguments = format!("listen {} {} {theirs}", server.ip(), server.port());
+        let program = start(&program, &arguments, Some(server.port()));
+        let connecting = stage.begin(0, async move |adapter| {
+            let queue_pair = adapter.queue_pair(QueuePairConfig::default()).expect("a queue pair");
+            let params = ConnectParams::default().private_data(counting(ours));
+            let reply = adapter.connector().connect(&queue_pair, server, params).await;
+            let reply = reply.unwrap_or_else(|error| panic!("{theirs} bytes: {error:?}"));
+            assert_eq!(reply.private_data()[..], counting(theirs));
+            let connection = reply.complete().await.expect("connected");
+            greet(&adapter, &queue_pair, &connection).await;
+        });
+        connecting.end();
+        let outcome = program.finish().expect_success();
+        assert_eq!(outcome.stdout, format!("received {ours}\n"));
+    }
+}
+
+#[test]
+fn private_data_of_siw_as_it_is() {
+    private_data(Siw::Stock);
+}
+
+#[test]
+fn private_data_of_siw_in_peer_to_peer_mode() {
+    private_data(Siw::PeerToPeer);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn routes_that_refuse_are_unreachable_and_the_connector_may_try_again() {
         std::fs::write("/proc/sys/net/ipv6/neigh/left/mcast_solicit", "1").expect("sysctl");
         std::fs::write("/proc/sys/net/ipv6/neigh/left/retrans_time_ms", "50").expect("sysctl");
         let (left, right) =
-            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+            (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         let cases = [
             ("no route", ["10.80.0.1:7", "[fd80::1]:7"], Status::NETWORK_UNREACHABLE),
             ("unreachable", ["10.81.0.1:7", "[fd81::1]:7"], Status::HOST_UNREACHABLE),
@@ -107,7 +107,7 @@ fn routes_that_refuse_are_unreachable_and_the_connector_may_try_again() {
 fn a_connect_that_hears_nothing_ends_with_the_callers_timeout_and_may_be_repeated() {
     with_two_interfaces(async || {
         let (left, right) =
-            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+            (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         for family in [0, 1] {
             for bound_to in [None, Some(LEFT[family])] {
                 let (listener, address) = listening_at(&right, RIGHT[family]);
@@ -136,7 +136,7 @@ fn a_connect_that_hears_nothing_ends_with_the_callers_timeout_and_may_be_repeate
 fn without_a_timeout_of_the_caller_the_kernel_gives_an_unreachable_peer_up() {
     with_two_interfaces(async || {
         std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1").expect("sysctl");
-        let adapter = adapter_at(LEFT[0], SoftConfig::default());
+        let adapter = soft_at(LEFT[0], SoftConfig::default());
         filter("tcp dport 7000 drop;");
         let attempts = LEFT.map(|local| connector(&adapter, Some(local)));
         let [v4, v6] = [0, 1].map(|family| {
@@ -149,7 +149,7 @@ fn without_a_timeout_of_the_caller_the_kernel_gives_an_unreachable_peer_up() {
         assert_eq!(futures::join!(v4, v6), (Status::IO_TIMEOUT, Status::IO_TIMEOUT));
         // CM-19
         heal();
-        let right = adapter_at(RIGHT[0], SoftConfig::default());
+        let right = soft_at(RIGHT[0], SoftConfig::default());
         for (family, attempt) in attempts.iter().enumerate() {
             let queue_pair = queue_pair(&adapter);
             let _receive = queue_pair.receive(adapter.buffer(16).expect("memory")).expect("posted");
@@ -176,7 +176,7 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
     };
     two_hosts(
         async move || {
-            let adapter = adapter_at(LEFT[0], SoftConfig::default());
+            let adapter = soft_at(LEFT[0], SoftConfig::default());
             for peer in RIGHT {
                 // Once as it comes, once on a socket that was bound before the class was known.
                 for bound in [false, true] {
@@ -204,7 +204,7 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
             }
         },
         async move || {
-            let adapter = adapter_at(RIGHT[0], SoftConfig::default());
+            let adapter = soft_at(RIGHT[0], SoftConfig::default());
             for local in RIGHT {
                 let listener = adapter.listener();
                 listener.bind(SocketAddr::new(local, 7000)).expect("bound");
@@ -254,7 +254,7 @@ fn two_hosts_talk_over_ipv4_and_ipv6() {
     let (tell, mut told) = tokio::sync::mpsc::channel::<SocketAddr>(1);
     two_hosts(
         async move || {
-            let adapter = adapter_at(LEFT[1], SoftConfig::default());
+            let adapter = soft_at(LEFT[1], SoftConfig::default());
             while let Some(address) = within(told.recv()).await {
                 let queue_pair = queue_pair(&adapter);
                 let params = ConnectParams::default().private_data(address.ip().to_string().into_bytes());
@@ -280,7 +280,7 @@ fn two_hosts_talk_over_ipv4_and_ipv6() {
         },
         async move || {
             use tokio_rdma::Access;
-            let adapter = adapter_at(RIGHT[1], SoftConfig::default());
+            let adapter = soft_at(RIGHT[1], SoftConfig::default());
             for local in RIGHT {
                 let (listener, address) = listening_at(&adapter, local);
                 within(tell.send(address)).await.expect("the other host");
@@ -306,7 +306,7 @@ fn listening_on_any_address_means_those_of_one_adapter() {
     with_two_interfaces(async || {
         ip("address add 10.77.1.1/24 dev left");
         let (left, right) =
-            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+            (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         let loopback = adapter();
         let second: IpAddr = "10.77.1.1".parse().expect("an address");
         for (any, family) in [("0.0.0.0", 0), ("::", 1)] {
@@ -404,7 +404,7 @@ fn failed_attempts_and_finished_connections_give_their_ports_back() {
     with_two_interfaces(async || {
         // One port only: whatever keeps it fails the next step.
         let config = SoftConfig::default().ephemeral_ports(50_001..=50_001);
-        let (left, right) = (adapter_at(LEFT[0], config), adapter_at(RIGHT[0], SoftConfig::default()));
+        let (left, right) = (soft_at(LEFT[0], config), soft_at(RIGHT[0], SoftConfig::default()));
         filter("tcp dport 7000 drop;");
         for (peer, expected) in [
             ("10.77.0.2:7000", Status::IO_TIMEOUT),
@@ -436,7 +436,7 @@ fn failed_attempts_and_finished_connections_give_their_ports_back() {
 fn a_bound_connector_keeps_its_address_through_refusals_and_timeouts_of_the_handshake() {
     with_two_interfaces(async || {
         let (left, right) =
-            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+            (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         for family in [0, 1] {
             let (listener, address) = listening_at(&right, RIGHT[family]);
             let silent = tokio::net::TcpListener::bind((RIGHT[family], 0)).await.expect("a listener");

@@ -77,7 +77,7 @@ async fn ends_when_the_path_breaks(
 /// Packets vanish without a word, in both directions.
 fn silence(load: Load) {
     with_two_interfaces(async move || {
-        let (left, right) = (adapter_at(LEFT[0], impatient()), adapter_at(RIGHT[0], impatient()));
+        let (left, right) = (soft_at(LEFT[0], impatient()), soft_at(RIGHT[0], impatient()));
         let pair = connected_across(&left, &right, RIGHT[0]).await;
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let memory = right.register(LARGE, rights).await.expect("registered");
@@ -122,7 +122,7 @@ fn unplugged(load: Load) {
     let other = met.clone();
     two_hosts(
         async move || {
-            let adapter = adapter_at(LEFT[0], impatient());
+            let adapter = soft_at(LEFT[0], impatient());
             let queue_pair = queue_pair(&adapter);
             let to = within(from).await.expect("the other host");
             let connector = adapter.connector();
@@ -138,7 +138,7 @@ fn unplugged(load: Load) {
             within(met.wait()).await;
         },
         async move || {
-            let adapter = adapter_at(RIGHT[0], impatient());
+            let adapter = soft_at(RIGHT[0], impatient());
             let (listener, at) = listening_at(&adapter, RIGHT[0]);
             address.send(at).expect("the other host");
             let queue_pair = queue_pair(&adapter);
@@ -178,7 +178,7 @@ fn a_disconnect_that_nobody_answers_times_out() {
     for busy in [false, true] {
         with_two_interfaces(async move || {
             let config = || SoftConfig::default().disconnect_timeout(Duration::from_secs(1));
-            let (left, right) = (adapter_at(LEFT[0], config()), adapter_at(RIGHT[0], config()));
+            let (left, right) = (soft_at(LEFT[0], config()), soft_at(RIGHT[0], config()));
             let pair = connected_across(&left, &right, RIGHT[0]).await;
             let memory = right.register(LARGE, Access::REMOTE_WRITE).await.expect("registered");
             let queue = &pair.active.queue_pair;
@@ -212,7 +212,7 @@ fn what_is_dropped_on_the_way_is_sent_again() {
     const DEPTH: u32 = 64;
     with_two_interfaces(async || {
         let (left, right) =
-            (adapter_at(LEFT[0], SoftConfig::default()), adapter_at(RIGHT[0], SoftConfig::default()));
+            (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         let depth = QueuePairConfig::default().receive_depth(2 * DEPTH as usize);
         let queue_pairs = [left.queue_pair(depth).unwrap(), right.queue_pair(depth).unwrap()];
         let [mine, theirs] = queue_pairs;

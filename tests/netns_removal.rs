@@ -50,11 +50,11 @@ async fn disconnected(connection: Connection) -> Status {
 }
 
 fn left() -> Adapter {
-    adapter_at(LEFT[0], SoftConfig::default())
+    soft_at(LEFT[0], SoftConfig::default())
 }
 
 fn right() -> Adapter {
-    adapter_at(RIGHT[0], SoftConfig::default())
+    soft_at(RIGHT[0], SoftConfig::default())
 }
 
 /// Whatever is pending ends when the last address of the adapter goes, here by means of this `ip` command.
@@ -268,7 +268,7 @@ fn an_address_that_comes_back_is_a_new_adapter_with_free_ports() {
         let right = right();
         let mut kept = Vec::new();
         for _ in 0..3 {
-            let left = adapter_at(LEFT[0], config());
+            let left = soft_at(LEFT[0], config());
             let pair = connected_across(&left, &right, RIGHT[0]).await;
             let (listener, _) = listening_at(&left, LEFT[0]);
             let error = left.connector().bind(SocketAddr::new(LEFT[0], 0)).expect_err("both are taken");

@@ -1,19 +1,25 @@
 //! A queue pair whose accept failed is free again by the time that the failure is told.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
+use common::deviation::*;
 use common::*;
 use tokio_rdma::error::AcceptError;
-use tokio_rdma::{AcceptParams, ConnectParams};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Status};
 
 /// Accepts, over and over, a peer that looks at the offer and then does `answer`, with one and the same queue pair.
 async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_rdma::Reply) -> F) {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    if !three_phase(&adapter) {
+        return connected_again_and_again(&adapter, answer).await;
+    }
     // It stays posted all the while.
     let receive = passive.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
-    for round in 0..300 {
+    for round in 0..often(300, 20) {
         let connect = async {
             let connector = adapter.connector();
             answer(connector.connect(&active, address, ConnectParams::default()).await.expect("accepted"))
@@ -37,6 +43,25 @@ async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_r
     let send = active.send(adapter.buffer_from(b"at last").expect("a buffer")).expect("posted");
     within(send).await.0.expect("sent");
     assert_eq!(within(receive).await.0.expect("received").bytes, 7);
+}
+
+/// Where there are two phases the accept does not fail; the connection ends, and takes the queue pair with it.
+async fn connected_again_and_again<F: Future<Output = ()>>(
+    adapter: &Adapter,
+    answer: impl Fn(tokio_rdma::Reply) -> F,
+) {
+    let (listener, address) = listening(adapter);
+    for _ in 0..often(300, 20) {
+        let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
+        let receive = passive.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
+        let connector = adapter.connector();
+        let mut accept = Offer::new(listener.accept_next(&passive, AcceptParams::default()));
+        let connect = connector.connect(&active, address, ConnectParams::default());
+        answer(accept.answered(adapter, connect).await).await;
+        assert_refused(adapter, accept.outcome()).await;
+        assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+        assert_unused(adapter, &passive).await;
+    }
 }
 
 // CM-24: the queue pair of a failed accept is as it was, at once, with its receives.

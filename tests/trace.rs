@@ -1,5 +1,7 @@
 //! What `tracing` is told: every step of every connection, with its number, peer, phase and status; and nothing at all
 //! when nobody listens.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 

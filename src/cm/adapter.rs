@@ -160,7 +160,8 @@ impl Adapter {
     /// A buffer of `length` zeroes.
     ///
     /// # Errors
-    /// `InsufficientResources` when there is not enough memory.
+    /// `InsufficientResources` when there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
+    /// `Os`.
     pub fn buffer(&self, length: usize) -> Result<Buffer, RegisterError> {
         Buffer::zeroed(&self.provider, length)
     }
@@ -168,7 +169,8 @@ impl Adapter {
     /// A buffer with a copy of `bytes`.
     ///
     /// # Errors
-    /// `InsufficientResources` when there is not enough memory.
+    /// `InsufficientResources` when there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
+    /// `Os`.
     pub fn buffer_from(&self, bytes: &[u8]) -> Result<Buffer, RegisterError> {
         let mut buffer = self.buffer(bytes.len())?;
         buffer.copy_from_slice(bytes);
@@ -178,12 +180,13 @@ impl Adapter {
     /// Registers `length` zeroes, with the rights of `access`. Source: `IND2MemoryRegion::Register`.
     ///
     /// # Errors
-    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`.
+    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` when this
+    /// process may not lock that much memory, and `Os`.
     ///
     /// # Cancel safety
     /// Dropping the future registers nothing.
     pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
-        Region::register(&self.provider, length, access)
+        Region::register(&self.provider, length, access).await
     }
 }
 

@@ -33,7 +33,11 @@ impl Drop for Inner {
 }
 
 impl Region {
-    pub(crate) fn register(adapter: &Adapter, length: usize, access: Access) -> Result<Self, RegisterError> {
+    pub(crate) async fn register(
+        adapter: &Adapter,
+        length: usize,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
         let maximum = adapter.capabilities().registration;
         if adapter.is_removed() {
             return Err(RegisterError::DeviceRemoved);
@@ -45,7 +49,7 @@ impl Region {
             return Err(RegisterError::TooLarge { length, maximum });
         }
         let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
-        let registration = adapter.register(memory, access)?;
+        let registration = adapter.register(memory, access).await?;
         Ok(Self { inner: Arc::new(Inner { adapter: adapter.clone(), registration }) })
     }
 

@@ -157,9 +157,17 @@ pub(crate) trait Drive: Send + Sync {
     /// # Errors
     /// As `apply`.
     fn call(&self, prepare: impl FnOnce(&mut Self::Inner) -> Input) -> Result<(), Status> {
+        self.consider(|inner| Some(prepare(inner)))
+    }
+
+    /// The same, when what is found may be of no interest to the machine.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn consider(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
         let mut later = Later::default();
         let mut inner = self.lock();
-        let input = prepare(&mut inner);
+        let Some(input) = prepare(&mut inner) else { return Ok(()) };
         let outcome = self.advance(&mut inner, input, &mut later);
         drop(inner);
         later.run();

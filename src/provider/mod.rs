@@ -201,14 +201,18 @@ impl Adapter {
         }
     }
 
-    /// Puts memory under a key.
+    /// Puts memory under a key. A device pins it page by page, which for much memory is done where it may block.
     ///
     /// # Errors
     /// See [`RegisterError`].
-    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
+    pub(crate) async fn register(
+        &self,
+        memory: Owned,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
         Ok(derive!(self, Adapter => Registration,
             soft(adapter) => adapter.keys.register(memory.share(), access)?,
-            verbs(adapter) => Arc::new(adapter.register(memory, access)?)
+            verbs(adapter) => Arc::new(verbs::region::register(adapter, memory, access).await?)
         ))
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::ffi::number;
@@ -21,6 +21,22 @@ pub(crate) fn device_names() -> io::Result<Vec<String>> {
             Ok(Vec::new())
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Has librdmacm close the devices that were removed.
+///
+/// It opens a device when the first identifier is bound to it, and keeps it open. Where drivers do not know how to
+/// take a device away from programs, as those of rxe and siw, the removal waits in the kernel until the last program
+/// has closed it, and the device is already gone from [`device_names`]. So once that is the case and no identifier is
+/// bound to the device any more, this lets the removal end. (With the very last device of a machine it does not: the
+/// library takes an empty list for a failure.)
+pub(crate) fn forget_removed_devices() {
+    let mut count = 0;
+    // SAFETY: stores a number, and gives a list of its own or null. It compares what it has open with what there is.
+    if let Some(list) = NonNull::new(unsafe { ffi::rdma_get_devices(&mut count) }) {
+        // SAFETY: the list came from the library and is freed this once; no device of it is used.
+        unsafe { ffi::rdma_free_devices(list.as_ptr()) }
     }
 }
 
@@ -60,6 +76,12 @@ fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+/// The vendor that `siw` says it is of: the letters `bmt`.
+const SIW_VENDOR: u32 = 0x62_6d_74;
+
+/// Completions for more than 145 pages, of at least 32 bytes each.
+const SIW_FILLER_ENTRIES: c_int = 145 * 4096 / 32;
+
 /// What a device speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -75,6 +97,8 @@ pub(crate) struct Context {
     name: String,
     guid: u64,
     transport: Transport,
+    /// See [`occupy_siw_pages`].
+    filler: Option<NonNull<ffi::ibv_cq>>,
 }
 
 // SAFETY: the library's calls on an open device may come from any thread.
@@ -101,14 +125,37 @@ impl Context {
             number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
             _ => Transport::Unknown,
         };
-        let context = Self { raw, name: name.to_owned(), guid, transport };
+        let mut context = Self { raw, name: name.to_owned(), guid, transport, filler: None };
         // SAFETY: the descriptor is open as long as the device.
         unsafe { call::do_not_wait(context.async_descriptor()) }?;
+        if context.attributes()?.vendor_id == SIW_VENDOR {
+            context.filler = context.occupy_siw_pages();
+        }
         Ok(Arc::new(context))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// Keeps the `siw` driver from numbers that it does not understand itself.
+    ///
+    /// Its kernel part gives user space the queues of an open device as pages, numbered from 0, and its part in user
+    /// space takes page 144 for none: every completion queue or queue pair (about the 72nd of small ones) with a queue
+    /// that begins there cannot be made, and nor can any after it. A completion queue that begins earlier and ends
+    /// later is not affected. So this is the first thing made with such a device, and never used.
+    fn occupy_siw_pages(&self) -> Option<NonNull<ffi::ibv_cq>> {
+        // SAFETY: the device is open, and the queue is destroyed before it is closed.
+        let made = call::pointer(libc::ENOMEM, || unsafe {
+            ffi::ibv_create_cq(self.as_ptr(), SIW_FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
+        });
+        match made {
+            Ok(filler) => Some(filler),
+            Err(error) => {
+                tracing::warn!(%error, device = self.name, "not more than some 70 queue pairs can be made");
+                None
+            }
+        }
     }
 
     fn async_descriptor(&self) -> RawFd {
@@ -198,6 +245,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if let Some(filler) = self.filler.take() {
+            // SAFETY: nothing else refers to this queue, and drop runs once.
+            if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_cq(filler.as_ptr()) }) {
+                tracing::warn!(%error, device = self.name, "a completion queue could not be destroyed");
+            }
+        }
         // SAFETY: every object of the device holds an `Arc` of it, so none is left; drop runs once.
         if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
             tracing::warn!(%error, device = self.name, "a device could not be closed and is leaked");

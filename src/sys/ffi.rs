@@ -16,9 +16,14 @@ pub(super) use rdma_sys::{
     ibv_query_qp, ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, rdma_accept,
     rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
     rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
-    rdma_establish, rdma_event_channel, rdma_get_cm_event, rdma_init_qp_attr, rdma_listen, rdma_reject,
-    rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
+    rdma_establish, rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices,
+    rdma_init_qp_attr, rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+    rdma_t, wr_t,
 };
+
+/// Everything, for the test that compares it with the headers.
+#[cfg(test)]
+pub(super) use rdma_sys as every;
 
 /// Numbers of C that the modules around this one work with, under the names of the C headers.
 pub(super) mod number {

@@ -21,6 +21,8 @@ pub(crate) mod ffi;
 pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod queue_pair;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;

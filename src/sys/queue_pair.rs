@@ -7,7 +7,6 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::completion::CompletionQueue;
-use super::device::Transport;
 use super::ffi::number;
 use super::memory::{AccessFlags, ProtectionDomain};
 use super::{call, ffi};
@@ -42,11 +41,6 @@ unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
 
-/// How often a queue pair is asked for of an iWARP device. The `siw` driver tells user space where its queues are
-/// by a page number, and one of them, which comes up once in some 70 queue pairs, also means that there is none.
-/// The queues before and after it are found, and their sizes say where it is, so other sizes may do.
-const ATTEMPTS: u32 = 4;
-
 impl QueuePair {
     /// A new queue pair, with at least these capacities, and room for at least one request in either queue: some
     /// drivers know no empty ones.
@@ -54,35 +48,6 @@ impl QueuePair {
     /// # Errors
     /// `EINVAL` for more than the device allows; `ENOMEM` if it has no more.
     pub(crate) fn new(
-        domain: &Arc<ProtectionDomain>,
-        send: &Arc<CompletionQueue>,
-        receive: &Arc<CompletionQueue>,
-        capacities: Capacities,
-    ) -> io::Result<Self> {
-        let attempts = if domain.context().transport() == Transport::Iwarp { ATTEMPTS } else { 1 };
-        let mut attempt = 0;
-        loop {
-            // Each step makes either queue longer by a page at least, if it is a short one.
-            let more = attempt * 64;
-            let result = Self::create(
-                domain,
-                send,
-                receive,
-                Capacities {
-                    send: capacities.send.max(1).saturating_add(more),
-                    receive: capacities.receive.max(1).saturating_add(more),
-                    ..capacities
-                },
-            );
-            attempt += 1;
-            match result {
-                Err(_) if attempt < attempts => {}
-                result => return result,
-            }
-        }
-    }
-
-    fn create(
         domain: &Arc<ProtectionDomain>,
         send: &Arc<CompletionQueue>,
         receive: &Arc<CompletionQueue>,
@@ -96,8 +61,8 @@ impl QueuePair {
         let raw = call::pointer(libc::ENOMEM, || {
             // Again each time: the call stores here what the queue pair has.
             attributes.cap = ffi::ibv_qp_cap {
-                max_send_wr: capacities.send,
-                max_recv_wr: capacities.receive,
+                max_send_wr: capacities.send.max(1),
+                max_recv_wr: capacities.receive.max(1),
                 max_send_sge: capacities.send_entries,
                 max_recv_sge: capacities.receive_entries,
                 max_inline_data: capacities.inline,

@@ -1,7 +1,7 @@
 //! What the tests of connection management share: half-open connections, peers that do not answer, and the proof that a
 //! queue pair still works.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
@@ -10,28 +10,11 @@ use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, Reply, Request,
 };
 
-use super::{listening_at, queue_pair, within};
-
-pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-
-/// Both families, for the tests that run on each.
-pub const BOTH: [IpAddr; 2] = [V4, V6];
+pub use super::device::{nobody, silent};
+use super::{listening_at, queue_pair, v4, within};
 
 /// The ports that NetworkDirect counts as ephemeral.
 pub const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
-
-/// An address at which nothing listens.
-pub fn nobody(ip: IpAddr) -> SocketAddr {
-    std::net::TcpListener::bind((ip, 0)).expect("a port").local_addr().expect("its address")
-}
-
-/// A TCP listener that never answers a connection request.
-pub fn silent(ip: IpAddr) -> (std::net::TcpListener, SocketAddr) {
-    let listener = std::net::TcpListener::bind((ip, 0)).expect("a port");
-    let address = listener.local_addr().expect("its address");
-    (listener, address)
-}
 
 /// Finds a port by number that `bind` takes; somebody may take a free one first.
 pub fn bind_somewhere(ip: IpAddr, bind: impl Fn(SocketAddr) -> Result<(), BindError>) -> SocketAddr {
@@ -73,7 +56,7 @@ pub struct Joined {
 
 /// Connects with this connector to a new listener.
 pub async fn connect_on(adapter: &Adapter, active: &QueuePair, connector: &Connector) -> Joined {
-    let (listener, address) = listening_at(adapter, V4);
+    let (listener, address) = listening_at(adapter, v4());
     let passive = queue_pair(adapter);
     let (ours, theirs) = within(async {
         tokio::join!(

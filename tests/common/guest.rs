@@ -23,6 +23,9 @@ pub const NEAR: [IpAddr; 2] =
 pub const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 2))];
 
+/// A bad cable, as tc-netem(8) says it: packets are late, lost, and overtaken.
+const BAD: &str = "limit 10000 delay 20ms 4ms loss 1% reorder 10% 50%";
+
 /// How long anything may take on the emulated machine.
 const LONGEST: Duration = Duration::from_secs(120);
 
@@ -76,10 +79,10 @@ impl Cable {
         self.far.run(move || ip(&format!("link set far mtu {mtu}")));
     }
 
-    /// Makes the cable a bad one, both ways; as tc-netem(8) says it.
-    pub fn impair(&self, how: &'static str) {
-        command("tc", &format!("qdisc replace dev near root netem {how}"));
-        self.far.run(move || command("tc", &format!("qdisc replace dev far root netem {how}")));
+    /// Makes the cable a bad one, both ways.
+    pub fn impair(&self) {
+        command("tc", &format!("qdisc replace dev near root netem {BAD}"));
+        self.far.run(|| command("tc", &format!("qdisc replace dev far root netem {BAD}")));
     }
 
     /// Runs something on the far host, and waits for it.

@@ -146,29 +146,31 @@ impl Output {
 /// When it ends instead, or does not get there.
 pub fn until_listening(server: &mut Program, port: u16) {
     let start = Instant::now();
-    while !is_listening(port) {
+    while !(is_listening(port) || is_listening_device(port)) {
         assert!(start.elapsed() < LONGEST, "{} does not listen", server.name);
         assert!(server.is_running(), "{} has ended: {}", server.name, server.said());
-        thread::sleep(PAUSE);
+        thread::sleep(10 * PAUSE);
     }
 }
 
-/// Whether anybody listens on this port.
+/// Whether anybody listens on this port of TCP, which is also that of siw.
 fn is_listening(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     let mut tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].into_iter();
-    let over_tcp = tables.any(|table| {
+    tables.any(|table| {
         let sockets = std::fs::read_to_string(table).unwrap_or_default();
         sockets.lines().any(|line| {
             let mut columns = line.split_whitespace().skip(1);
             let (local, state) = (columns.next(), columns.nth(1));
             local.is_some_and(|local| local.ends_with(&wanted)) && state == Some("0A")
         })
-    });
-    // Where there is no such program there are no devices either.
-    over_tcp
-        || Command::new("rdma").args(["resource", "show", "cm_id"]).output().is_ok_and(|output| {
-            let ids = String::from_utf8_lossy(&output.stdout).into_owned();
-            ids.lines().any(|id| id.contains("state LISTEN") && id.contains(&format!(":{port} ")))
-        })
+    })
+}
+
+/// Whether anybody listens on this port of a device. Where there is no such program there are no devices either.
+fn is_listening_device(port: u16) -> bool {
+    Command::new("rdma").args(["resource", "show", "cm_id"]).output().is_ok_and(|output| {
+        let ids = String::from_utf8_lossy(&output.stdout).into_owned();
+        ids.lines().any(|id| id.contains("state LISTEN") && id.contains(&format!(":{port} ")))
+    })
 }

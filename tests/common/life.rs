@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
-use super::{End, PATIENCE, listening, queue_pair, within};
+use super::{End, listening, patience, queue_pair, within};
 
 /// A peer that is nothing but a socket: it shakes hands, and then does what the test says and no more.
 pub struct Raw(pub TcpStream);
@@ -211,5 +211,5 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "never: {what}");
+    assert!(tokio::time::timeout(patience(), waiting).await.is_ok(), "never: {what}");
 }

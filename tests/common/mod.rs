@@ -1,7 +1,14 @@
 //! What the tests share: adapters, connected pairs, and a limit on how long anything may take.
-#![allow(dead_code, unreachable_pub, reason = "every test file is a crate of its own and uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "every test file is a crate of its own and uses a part of it"
+)]
 
 pub mod cm;
+pub mod deviation;
+pub mod device;
 pub mod guest;
 pub mod interop;
 pub mod life;
@@ -13,36 +20,34 @@ pub mod seeds;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, Listener, Provider, QueuePair, QueuePairConfig,
 };
 
-/// Far beyond what anything here takes: a test that gets this far hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub use device::{Device, adapter_at, both, often, patience, v4, v6};
 
 /// Runs a future that must finish.
 ///
 /// # Panics
 /// When it does not.
 pub async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it hangs")
+    tokio::time::timeout(patience(), future).await.expect("it hangs")
 }
 
-/// The loopback adapter of the soft provider.
+/// An adapter of the device that is tested.
 pub fn adapter() -> Adapter {
-    adapter_with(SoftConfig::default())
+    adapter_at(v4())
 }
 
-/// The same with settings.
+/// The loopback adapter of the soft provider, with settings.
 pub fn adapter_with(config: SoftConfig) -> Adapter {
-    adapter_at(Ipv4Addr::LOCALHOST.into(), config)
+    soft_at(Ipv4Addr::LOCALHOST.into(), config)
 }
 
-/// The adapter that has this address.
-pub fn adapter_at(ip: IpAddr, config: SoftConfig) -> Adapter {
+/// The adapter of the soft provider that has this address.
+pub fn soft_at(ip: IpAddr, config: SoftConfig) -> Adapter {
     let provider = Provider::soft_with(config);
     let id = provider.resolve(ip).expect("an adapter has the address");
     provider.open(id).expect("opened")
@@ -50,7 +55,7 @@ pub fn adapter_at(ip: IpAddr, config: SoftConfig) -> Adapter {
 
 /// A listener on a port of the provider's choice.
 pub fn listening(adapter: &Adapter) -> (Listener, SocketAddr) {
-    listening_at(adapter, Ipv4Addr::LOCALHOST.into())
+    listening_at(adapter, v4())
 }
 
 /// The same at an address of the caller's choice.

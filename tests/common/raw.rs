@@ -461,3 +461,18 @@ pub async fn terminated(connection: &Connection) -> (Status, bool, (u8, u8, u8))
         other => panic!("not a Terminate: {other:?}"),
     }
 }
+
+/// Outcomes of an initiator queue in which something is refused by the peer: successes that were early, one failure
+/// that says what happened, and nothing but `CANCELED` behind it.
+pub async fn one_failure(ops: Vec<Op<Buffer>>) -> Status {
+    let mut failures = Vec::new();
+    for op in ops {
+        match within(op).await.0 {
+            Ok(_) => assert_eq!(failures, [], "nothing succeeds behind a failure"),
+            Err(error) => failures.push(error.status()),
+        }
+    }
+    let (first, rest) = failures.split_first().expect("something fails");
+    assert!(rest.iter().all(|status| *status == Status::CANCELED), "{failures:?}");
+    *first
+}

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -24,10 +24,8 @@ use tokio_rdma::{
 };
 
 pub use super::cm::connecting;
-use super::{adapter, adapter_with, listening, listening_at, queue_pair, within};
-
-/// The loopback addresses of both families.
-pub const BOTH: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+pub use super::device::{Holder, deaf, settled, silent};
+use super::{adapter, adapter_with, listening, listening_at, queue_pair, v4, within};
 
 /// Connect with these read limits.
 pub fn limits(inbound: u32, outbound: u32) -> ConnectParams {
@@ -58,7 +56,7 @@ pub struct Asked {
 
 /// Asks for a connection on one adapter.
 pub async fn asked(adapter: &Adapter, params: ConnectParams) -> Asked {
-    asked_by(adapter.connector(), adapter, BOTH[0], params).await
+    asked_by(adapter.connector(), adapter, v4(), params).await
 }
 
 /// The same by a connector that was prepared, and at an address of the caller's choice.
@@ -130,25 +128,9 @@ pub async fn is_burnt(connector: &Connector, adapter: &Adapter) {
     assert!(!error.is_retryable());
 }
 
-/// An address that is taken, and at which nobody listens as long as the socket is kept.
-pub fn deaf(ip: IpAddr) -> (Socket, SocketAddr) {
-    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::new(ip, 0).into()).expect("bound");
-    let address = socket.local_addr().expect("its address").as_socket().expect("an IP address");
-    (socket, address)
-}
-
-/// A peer whose kernel answers and which says nothing itself.
-pub fn silent(ip: IpAddr) -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).expect("bound");
-    let address = listener.local_addr().expect("its address");
-    (listener, address)
-}
-
 /// An adapter that has one port to give away, which is taken on 127.0.0.1 as long as the listener is kept.
-pub fn without_ports() -> (Adapter, TcpListener) {
-    let (holder, address) = silent(BOTH[0]);
+pub fn without_ports() -> (Adapter, Holder) {
+    let (holder, address) = silent(v4());
     (adapter_with(SoftConfig::default().ephemeral_ports(address.port()..=address.port())), holder)
 }
 
@@ -177,15 +159,6 @@ pub fn impatient() -> SoftConfig {
 
 /// Longer than every timeout of [`impatient`].
 pub const LONG: Duration = Duration::from_millis(400);
-
-/// Returns when what this thread has done to its sockets has reached their peers: loopback delivers in order.
-pub async fn settled() {
-    let (listener, address) = silent(BOTH[0]);
-    let other = thread::spawn(move || listener.accept().map(drop));
-    TcpStream::connect(address).expect("connected");
-    tokio::task::yield_now().await;
-    other.join().expect("no panic").expect("accepted");
-}
 
 /// Runs a test on a thread, a runtime and a network of its own, in which only the loopback interface is up.
 ///

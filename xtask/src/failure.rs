@@ -29,6 +29,12 @@ impl Failure {
         Self { name: name.to_owned(), first: Vec::new(), left_out: 0, last: VecDeque::new() }
     }
 
+    /// The same, named with the place where it ran.
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.name = format!("{place}: {}", self.name);
+        self
+    }
+
     /// One more line of its output. Empty ones say nothing.
     pub(crate) fn push(&mut self, line: &str) {
         if line.is_empty() {

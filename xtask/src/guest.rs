@@ -11,8 +11,11 @@ use crate::Usage;
 pub(crate) mod bench;
 mod image;
 mod machine;
+mod progress;
+mod suite;
 
 use machine::{Machine, Siw};
+pub(crate) use suite::{interop, rxe, siw, soft};
 
 /// How long a command may take unless it is told otherwise.
 const DEFAULT_SECONDS: u64 = 600;
@@ -75,7 +78,8 @@ impl Request {
     /// A sentence, if the machine could not be made or broke.
     fn run(&self) -> Result<u8, String> {
         let image = image::prepare()?;
-        Machine { image: &image, siw: self.siw, limit: self.limit }.run(&self.command)
+        let folder = crate::origin();
+        Machine { image: &image, siw: self.siw, limit: self.limit, folder }.run(&self.command)
     }
 }
 

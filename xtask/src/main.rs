@@ -38,7 +38,7 @@ struct Task {
 const TASKS: &[Task] = &[
     Task {
         name: "test",
-        arguments: "[--no-install] [--filter STEP]",
+        arguments: "[--no-install] [--no-guest] [--filter STEP]",
         about: "run every check and every test; one closing line with the counts",
         run: test::main,
     },
@@ -91,7 +91,7 @@ fn help() -> String {
     }
     text += "  help\n      show this text\n\nSteps of `test`, in order:\n\n";
     for step in test::STEPS {
-        text += &format!("  {:<10} {}\n", step.name, step.about);
+        text += &format!("  {:<13} {}\n", step.name, step.about);
     }
     text
 }

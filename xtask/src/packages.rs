@@ -1,4 +1,4 @@
-//! The `packages` step: system packages that some tests need.
+//! Debian packages that some checks need: which are missing, and the `packages` step, which installs them.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,8 +11,18 @@ use crate::exec;
 use crate::tally::Tally;
 use crate::test::Settings;
 
-/// A program, and the Debian package that has it.
-const NEEDED: &[(&str, &str)] = &[("ip", "iproute2"), ("nft", "nftables")];
+/// For tests that make network namespaces.
+const NETWORK: &[&str] = &["iproute2", "nftables"];
+
+/// To build with the feature `verbs`.
+pub(crate) const VERBS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"];
+
+/// To make the guest machine, to run it, and the programs of others that tests run in it.
+#[rustfmt::skip]
+pub(crate) const GUEST: &[&str] = &[
+    "qemu-system-x86", "busybox-static", "cpio", "kmod", "make", "gcc-12", "binutils", "xz-utils",
+    "rdma-core", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest",
+];
 
 /// Folders that hold system programs but are not on every user's path.
 const SYSTEM_FOLDERS: &[&str] = &["/usr/sbin", "/sbin"];
@@ -29,26 +39,46 @@ pub(crate) fn path_with_system_folders() -> OsString {
     env::join_paths(folders()).unwrap_or_else(|_| env::var_os("PATH").unwrap_or_default())
 }
 
-/// Whether a program can be found.
-fn is_installed(program: &str) -> bool {
-    folders().any(|folder| folder.join(program).is_file())
-}
-
-/// Fetches the lists of packages, if we may. What then fails for want of them says so.
-pub(crate) fn update_lists() {
-    if is_root() && is_installed("apt-get") {
-        let _ = exec::quiet_lines(apt_get(&["update"]), exec::minutes(5), |_| {});
-    }
-}
-
 /// Whether we run as root: the owner of our own entry in /proc is our effective user.
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }
 
-/// The packages whose program is missing.
-fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    NEEDED.iter().filter(|(program, _)| !is_installed(program)).map(|&(_, package)| package).collect()
+/// Whether this system installs packages with apt.
+fn has_apt() -> bool {
+    folders().any(|folder| folder.join("apt-get").is_file())
+}
+
+/// Those of the packages that are not installed: all of them on a system that is not Debian's.
+fn missing(packages: &[&'static str]) -> Vec<&'static str> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["--show", "--showformat", "${db:Status-Status} ${Package}\\n"]).args(packages);
+    let mut lines = Vec::new();
+    // It fails when it does not know one of them, and still tells of the others.
+    let _ = exec::quiet_lines(query, exec::minutes(1), |line| lines.push(line.to_owned()));
+    not_installed(packages, &lines)
+}
+
+/// Those of the packages that no line tells to be installed.
+fn not_installed(packages: &[&'static str], lines: &[String]) -> Vec<&'static str> {
+    let installed = |package: &str| lines.iter().any(|line| line.strip_prefix("installed ") == Some(package));
+    packages.iter().copied().filter(|package| !installed(package)).collect()
+}
+
+/// A sentence on how to install the missing ones of these packages; none if there are none.
+pub(crate) fn lacking(packages: &[&'static str]) -> Option<String> {
+    let missing = missing(packages);
+    (!missing.is_empty()).then(|| how_to_install(&missing))
+}
+
+/// The command that a person would type.
+fn how_to_install(packages: &[&str]) -> String {
+    let list = packages.join(" ");
+    if has_apt() {
+        format!("missing: sudo apt-get update && sudo apt-get install --no-install-recommends {list}")
+    } else {
+        format!("missing: what Debian 12 calls {list} (this system has no apt-get)")
+    }
 }
 
 /// apt-get, which asks no questions.
@@ -58,23 +88,26 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
+/// Fetches the lists of packages, if we may. What then fails for want of them says so.
+pub(crate) fn update_lists() {
+    if is_root() && has_apt() {
+        let _ = exec::quiet_lines(apt_get(&["update"]), exec::minutes(5), |_| {});
+    }
+}
+
 /// The step: nothing to do, or install what is missing, or say how to.
 ///
-/// Without the packages the tests that need them say that they were skipped, so only CI fails here.
+/// Without the packages what needs them says that it was skipped, so only CI fails here.
 pub(crate) fn step(settings: &Settings) -> Tally {
-    let packages = missing(is_installed);
+    let guest = if settings.guest { GUEST } else { &[] };
+    let wanted = [NETWORK, VERBS, guest].concat();
+    let packages = missing(&wanted);
     if packages.is_empty() {
-        let names: Vec<&str> = NEEDED.iter().map(|&(_, package)| package).collect();
-        println!("present: {}", names.join(" "));
+        println!("present: {}", wanted.join(" "));
         return Tally::PASSED;
     }
-    let list = packages.join(" ");
-    let result = if !is_installed("apt-get") {
-        Err(format!("this system has no apt-get; install what it calls {list}"))
-    } else if !settings.install || !is_root() {
-        Err(format!(
-            "to run every test: sudo apt-get update && sudo apt-get install --no-install-recommends {list}"
-        ))
+    let result = if !has_apt() || !settings.install || !is_root() {
+        Err(how_to_install(&packages))
     } else {
         let install = ["install", "-y", "--no-install-recommends"];
         let run = |arguments: &[&str]| exec::show(apt_get(arguments), exec::minutes(10));
@@ -83,10 +116,17 @@ pub(crate) fn step(settings: &Settings) -> Tally {
     match result {
         Ok(()) => Tally::PASSED,
         Err(sentence) => {
-            println!("missing: {list}\n{sentence}");
+            println!("{sentence}");
             if settings.ci { Tally::FAILED } else { Tally::SKIPPED }
         }
     }
+}
+
+/// What a check without its packages counts as: `None` if it has them.
+pub(crate) fn skipped(packages: &[&'static str], settings: &Settings) -> Option<Tally> {
+    let sentence = lacking(packages)?;
+    println!("skipped: {sentence}");
+    Some(if settings.ci { Tally::FAILED } else { Tally::SKIPPED })
 }
 
 #[cfg(test)]
@@ -94,15 +134,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_follow_from_missing_programs() {
-        assert_eq!(missing(|_| true), [""; 0]);
-        assert_eq!(missing(|program| program == "ip"), ["nftables"]);
-        assert_eq!(missing(|_| false), ["iproute2", "nftables"]);
+    fn a_package_is_missing_unless_it_is_installed_whole() {
+        let lines =
+            ["installed a", "config-files b", "dpkg-query: no packages found matching c", "installed dd"];
+        let lines = lines.map(str::to_owned);
+        assert_eq!(not_installed(&["a", "b", "c", "d"], &lines), ["b", "c", "d"]);
+        assert_eq!(not_installed(&["a", "b"], &[]), ["a", "b"]);
     }
 
     #[test]
-    fn programs_are_found_on_the_path() {
-        assert!(is_installed("sh"));
-        assert!(!is_installed("no-such-program"));
+    fn how_to_install_names_every_package() {
+        assert!(how_to_install(&["a", "b"]).contains("a b"));
+        assert_eq!(lacking(&[]), None);
     }
 }

@@ -5,6 +5,7 @@ use std::env;
 use crate::exec::{self, cargo, minutes};
 use crate::layers;
 use crate::libtest::Report;
+use crate::packages;
 use crate::rows;
 use crate::tally::Tally;
 use crate::test::Settings;
@@ -17,29 +18,41 @@ pub(crate) fn fmt(_settings: &Settings) -> Tally {
     Tally::check(exec::show(cargo(&["fmt", "--all", "--check"]), minutes(2)))
 }
 
-/// Does clippy have nothing to say?
-pub(crate) fn clippy(_settings: &Settings) -> Tally {
-    let command = cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
-    Tally::check(exec::show(command, minutes(BUILD_MINUTES)))
+/// Does clippy have nothing to say, as a user builds and with everything?
+pub(crate) fn clippy(settings: &Settings) -> Tally {
+    let with = |feature: &[&str]| {
+        let start = ["clippy", "--workspace", "--all-targets"];
+        cargo(&[&start[..], feature, &["--", "-D", "warnings"]].concat())
+    };
+    let mut tally = Tally::check(exec::show(with(&[]), minutes(BUILD_MINUTES)));
+    tally += if_verbs(settings, || exec::show(with(&["--all-features"]), minutes(BUILD_MINUTES)));
+    tally
 }
 
 /// Does the crate build with other sets of features? A new set is a new line.
-pub(crate) fn features(_settings: &Settings) -> Tally {
-    let sets: &[&[&str]] = &[&["--no-default-features"]];
-    let mut tally = Tally::default();
-    for set in sets {
-        let command = cargo(&[&["check"], *set].concat());
-        tally += Tally::check(exec::show(command, minutes(BUILD_MINUTES)));
-    }
+pub(crate) fn features(settings: &Settings) -> Tally {
+    let check = |set: &[&str]| exec::show(cargo(&[&["check"], set].concat()), minutes(BUILD_MINUTES));
+    let mut tally = Tally::check(check(&["--no-default-features"]));
+    tally += if_verbs(settings, || check(&["--no-default-features", "--features", "verbs"]));
     tally
 }
 
 /// Do the docs build without a warning, broken links included?
-pub(crate) fn doc(_settings: &Settings) -> Tally {
-    let mut command = cargo(&["doc", "--no-deps", "--workspace"]);
-    let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
-    command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
-    Tally::check(exec::show(command, minutes(BUILD_MINUTES)))
+pub(crate) fn doc(settings: &Settings) -> Tally {
+    let doc = |feature: &[&str]| {
+        let mut command = cargo(&[&["doc", "--no-deps", "--workspace"], feature].concat());
+        let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
+        command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
+        exec::show(command, minutes(BUILD_MINUTES))
+    };
+    let mut tally = Tally::check(doc(&[]));
+    tally += if_verbs(settings, || doc(&["--all-features"]));
+    tally
+}
+
+/// One more check, of what has the verbs provider in it: skipped where that cannot be built.
+fn if_verbs(settings: &Settings, check: impl FnOnce() -> Result<(), String>) -> Tally {
+    packages::skipped(packages::VERBS, settings).unwrap_or_else(|| Tally::check(check()))
 }
 
 /// Does every module use only its own layer and those below?
@@ -59,6 +72,12 @@ pub(crate) fn tests(settings: &Settings) -> Tally {
         return Tally::check(Err(sentence));
     }
     cargo_test(settings, &["--workspace", "--lib", "--bins", "--tests", "--examples"])
+}
+
+/// Unit tests of a build that has the verbs provider in it.
+pub(crate) fn verbs(settings: &Settings) -> Tally {
+    packages::skipped(packages::VERBS, settings)
+        .unwrap_or_else(|| cargo_test(settings, &["--lib", "--features", "verbs"]))
 }
 
 /// Code in the documentation.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
-use crate::{examples, packages, steps};
+use crate::{examples, guest, packages, steps};
 
 /// One step.
 #[derive(Debug)]
@@ -17,23 +17,33 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// One line on what it checks.
     pub(crate) about: &'static str,
+    /// Where it does so: the end of a run has one line for each of these.
+    pub(crate) place: &'static str,
     /// Runs it; returns how many tests or checks it was, and prints why any of them failed.
     pub(crate) run: fn(&Settings) -> Tally,
 }
 
+/// Where all steps run that do not need the guest machine.
+const HOST: &str = "host";
+
 /// Every step, in order: the quick ones first. A new step is a new line.
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "packages", about: "system packages that some tests need; installs them when run as root", run: packages::step },
-    Step { name: "layers", about: "every module uses only its own layer and those below", run: steps::layers },
-    Step { name: "rows", about: "every row of the feature table is cited by a test", run: steps::rows },
-    Step { name: "fmt", about: "formatting", run: steps::fmt },
-    Step { name: "clippy", about: "lints, warnings denied", run: steps::clippy },
-    Step { name: "features", about: "builds with other sets of features", run: steps::features },
-    Step { name: "doc", about: "documentation, warnings denied", run: steps::doc },
-    Step { name: "tests", about: "unit and integration tests", run: steps::tests },
-    Step { name: "doctests", about: "code in the documentation", run: steps::doctests },
-    Step { name: "examples", about: "each example, in a release build", run: examples::step },
+    Step { name: "packages", place: HOST, about: "system packages that some tests need; installs them when run as root", run: packages::step },
+    Step { name: "layers", place: HOST, about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "rows", place: HOST, about: "every row of the feature table is cited by a test", run: steps::rows },
+    Step { name: "fmt", place: HOST, about: "formatting", run: steps::fmt },
+    Step { name: "clippy", place: HOST, about: "lints, warnings denied", run: steps::clippy },
+    Step { name: "features", place: HOST, about: "builds with other sets of features", run: steps::features },
+    Step { name: "doc", place: HOST, about: "documentation, warnings denied", run: steps::doc },
+    Step { name: "tests", place: HOST, about: "unit and integration tests", run: steps::tests },
+    Step { name: "verbs", place: HOST, about: "unit tests with the feature `verbs`", run: steps::verbs },
+    Step { name: "doctests", place: HOST, about: "code in the documentation", run: steps::doctests },
+    Step { name: "examples", place: HOST, about: "each example, in a release build", run: examples::step },
+    Step { name: "guest-soft", place: "guest soft", about: "tests of every provider, in the guest machine: the soft one", run: guest::soft },
+    Step { name: "guest-rxe", place: "guest rxe", about: "the same, the verbs provider over rxe", run: guest::rxe },
+    Step { name: "guest-siw", place: "guest siw", about: "the same, the verbs provider over siw", run: guest::siw },
+    Step { name: "guest-interop", place: "guest interop", about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
 ];
 
 /// What the steps may look at, and the place for what the end of the run says of them.
@@ -41,6 +51,8 @@ pub(crate) const STEPS: &[Step] = &[
 pub(crate) struct Settings {
     /// Whether missing packages may be installed.
     pub(crate) install: bool,
+    /// Whether the steps of the guest machine are wanted.
+    pub(crate) guest: bool,
     /// Whether the variable `CI` is `true`: then everything must run.
     pub(crate) ci: bool,
     /// The argument of `--filter`.
@@ -49,14 +61,22 @@ pub(crate) struct Settings {
     failures: RefCell<Vec<Failure>>,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self { install: true, guest: true, ci: false, filter: None, failures: RefCell::default() }
+    }
+}
+
 impl Settings {
     /// Reads the command line.
     fn parse(arguments: &[String], ci: bool) -> Result<Self, Usage> {
-        let mut settings = Self { install: true, ci, filter: None, failures: RefCell::default() };
+        let mut settings = Self { ci, ..Self::default() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             if argument == "--no-install" {
                 settings.install = false;
+            } else if argument == "--no-guest" {
+                settings.guest = false;
             } else if argument == "--filter" {
                 let step =
                     arguments.next().ok_or_else(|| Usage("`--filter` needs the name of a step".into()))?;
@@ -75,15 +95,21 @@ impl Settings {
         self.failures.borrow_mut().extend(failures);
     }
 
+    /// Which tests failed, in all steps.
+    pub(crate) fn into_failures(self) -> Vec<Failure> {
+        self.failures.into_inner()
+    }
+
     /// The steps to run: all; or the one of that name; or those whose name contains the word.
     fn chosen(&self) -> Result<Vec<&'static Step>, Usage> {
+        let wanted = || STEPS.iter().filter(|step| self.guest || step.place == HOST);
         let Some(word) = &self.filter else {
-            return Ok(STEPS.iter().collect());
+            return Ok(wanted().collect());
         };
-        if let Some(step) = STEPS.iter().find(|step| step.name == word) {
+        if let Some(step) = wanted().find(|step| step.name == word) {
             return Ok(vec![step]);
         }
-        let chosen: Vec<&Step> = STEPS.iter().filter(|step| step.name.contains(word.as_str())).collect();
+        let chosen: Vec<&Step> = wanted().filter(|step| step.name.contains(word.as_str())).collect();
         if chosen.is_empty() { Err(Usage(format!("there is no step `{word}`"))) } else { Ok(chosen) }
     }
 }
@@ -94,7 +120,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let settings = Settings::parse(arguments, ci)?;
     let steps = settings.chosen()?;
 
-    let mut total = Tally::default();
+    let mut places: Vec<(&str, Tally)> = Vec::new();
     let mut rows = Vec::new();
     for step in steps {
         println!("\n== {}: {}", step.name, step.about);
@@ -102,15 +128,24 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
         let tally = (step.run)(&settings);
         rows.push(row(step.name, tally, started.elapsed()));
         println!("{}", rows[rows.len() - 1]);
-        total += tally;
+        match places.last_mut().filter(|(place, _)| *place == step.place) {
+            Some((_, sum)) => *sum += tally,
+            None => places.push((step.place, tally)),
+        }
     }
     println!("\n== summary\n{}", rows.join("\n"));
-    let failures = settings.failures.into_inner();
+    let failures = settings.into_failures();
     if !failures.is_empty() {
         println!("\n== failed tests");
     }
     for failure in failures {
         println!("{failure}");
+    }
+    println!();
+    let mut total = Tally::default();
+    for (place, tally) in places {
+        println!("{place}: {tally}");
+        total += tally;
     }
     println!("\n{total}");
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -125,7 +160,7 @@ fn row(name: &str, tally: Tally, took: Duration) -> String {
         Tally { .. } => "ok",
     };
     format!(
-        "-- {name:<10} {verdict:<8} {:>8.1} s   passed {}, failed {}, skipped {}",
+        "-- {name:<13} {verdict:<8} {:>8.1} s   passed {}, failed {}, skipped {}",
         took.as_secs_f32(),
         tally.passed,
         tally.failed,
@@ -150,11 +185,9 @@ mod tests {
 
     #[test]
     fn the_command_line_is_read() {
-        let settings = parse("--no-install --filter fmt").expect("a good command line");
-        assert_eq!(
-            settings,
-            Settings { install: false, ci: false, filter: Some("fmt".into()), failures: RefCell::default() }
-        );
+        let settings = parse("--no-install --no-guest --filter fmt").expect("a good command line");
+        let filter = Some("fmt".into());
+        assert_eq!(settings, Settings { install: false, guest: false, filter, ..Settings::default() });
         assert!(parse("--filter").is_err());
         assert!(parse("--wrong").is_err());
         assert!(parse("--filter nonsense").and_then(|settings| settings.chosen()).is_err());
@@ -165,6 +198,14 @@ mod tests {
         assert_eq!(names("").len(), STEPS.len());
         assert_eq!(names("--filter=doc"), ["doc"]);
         assert_eq!(names("--filter test"), ["tests", "doctests"]);
+        assert_eq!(names("--filter guest"), ["guest-soft", "guest-rxe", "guest-siw", "guest-interop"]);
+    }
+
+    #[test]
+    fn the_guest_can_be_left_out() {
+        assert!(names("--no-guest").iter().all(|name| !name.starts_with("guest")));
+        assert_eq!(names("--no-guest").len() + names("--filter guest").len(), STEPS.len());
+        assert!(parse("--no-guest --filter guest").and_then(|settings| settings.chosen()).is_err());
     }
 
     #[test]

@@ -308,10 +308,9 @@ impl Cm {
 
     /// The deadline of what is pending has passed.
     pub(crate) fn out_of_time(&self) {
-        let _ = self.call(|inner| match inner.progress.state() {
-            State::Connecting | State::Disconnecting => Input::TimedOut,
-            // It was answered in this very moment.
-            _ => Input::DataArrived,
+        let _ = self.consider(|inner| {
+            let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
+            pending.then_some(Input::TimedOut)
         });
     }
 }
@@ -356,8 +355,10 @@ impl Drive for Cm {
         }
         match inner.progress.state() {
             State::Bound if inner.id.is_none() => self.bind_again(inner),
-            State::Dead => inner.bound = None,
-            State::Disconnected => Self::let_go(inner),
+            State::Dead | State::Disconnected => {
+                inner.bound = None;
+                Self::let_go(inner);
+            }
             _ => {}
         }
         let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);

@@ -286,18 +286,16 @@ impl Cm {
 
     /// The driver could not connect. A port of our own choice that turns out to be taken is replaced by the next one.
     fn blocking_connect_failed(&self, id: &Arc<Identifier>, error: &io::Error) {
-        let _ = self.call(|inner| {
-            if inner.id.as_ref().is_none_or(|current| !Arc::ptr_eq(current, id)) {
-                // Given up long ago.
-                return Input::DataArrived;
-            }
+        let _ = self.consider(|inner| {
+            // Not of an attempt that was given up long ago.
+            inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
             let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
             if taken && inner.bound.is_none() && inner.offer.tries > 0 {
                 inner.offer.tries -= 1;
                 inner.id = None;
-                return self.dial(inner).err().unwrap_or(Input::DataArrived);
+                return self.dial(inner).err();
             }
-            Self::fail(inner, error)
+            Some(Self::fail(inner, error))
         });
     }
 

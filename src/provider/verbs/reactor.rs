@@ -124,14 +124,14 @@ async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<Complet
         if let Err(error) = completions.next(&mut keys) {
             return Some(Err(error));
         }
+        keys.sort_unstable();
+        keys.dedup();
         let mut found = false;
         for key in &keys {
             if let Some(queue_pair) = adapter.queue_pair_by_key(*key) {
                 found |= queue_pair.progress();
             }
         }
-        keys.sort_unstable();
-        keys.dedup();
         if spin.is_zero() {
             return Some(Ok(false));
         }

@@ -72,6 +72,27 @@ impl Registration {
     }
 }
 
+/// From how many bytes on a registration takes long enough to be done off the runtime's threads.
+const LARGE: usize = 1 << 20;
+
+/// Puts memory under a key.
+///
+/// # Errors
+/// See [`RegisterError`].
+pub(crate) async fn register(
+    adapter: &Arc<AdapterCore>,
+    memory: Owned,
+    access: Access,
+) -> Result<Registration, RegisterError> {
+    if memory.len() < LARGE {
+        return adapter.register(memory, access);
+    }
+    let worker = adapter.clone();
+    let made = adapter.runtime.spawn_blocking(move || worker.register(memory, access)).await;
+    // It neither panics nor is aborted, unless the runtime has shut down.
+    made.unwrap_or(Err(RegisterError::DeviceRemoved))
+}
+
 impl AdapterCore {
     /// Memory that work requests of this adapter can use, and no peer.
     ///
@@ -89,7 +110,7 @@ impl AdapterCore {
     ///
     /// # Errors
     /// See [`RegisterError`].
-    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
+    fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         let mut made = None;
         let memory = memory.attach(|start, length| {
             let attached = self.attach(start, length, flags(access))?;

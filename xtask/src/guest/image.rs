@@ -37,6 +37,9 @@ pub(super) fn prepare() -> Result<Image, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the guest machine is made for x86-64 only".into());
     }
+    if let Some(sentence) = packages::lacking(packages::GUEST) {
+        return Err(sentence);
+    }
     let cache = cache();
     if let Some(image) = current_kernel().map(|kernel| image(&cache, kernel)).filter(Image::is_complete) {
         return Ok(image);

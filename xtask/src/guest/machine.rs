@@ -1,13 +1,14 @@
 //! One start of the guest machine, which runs one command.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::image::Image;
@@ -34,9 +35,16 @@ const DEVICES: &[(&str, &str)] = &[
     ("TOKIO_RDMA_SIW_ADDR6", "fd78::1"),
 ];
 
+/// An oops ends the machine. A processor that seems to stand still is one of a busy host.
+const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check nowatchdog \
+    rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
+
 /// What the kernel says on its console when it is broken.
 const BROKEN: &[&str] =
     &["Kernel panic", "Oops:", "BUG:", "general protection fault", "Out of memory:", "guest:"];
+
+/// What it says there when something is wrong that it can live with.
+const DOUBTFUL: &[&str] = &["WARNING:", "blocked for more than", "refcount_t:"];
 
 /// A build of siw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +82,8 @@ pub(super) struct Machine<'a> {
     pub(super) siw: Siw,
     /// How long the command may take.
     pub(super) limit: Duration,
+    /// The folder in which the command starts.
+    pub(super) folder: &'a Path,
 }
 
 impl Machine<'_> {
@@ -82,9 +92,26 @@ impl Machine<'_> {
     /// # Errors
     /// A sentence, if the machine did not start, broke, or took too long.
     pub(super) fn run(&self, command: &[String]) -> Result<u8, String> {
+        self.start(command, exec::pass)
+    }
+
+    /// As [`run`](Self::run), but hands each line of the output to `each`.
+    ///
+    /// # Errors
+    /// As for `run`.
+    pub(super) fn run_lines(&self, command: &[String], each: impl FnMut(&str)) -> Result<u8, String> {
+        self.start(command, |machine, limit| exec::quiet_lines(machine, limit, each))
+    }
+
+    /// Runs a command in the machine, which is run by `execute`.
+    fn start(
+        &self,
+        command: &[String],
+        execute: impl FnOnce(Command, Duration) -> Result<(), String>,
+    ) -> Result<u8, String> {
         let folder = Folder::new()?;
         folder.write(self, command).map_err(|error| format!("{}: {error}", folder.0.display()))?;
-        let outcome = exec::pass(self.qemu(&folder.0), START_LIMIT + self.limit);
+        let outcome = execute(self.qemu(&folder.0), START_LIMIT + self.limit);
         folder.status(outcome, self.limit)
     }
 
@@ -106,15 +133,11 @@ impl Machine<'_> {
             "-no-reboot",
         ]);
         command.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initramfs.gz"));
-        command
-            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check"]);
-        command.arg("-serial").arg(option(&[b"file:", folder.join("console").as_os_str().as_bytes()]));
+        command.args(["-append", KERNEL_OPTIONS]);
+        command.arg("-serial").arg(option("file:", &folder.join("console")));
         let host = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap";
-        let run: &[&[u8]] = &[
-            b"local,mount_tag=run,security_model=none,multidevs=remap,path=",
-            folder.as_os_str().as_bytes(),
-        ];
-        command.arg("-virtfs").arg(host).arg("-virtfs").arg(option(run));
+        let run = option("local,mount_tag=run,security_model=none,multidevs=remap,path=", folder);
+        command.arg("-virtfs").arg(host).arg("-virtfs").arg(run);
         command.args(["-device", "virtio-serial-pci"]);
         for (descriptor, stream) in [("3", "out"), ("4", "err")] {
             command.arg("-add-fd").arg(format!("fd={descriptor},set={descriptor}"));
@@ -139,10 +162,19 @@ impl Machine<'_> {
 struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one.
+    /// A new one. Those of processes that are gone were kept to be looked at, until now.
     fn new() -> Result<Self, String> {
-        let path = crate::root().join(format!("target/guest/run-{}", process::id()));
-        let _ = fs::remove_dir_all(&path);
+        let all = crate::root().join("target/guest");
+        for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix("run-")?.split('-').next());
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = all.join(format!("run-{}-{count}", process::id()));
         fs::create_dir_all(path.join("bin")).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
@@ -169,7 +201,7 @@ impl Folder {
             script.write_all(&assignment(name, value.as_os_str()))?;
         }
         script.write_all(b"PATH=/run/guest/bin:$PATH:/usr/sbin:/sbin\ncd -- ")?;
-        script.write_all(&quoted(crate::origin().as_os_str()))?;
+        script.write_all(&quoted(machine.folder.as_os_str()))?;
         script.write_all(b" || exit 126\nexec")?;
         for word in command {
             script.write_all(b" ")?;
@@ -183,7 +215,7 @@ impl Folder {
         let read = |name| fs::read(self.0.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
         let console = read("console").unwrap_or_default();
         let status = read("status").ok().and_then(|status| status.trim().parse::<u8>().ok());
-        let wrong = if let Some(line) = broken(&console) {
+        let wrong = if let Some(line) = first_with(BROKEN, &console) {
             format!("the guest's kernel broke: {line}")
         } else if let Ok(failure) = read("failure") {
             format!("the guest did not start: {}", failure.trim())
@@ -194,7 +226,12 @@ impl Folder {
             if status == 137 {
                 eprintln!("the command in the guest was killed; it may take {} s", limit.as_secs());
             }
-            let _ = fs::remove_dir_all(&self.0);
+            match first_with(DOUBTFUL, &console) {
+                Some(line) => {
+                    eprintln!("the guest's kernel warns: {line}\nits log is in {}", self.0.display())
+                }
+                None => drop(fs::remove_dir_all(&self.0)),
+            }
             return Ok(status);
         } else {
             "the guest ended before its command".into()
@@ -203,14 +240,18 @@ impl Folder {
     }
 }
 
-/// The first line of the console that tells of a broken kernel.
-fn broken(console: &str) -> Option<&str> {
-    console.lines().find(|line| BROKEN.iter().any(|word| line.contains(word))).map(str::trim)
+/// The first line of the console that has one of these words.
+fn first_with<'a>(words: &[&str], console: &'a str) -> Option<&'a str> {
+    console.lines().find(|line| words.iter().any(|word| line.contains(word))).map(str::trim)
 }
 
-/// Joins pieces of an option; a comma in a path is written twice, which this leaves to a path without one.
-fn option(pieces: &[&[u8]]) -> std::ffi::OsString {
-    OsStr::from_bytes(&pieces.concat()).to_owned()
+/// An option of QEMU that ends with a path, in which a comma is written twice.
+fn option(start: &str, path: &Path) -> OsString {
+    let mut bytes = start.as_bytes().to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        bytes.extend(if byte == b',' { &b",,"[..] } else { std::slice::from_ref(&byte) });
+    }
+    OsString::from_vec(bytes)
 }
 
 /// `export NAME='value'`.
@@ -263,11 +304,16 @@ mod tests {
     }
 
     #[test]
+    fn a_comma_in_a_path_is_no_option() {
+        assert_eq!(option("a=b,path=", Path::new("/x,y/é")), "a=b,path=/x,,y/é");
+    }
+
+    #[test]
     fn a_broken_kernel_is_seen() {
         assert_eq!(
-            broken("[ 1.0] fine\n[ 2.0] BUG: unable to handle page fault\r\n"),
+            first_with(BROKEN, "[ 1.0] fine\n[ 2.0] BUG: unable to handle page fault\r\n"),
             Some("[ 2.0] BUG: unable to handle page fault")
         );
-        assert_eq!(broken("[ 1.0] WARNING: at net/core"), None);
+        assert_eq!(first_with(BROKEN, "[ 1.0] WARNING: at net/core"), None);
     }
 }

@@ -1,0 +1,197 @@
+//! Connections between two identifiers of one channel, in one thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guest::{self, Buffer, Device, Guest, Side};
+use crate::sys::channel::{EventChannel, event};
+use crate::sys::completion::status;
+use crate::sys::device::Context;
+use crate::sys::id::{CmId, ConnectionParams};
+use crate::sys::queue_pair::{QpState, SendOpcode, SendRequest};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Keys of the identifiers.
+const LISTENER: u64 = 1;
+const ACTIVE: u64 = 2;
+const PASSIVE: u64 = u64::MAX - 3;
+
+/// An identifier that knows the way to the listener.
+fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &CmId) -> CmId {
+    let id = CmId::new(channel, ACTIVE).unwrap();
+    let address = listener.local_addr().unwrap();
+    id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
+    assert_eq!(guest::expect(channel, event::ADDR_RESOLVED).key, ACTIVE);
+    assert_eq!(id.peer_addr(), Some(address));
+    id.resolve_route(PATIENCE).unwrap();
+    assert_eq!(guest::expect(channel, event::ROUTE_RESOLVED).key, ACTIVE);
+    assert_eq!(id.device().unwrap().name, device.name);
+    id
+}
+
+fn listener(channel: &Arc<EventChannel>, device: &Device) -> CmId {
+    let id = CmId::new(channel, LISTENER).unwrap();
+    id.bind(device.address).unwrap();
+    id.listen(4).unwrap();
+    assert_ne!(id.local_addr().unwrap().port(), 0);
+    id
+}
+
+/// Posts a request to the send queue and waits until it has succeeded.
+fn post(side: &Side, opcode: SendOpcode, local: &Buffer, remote: (u64, u32)) {
+    let request = SendRequest {
+        id: 51,
+        opcode,
+        entries: &[local.entry()],
+        remote,
+        signaled: true,
+        inline: false,
+        fence: false,
+        solicited: false,
+    };
+    // SAFETY: the buffer lives until the completion, and is not looked at before.
+    unsafe { side.queue_pair.post_send(&request) }.unwrap();
+    let done = side.complete(1);
+    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, status::SUCCESS), "{done:?}");
+}
+
+/// Sends, writes and reads, and compares what comes of it. The receive has id 41.
+fn transfer(from: &Side, to: &Side, buffer: &Buffer) {
+    post(from, SendOpcode::Send, &Buffer::new(&from.domain, b"hello"), (0, 0));
+    let received = to.complete(1);
+    assert_eq!((received[0].wr_id, received[0].status), (41, status::SUCCESS), "{received:?}");
+    assert_eq!((received[0].byte_len, received[0].qp_num), (5, to.queue_pair.number()));
+    assert_eq!(buffer.text(), *b"hello\0\0\0\0\0");
+
+    let (address, key) = buffer.remote();
+    post(from, SendOpcode::Write, &Buffer::new(&from.domain, b"world"), (address + 5, key));
+    let back = Buffer::new(&from.domain, &[0; 10]);
+    post(from, SendOpcode::Read, &back, (address, key));
+    assert_eq!(back.text(), *b"helloworld");
+}
+
+#[test]
+fn three_phases_on_rxe() {
+    let Some(guest) = Guest::enter() else { return };
+    let device = guest.rxe();
+    {
+        let context = Context::open(&device.name).unwrap();
+        let channel = EventChannel::new().unwrap();
+        assert!(channel.next().unwrap().is_none());
+        let listener = listener(&channel, &device);
+        let active_id = resolved(&channel, &device, &listener);
+        let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
+
+        active.modify(&active_id, QpState::Init);
+        let mut params = ConnectionParams {
+            private_data: b"may I?",
+            responder_resources: 2,
+            initiator_depth: 3,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            qp_num: active.queue_pair.number(),
+        };
+        active_id.connect(&params).unwrap();
+
+        let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+        assert_eq!((asked.key, asked.responder_resources, asked.initiator_depth), (LISTENER, 3, 2));
+        assert_eq!((&asked.private_data[..6], asked.private_data.len()), (&b"may I?"[..], 56));
+        let request = asked.request.unwrap();
+        assert_eq!(request.listener, LISTENER);
+        let mut passive_id = request.child;
+        passive_id.set_key(PASSIVE);
+        assert_eq!(passive_id.device(), active_id.device());
+        assert_eq!(passive_id.peer_addr().unwrap().ip(), device.address.ip());
+        passive.modify(&passive_id, QpState::Init);
+        let buffer = Buffer::new(&passive.domain, &[0; 10]);
+        // SAFETY: the buffer lives until its completion.
+        unsafe { passive.queue_pair.post_receive(41, &[buffer.entry()]) }.unwrap();
+        let mut attributes = passive_id.qp_attributes(QpState::ReadyToReceive).unwrap();
+        attributes.set_max_dest_rd_atomic(2);
+        passive.queue_pair.modify(&attributes).unwrap();
+        let mut attributes = passive_id.qp_attributes(QpState::ReadyToSend).unwrap();
+        attributes.set_max_rd_atomic(2);
+        passive.queue_pair.modify(&attributes).unwrap();
+        params.private_data = b"you may";
+        params.qp_num = passive.queue_pair.number();
+        passive_id.accept(&params).unwrap();
+
+        let answer = guest::expect(&channel, event::CONNECT_RESPONSE);
+        assert_eq!((answer.key, answer.qp_num), (ACTIVE, passive.queue_pair.number()));
+        assert_eq!((&answer.private_data[..7], answer.private_data.len()), (&b"you may"[..], 196));
+        assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
+        active.modify(&active_id, QpState::ReadyToReceive);
+        active.modify(&active_id, QpState::ReadyToSend);
+        assert_eq!(active.queue_pair.state().unwrap(), QpState::ReadyToSend.number());
+        active_id.establish().unwrap();
+        assert_eq!(guest::expect(&channel, event::ESTABLISHED).key, PASSIVE);
+
+        transfer(&active, &passive, &buffer);
+
+        active.queue_pair.to_error().unwrap();
+        assert_eq!(active.queue_pair.state().unwrap(), QpState::Error.number());
+        active_id.disconnect().unwrap();
+        assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, PASSIVE);
+        passive.queue_pair.to_error().unwrap();
+        passive_id.disconnect().unwrap();
+        assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, ACTIVE);
+        assert!(guest.objects().len() >= 11, "{:?}", guest.objects());
+    }
+    assert_eq!(guest.objects(), [""; 0]);
+}
+
+#[test]
+fn two_phases_on_siw() {
+    let Some(guest) = Guest::enter() else { return };
+    let device = guest.siw();
+    {
+        let context = Context::open(&device.name).unwrap();
+        let channel = EventChannel::new().unwrap();
+        let listener = listener(&channel, &device);
+        let active_id = resolved(&channel, &device, &listener);
+        let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
+
+        active.modify(&active_id, QpState::Init);
+        let mut params = ConnectionParams {
+            private_data: b"may I?",
+            responder_resources: 2,
+            initiator_depth: 3,
+            qp_num: active.queue_pair.number(),
+            ..ConnectionParams::default()
+        };
+        active_id.connect(&params).unwrap();
+
+        let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+        assert_eq!((asked.key, &asked.private_data[..]), (LISTENER, &b"may I?"[..]));
+        let mut passive_id = asked.request.unwrap().child;
+        passive_id.set_key(PASSIVE);
+        passive.modify(&passive_id, QpState::Init);
+        let buffer = Buffer::new(&passive.domain, &[0; 10]);
+        // SAFETY: the buffer lives until its completion.
+        unsafe { passive.queue_pair.post_receive(41, &[buffer.entry()]) }.unwrap();
+        params.private_data = b"you may";
+        params.qp_num = passive.queue_pair.number();
+        passive_id.accept(&params).unwrap();
+
+        // Both sides are told that it is established, in either order.
+        let mut keys = Vec::new();
+        for _ in 0..2 {
+            let told = guest::expect(&channel, event::ESTABLISHED);
+            if told.key == ACTIVE {
+                assert_eq!(&told.private_data[..], b"you may");
+            }
+            keys.push(told.key);
+        }
+        keys.sort_unstable();
+        assert_eq!(keys, [ACTIVE, PASSIVE]);
+
+        transfer(&active, &passive, &buffer);
+
+        active_id.disconnect().unwrap();
+        let mut keys = [(); 2].map(|()| guest::expect(&channel, event::DISCONNECTED).key);
+        keys.sort_unstable();
+        assert_eq!(keys, [ACTIVE, PASSIVE]);
+    }
+    assert_eq!(guest.objects(), [""; 0]);
+}

@@ -1,0 +1,183 @@
+//! Objects of real devices: what they say, how they end, and that nothing of them is left.
+
+use std::collections::HashSet;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
+use crate::sys::channel::{EventChannel, event};
+use crate::sys::completion::{Batch, CompletionQueue, status};
+use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Transport, async_event};
+use crate::sys::id::{CmId, ConnectionParams};
+use crate::sys::queue_pair::{QpState, QueuePair};
+
+/// A queue pair in INIT takes receives, and in ERROR gives them back flushed; nothing is left of all of it.
+fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
+    assert!(device::device_names().unwrap().contains(&device.name));
+    let context = Context::open(&device.name).unwrap();
+    assert_eq!(context.name(), device.name);
+    assert_eq!(context.transport(), transport);
+    let attributes = context.attributes().unwrap();
+    assert!(
+        attributes.max_qp_wr >= 128 && attributes.max_sge >= 1 && attributes.max_cqe >= 128,
+        "{attributes:?}"
+    );
+    assert!(attributes.max_mr_size >= 1 << 30 && attributes.max_qp_rd_atom >= 1, "{attributes:?}");
+    let port = context.port(1).unwrap();
+    assert_eq!(port.state, 4, "the link is up: {port:?}");
+    assert_eq!(port.link_layer, 2, "Ethernet: {port:?}");
+    assert!(port.max_msg_sz >= 1 << 20, "{port:?}");
+
+    let channel = EventChannel::new().unwrap();
+    let mut id = CmId::new(&channel, 7).unwrap();
+    assert_eq!((id.key(), id.local_addr(), id.peer_addr(), id.device()), (7, None, None, None));
+    id.set_key(8);
+    assert_eq!(id.key(), 8);
+    // Without a device these are errors, and do not ask the library, which would crash.
+    let refused = [
+        id.resolve_route(Duration::from_secs(1)),
+        id.connect(&ConnectionParams::default()),
+        id.accept(&ConnectionParams::default()),
+        id.disconnect(),
+    ];
+    assert!(refused.iter().all(|result| result.is_err()), "{refused:?}");
+    id.bind(device.address).unwrap();
+    assert_eq!(id.local_addr().unwrap().ip(), device.address.ip());
+    let bound = id.device().unwrap();
+    assert_eq!((bound.name.as_str(), bound.guid, bound.port), (context.name(), context.guid(), 1));
+
+    let side = Side::new(&context, 21);
+    side.modify(&id, QpState::Init);
+    let buffer = Buffer::new(&side.domain, &[0; 100]);
+    for id in [31, 32] {
+        // SAFETY: the buffer lives until the queue pair is gone, and is not looked at.
+        unsafe { side.queue_pair.post_receive(id, &[buffer.entry()]) }.unwrap();
+    }
+    side.queue_pair.to_error().unwrap();
+    let completions = side.complete(2);
+    let flushed: Vec<_> = completions.iter().map(|done| (done.wr_id, done.status, done.qp_num)).collect();
+    let number = side.queue_pair.number();
+    assert_eq!(flushed, [(31, status::WR_FLUSH_ERR, number), (32, status::WR_FLUSH_ERR, number)]);
+    assert!(context.next_async_event().unwrap().is_none_or(|event| event.qp_num == Some(number)));
+
+    assert!(!guest.objects().is_empty());
+    // In the wrong order, as far as anybody can tell.
+    drop(context);
+    drop(channel);
+    let Side { queue_pair, queue, channel, domain } = side;
+    drop(channel);
+    drop(domain);
+    drop(queue);
+    drop(queue_pair);
+    drop(buffer);
+    drop(id);
+    assert_eq!(guest.objects(), [""; 0]);
+}
+
+#[test]
+fn a_queue_pair_flushes_and_leaves_nothing_on_rxe() {
+    let Some(guest) = Guest::enter() else { return };
+    a_queue_pair_flushes(&guest, &guest.rxe(), Transport::InfiniBand);
+}
+
+#[test]
+fn a_queue_pair_flushes_and_leaves_nothing_on_siw() {
+    let Some(guest) = Guest::enter() else { return };
+    a_queue_pair_flushes(&guest, &guest.siw(), Transport::Iwarp);
+}
+
+/// `siw` tells user space where queues are by a page number, of which one also means that there is none.
+#[test]
+fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
+    let Some(guest) = Guest::enter() else { return };
+    let context = Context::open(&guest.siw().name).unwrap();
+    let side = Side::new(&context, 1);
+    let made: Vec<_> = (0..200)
+        .map(|count| match QueuePair::new(&side.domain, &side.queue, &side.queue, SMALL) {
+            Ok(queue_pair) => queue_pair,
+            Err(error) => panic!("queue pair {count}: {error}"),
+        })
+        .collect();
+    let numbers: HashSet<_> = made.iter().map(QueuePair::number).collect();
+    assert_eq!(numbers.len(), 200);
+    let queues: Vec<_> = (0..200)
+        .map(|key| {
+            CompletionQueue::new(&context, &side.channel, 16, key)
+                .map_err(|error| format!("{key}: {error}"))
+                .unwrap()
+        })
+        .collect();
+    drop((made, queues, side, context));
+    assert_eq!(guest.objects(), [""; 0]);
+}
+
+/// A device with a network of its own, which a test may remove.
+struct OwnDevice;
+
+impl OwnDevice {
+    fn new() -> Self {
+        guest::run("ip link add veth8 type veth peer name veth9");
+        guest::run("ip link set veth8 up");
+        guest::run("ip link set veth9 up");
+        guest::run("ip address add 10.79.0.1/24 dev veth8");
+        guest::run("rdma link add rxe8 type rxe netdev veth8");
+        Self
+    }
+}
+
+impl Drop for OwnDevice {
+    fn drop(&mut self) {
+        // With the link goes its device, if it still has one.
+        let deleted = Command::new("ip").args(["link", "del", "veth8"]).status();
+        assert!(deleted.is_ok_and(|status| status.success()) || thread::panicking());
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_is_told() {
+    let Some(guest) = Guest::enter() else { return };
+    let own = OwnDevice::new();
+    let context = Context::open("rxe8").unwrap();
+    let events = AsyncEvents(context.clone());
+    guest::run("ip link set veth9 down");
+    // Others come before: the port has no address any more.
+    while guest::next(&events, || context.next_async_event().unwrap())
+        != (AsyncEvent { kind: async_event::PORT_ERR, qp_num: None })
+    {}
+    assert_ne!(context.port(1).unwrap().state, 4);
+    drop((events, context, own));
+    assert_eq!(guest.objects(), [""; 0]);
+}
+
+/// The kernel waits until every program has closed a removed device, librdmacm's own opening included.
+#[test]
+fn a_device_can_be_removed_while_it_is_in_use() {
+    let Some(guest) = Guest::enter() else { return };
+    let own = OwnDevice::new();
+    let context = Context::open("rxe8").unwrap();
+    let channel = EventChannel::new().unwrap();
+    let id = CmId::new(&channel, 6).unwrap();
+    id.bind(([10, 79, 0, 1], 0).into()).unwrap();
+    let side = Side::new(&context, 5);
+    side.modify(&id, QpState::Init);
+    let buffer = Buffer::new(&side.domain, &[0; 100]);
+
+    let mut removal = Command::new("rdma").args(["link", "del", "rxe8"]).spawn().unwrap();
+    assert_eq!(guest::expect(&channel, event::DEVICE_REMOVAL).key, 6);
+    // The objects of the device go on as if nothing were.
+    assert_eq!(side.queue.poll(&mut Batch::new()).unwrap(), 0);
+    side.queue.arm().unwrap();
+    side.queue_pair.to_error().unwrap();
+    assert_eq!(side.queue_pair.state().unwrap(), QpState::Error.number());
+    assert_eq!(context.next_async_event().unwrap(), None);
+    drop(id);
+    drop((side, buffer, context));
+    while device::device_names().unwrap().contains(&"rxe8".to_owned()) {
+        thread::yield_now();
+    }
+    device::forget_removed_devices();
+    assert!(removal.wait().unwrap().success());
+    drop(own);
+    assert_eq!(guest.objects(), [""; 0]);
+}

@@ -1,0 +1,194 @@
+//! What the tests on devices share: the guest's devices, waiting for events, and counting what is left.
+
+use std::env;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sys::channel::{CmEvent, EventChannel, event};
+use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
+use crate::sys::device::Context;
+use crate::sys::id::CmId;
+use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
+use crate::sys::queue_pair::{Capacities, QpState, QueuePair, ScatterEntry};
+
+/// How long a test waits for what must come, in milliseconds: the guest is emulated.
+const LIMIT: i32 = 60_000;
+
+/// A device of the guest.
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+}
+
+/// What a test has while it runs on the guest's devices: they are its own.
+pub(super) struct Guest(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
+
+impl Guest {
+    /// `None`, with a line that says so, anywhere else.
+    #[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
+    pub(super) fn enter() -> Option<Self> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        if env::var_os("TOKIO_RDMA_GUEST").is_none() {
+            println!("skipped: needs the devices of the guest machine");
+            return None;
+        }
+        Some(Self(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(super) fn rxe(&self) -> Device {
+        Self::device("RXE")
+    }
+
+    pub(super) fn siw(&self) -> Device {
+        Self::device("SIW")
+    }
+
+    fn device(kind: &str) -> Device {
+        let variable = |name: &str| env::var(format!("TOKIO_RDMA_{kind}_{name}")).expect("the guest sets it");
+        let address: IpAddr = variable("ADDR").parse().unwrap();
+        Device { name: variable("DEVICE"), address: (address, 0).into() }
+    }
+
+    /// What the kernel keeps for programs, of which this is the only one, of any kind but open devices.
+    pub(super) fn objects(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for kind in ["qp", "cq", "mr", "pd", "cm_id"] {
+            let output = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8(output.stdout).unwrap();
+            // The kernel's own have its name in brackets. What a process has is listed under the thread that made it.
+            let own = text.lines().filter(|line| !line.contains(" comm ["));
+            all.extend(own.map(|line| format!("{kind} {line}")));
+        }
+        all
+    }
+}
+
+/// Runs a program that must succeed.
+pub(super) fn run(line: &str) {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits until there is something to read.
+pub(super) fn wait(source: impl AsFd) {
+    let fd = source.as_fd().as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which outlives the call.
+    let ready = unsafe { libc::poll(&mut poll, 1, LIMIT) };
+    assert_eq!(ready, 1, "nothing came");
+}
+
+/// The next thing that comes out of a source.
+pub(super) fn next<T>(source: impl AsFd, mut take: impl FnMut() -> Option<T>) -> T {
+    loop {
+        match take() {
+            Some(taken) => return taken,
+            None => wait(&source),
+        }
+    }
+}
+
+/// The next event, which must be of this kind.
+pub(super) fn expect(channel: &Arc<EventChannel>, kind: u32) -> CmEvent {
+    let next = next(&**channel, || channel.next().unwrap());
+    let (got, wanted) = (event::name(next.kind), event::name(kind));
+    assert_eq!(next.kind, kind, "{got} (status {}) instead of {wanted}", next.status);
+    next
+}
+
+/// Memory of a test, registered for everything, and only looked at when nothing is under way.
+pub(super) struct Buffer {
+    start: NonNull<[u8]>,
+    region: Option<MemoryRegion>,
+}
+
+impl Buffer {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>, bytes: &[u8]) -> Self {
+        let start = NonNull::from(Box::leak(Box::<[u8]>::from(bytes)));
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+        // SAFETY: the bytes are freed only when `drop` has deregistered them.
+        let region = unsafe { MemoryRegion::register(domain, start.as_ptr().cast(), start.len(), access) };
+        Self { start, region: Some(region.unwrap()) }
+    }
+
+    pub(super) fn entry(&self) -> ScatterEntry {
+        ScatterEntry {
+            address: self.remote().0,
+            length: self.start.len().try_into().unwrap(),
+            key: self.region.as_ref().unwrap().local_key(),
+        }
+    }
+
+    /// The address and the key for the peer.
+    pub(super) fn remote(&self) -> (u64, u32) {
+        let address = self.start.as_ptr().cast::<u8>().expose_provenance() as u64;
+        (address, self.region.as_ref().unwrap().remote_key())
+    }
+
+    pub(super) fn text(&self) -> Vec<u8> {
+        // SAFETY: the memory is live, and every request that writes to it has completed.
+        unsafe { self.start.as_ref() }.to_vec()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let done = self.region.take().unwrap().deregister();
+        if done {
+            // SAFETY: the memory came from a box, and neither a device nor anybody else refers to it.
+            drop(unsafe { Box::from_raw(self.start.as_ptr()) });
+        }
+        assert!(done || std::thread::panicking());
+    }
+}
+
+/// One side of a connection: a queue pair with all that it needs.
+pub(super) struct Side {
+    pub(super) queue_pair: QueuePair,
+    pub(super) queue: Arc<CompletionQueue>,
+    pub(super) channel: Arc<CompletionChannel>,
+    pub(super) domain: Arc<ProtectionDomain>,
+}
+
+pub(super) const SMALL: Capacities =
+    Capacities { send: 4, receive: 4, send_entries: 2, receive_entries: 2, inline: 0 };
+
+impl Side {
+    pub(super) fn new(context: &Arc<Context>, key: u64) -> Self {
+        let domain = ProtectionDomain::new(context).unwrap();
+        let channel = CompletionChannel::new(context).unwrap();
+        let queue = CompletionQueue::new(context, &channel, 16, key).unwrap();
+        assert!(queue.entries() >= 16);
+        let queue_pair = QueuePair::new(&domain, &queue, &queue, SMALL).unwrap();
+        Self { queue_pair, queue, channel, domain }
+    }
+
+    /// Takes the queue pair to a state as its identifier says.
+    pub(super) fn modify(&self, id: &CmId, state: QpState) {
+        self.queue_pair.modify(&id.qp_attributes(state).unwrap()).unwrap();
+    }
+
+    /// Waits for so many completions, the way a reactor does: arm, poll, wait.
+    pub(super) fn complete(&self, count: usize) -> Vec<WorkCompletion> {
+        let mut all = Vec::new();
+        let mut batch = Batch::new();
+        loop {
+            self.queue.arm().unwrap();
+            while self.queue.poll(&mut batch).unwrap() > 0 {
+                all.extend(batch.iter());
+            }
+            if all.len() >= count {
+                return all;
+            }
+            wait(&*self.channel);
+            let mut keys = Keys::new();
+            assert_eq!(self.channel.next(&mut keys).unwrap(), keys.len());
+            assert!(keys.iter().all(|key| *key == self.queue.key()), "{keys:?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What the bindings say about the structures and numbers of C, against what the C compiler says.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::mem::offset_of;
+use std::process::Command;
+use std::{env, fs, process};
+
+use crate::sys::ffi::every as ffi;
+
+use crate::sys::channel::event;
+use crate::sys::completion::status;
+use crate::sys::device::async_event;
+use crate::sys::ffi::number;
+use crate::sys::queue_pair::ScatterEntry;
+
+/// What is asked of both compilers: a name, the answer here, and the C expression of it.
+type Question = (String, i64, String);
+
+/// Size and offsets of structures. A member has its name in Rust, and `as` its name in C where that differs.
+macro_rules! structures {
+    ($($structure:ident { $($($member:ident).+ $(as $other:literal)?),* $(,)? })*) => {{
+        let mut questions: Vec<Question> = Vec::new();
+        $(
+            let name = stringify!($structure);
+            let size = size_of::<ffi::$structure>();
+            questions.push((name.into(), size as i64, format!("sizeof(struct {name})")));
+            let alignment = align_of::<ffi::$structure>() as i64;
+            questions.push((format!("{name} alignment"), alignment, format!("_Alignof(struct {name})")));
+            $(
+                let member = concat!($(".", stringify!($member)),+).trim_start_matches('.');
+                $(let member = if true { $other } else { member };)?
+                let offset = offset_of!(ffi::$structure, $($member).+);
+                let question = format!("offsetof(struct {name}, {member})");
+                questions.push((format!("{name}.{member}"), offset as i64, question));
+            )*
+        )*
+        questions
+    }};
+}
+
+fn structures() -> Vec<Question> {
+    structures! {
+        ibv_sge { addr, length, lkey }
+        ibv_send_wr {
+            wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data_invalidated_rkey_union as "imm_data",
+            wr.rdma.remote_addr, wr.rdma.rkey, qp_type, bind_mw_tso_union as "bind_mw",
+        }
+        ibv_recv_wr { wr_id, next, sg_list, num_sge }
+        ibv_wc {
+            wr_id, status, opcode, vendor_err, byte_len, imm_data_invalidated_rkey_union as "imm_data", qp_num,
+            src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits,
+        }
+        ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+        ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+        ibv_qp_attr {
+            qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags,
+            cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining,
+            max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry,
+            alt_port_num, alt_timeout, rate_limit,
+        }
+        ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
+        ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
+        ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
+        ibv_context_ops { poll_cq, req_notify_cq, post_send, post_recv }
+        ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
+        ibv_device_attr {
+            fw_ver, node_guid, max_mr_size, vendor_id, vendor_part_id, max_qp, max_qp_wr, device_cap_flags,
+            max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_qp_init_rd_atom, max_pkeys,
+            phys_port_cnt,
+        }
+        ibv_port_attr {
+            state, max_mtu, active_mtu, gid_tbl_len, max_msg_sz, pkey_tbl_len, lid, phys_state, link_layer, flags,
+            port_cap_flags2,
+        }
+        ibv_async_event { element, element.qp, event_type }
+        ibv_pd { context, handle }
+        ibv_mr { context, pd, addr, length, handle, lkey, rkey }
+        ibv_comp_channel { context, fd, refcnt }
+        ibv_cq { context, channel, cq_context, handle, cqe, comp_events_completed, async_events_completed }
+        ibv_qp {
+            context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, events_completed,
+        }
+        rdma_event_channel { fd }
+        rdma_cm_id {
+            verbs, channel, context, qp, route, route.addr.src_addr_union as "route.addr.src_addr",
+            route.addr.src_addr_union.src_storage as "route.addr.src_storage",
+            route.addr.dst_addr_union.dst_storage as "route.addr.dst_storage", route.path_rec, ps, port_num, event,
+            send_cq, recv_cq, srq, pd, qp_type,
+        }
+        rdma_conn_param {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,
+            rnr_retry_count, srq, qp_num,
+        }
+        rdma_cm_event { id, listen_id, event, status, param, param.conn.private_data, param.conn.qp_num }
+    }
+}
+
+/// Numbers: the name in C is a prefix and the name here.
+macro_rules! numbers {
+    ($($prefix:literal $module:ident { $($name:ident),* $(,)? })*) => {
+        vec![$($({
+            let name = concat!($prefix, stringify!($name)).to_owned();
+            (name.clone(), i64::from($module::$name), name)
+        }),*),*]
+    };
+}
+
+fn numbers() -> Vec<Question> {
+    let mut questions: Vec<Question> = numbers! {
+        // Not ADDRINFO_RESOLVED, which is younger than the oldest headers.
+        "RDMA_CM_EVENT_" event {
+            ADDR_RESOLVED, ADDR_ERROR, ROUTE_RESOLVED, ROUTE_ERROR, CONNECT_REQUEST, CONNECT_RESPONSE,
+            CONNECT_ERROR, UNREACHABLE, REJECTED, ESTABLISHED, DISCONNECTED, DEVICE_REMOVAL, MULTICAST_JOIN,
+            MULTICAST_ERROR, ADDR_CHANGE, TIMEWAIT_EXIT,
+        }
+        "IBV_EVENT_" async_event {
+            CQ_ERR, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, PATH_MIG, PATH_MIG_ERR,
+            DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE, SRQ_ERR, SRQ_LIMIT_REACHED,
+            QP_LAST_WQE_REACHED, CLIENT_REREGISTER, GID_CHANGE, WQ_FATAL,
+        }
+        "IBV_WC_" status {
+            SUCCESS, LOC_LEN_ERR, LOC_QP_OP_ERR, LOC_EEC_OP_ERR, LOC_PROT_ERR, WR_FLUSH_ERR, MW_BIND_ERR,
+            BAD_RESP_ERR, LOC_ACCESS_ERR, REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR, RETRY_EXC_ERR,
+            RNR_RETRY_EXC_ERR, LOC_RDD_VIOL_ERR, REM_INV_RD_REQ_ERR, REM_ABORT_ERR, INV_EECN_ERR,
+            INV_EEC_STATE_ERR, FATAL_ERR, RESP_TIMEOUT_ERR, GENERAL_ERR,
+        }
+        "" number {
+            IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_QPT_RC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
+            IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, RDMA_PS_TCP, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
+            RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_ACK_TIMEOUT,
+        }
+        "IBV_" number {
+            ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, SEND_FENCE,
+            SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, QP_STATE, QP_ACCESS_FLAGS, QP_TIMEOUT, QP_RNR_RETRY,
+        }
+    };
+    for (name, number) in [
+        ("IBV_QP_RETRY_CNT", number::QP_RETRY_COUNT),
+        ("IBV_QP_MAX_QP_RD_ATOMIC", number::QP_MAX_READ_ATOMIC),
+        ("IBV_QP_MAX_DEST_RD_ATOMIC", number::QP_MAX_DEST_READ_ATOMIC),
+    ] {
+        questions.push((name.into(), number.into(), name.into()));
+    }
+    questions.push((
+        "a kind of event".into(),
+        size_of::<u32>() as i64,
+        "sizeof(((struct ibv_async_event *)0)->event_type)".into(),
+    ));
+    questions.push(("an entry".into(), size_of::<ScatterEntry>() as i64, "sizeof(struct ibv_sge)".into()));
+    questions
+}
+
+/// What the headers' folders are called, in the words of the compiler.
+fn compiler_flags() -> Vec<String> {
+    let output = Command::new("pkg-config").args(["--cflags", "libibverbs", "librdmacm"]).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What a C program says that prints these expressions, one a line.
+fn answers_of_c(questions: &[Question]) -> Vec<i64> {
+    let mut program = String::from(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
+         int main(void) {\n",
+    );
+    for (_, _, expression) in questions {
+        writeln!(program, "    printf(\"%lld\\n\", (long long)({expression}));").unwrap();
+    }
+    program.push_str("}\n");
+    let folder = env::temp_dir().join(format!("tokio-rdma-layout-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
+    fs::write(&source, program).unwrap();
+    let compiler = env::var_os("CC").unwrap_or_else(|| OsString::from("cc"));
+    let compiled =
+        Command::new(compiler).args(compiler_flags()).arg(&source).arg("-o").arg(&binary).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let printed = Command::new(&binary).output().unwrap();
+    assert!(printed.status.success());
+    fs::remove_dir_all(&folder).unwrap();
+    let text = String::from_utf8(printed.stdout).unwrap();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[test]
+fn structures_and_numbers_are_those_of_c() {
+    let mut questions = structures();
+    questions.extend(numbers());
+    let answers = answers_of_c(&questions);
+    assert_eq!(answers.len(), questions.len());
+    let wrong: Vec<String> = questions
+        .iter()
+        .zip(answers)
+        .filter(|((_, here, _), there)| here != there)
+        .map(|((name, here, _), there)| format!("{name}: {here} here, {there} in C"))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,37 @@
+//! Tests of the handles: against the C headers, on a machine without devices, and on real ones in the guest.
+
+mod connection;
+mod devices;
+mod guest;
+mod layout;
+
+use std::io;
+
+use super::channel::{self, EventChannel};
+use super::device::{self, Context};
+
+/// Whether this machine has a device, or could get one while the tests run.
+fn may_have_devices() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
+fn without_devices_everything_is_an_error_and_nothing_a_crash() {
+    if may_have_devices() {
+        return println!("skipped: this machine has RDMA devices");
+    }
+    assert_eq!(device::device_names().unwrap(), Vec::<String>::new());
+    assert!(Context::open("rxe0").is_err());
+    if !std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
+        let error = EventChannel::new().err().expect("there is no connection manager");
+        assert_ne!(error.raw_os_error(), None, "{error}");
+        assert_ne!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+fn events_have_names() {
+    assert_eq!(channel::event::name(channel::event::CONNECT_RESPONSE), "CONNECT_RESPONSE");
+    assert_eq!(channel::event::name(4711), "unknown");
+}

@@ -1,0 +1,229 @@
+//! What devices do differently, as their adapters announce it; and assertions that hold on each device, in the way that
+//! it has announced. What is not announced is no excuse: it is asserted alike everywhere.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, MaybeDone, maybe_done};
+use tokio::task::JoinHandle;
+use tokio_rdma::error::{AcceptError, ConnectError, Reason};
+use tokio_rdma::{
+    Adapter, ConnectParams, Connection, DisconnectReason, PrivateData, QueuePair, Reply, Status,
+};
+
+use super::cm::{abandon, assert_usable, outcome};
+use super::device::{Device, nobody};
+use super::raw::terminated;
+use super::{Pair, connected, v4, within};
+
+/// Whether there are three phases: an accept waits for the peer's `complete()`. Where there are two, connecting is all
+/// there is, and what has been answered is connected.
+pub fn three_phase(adapter: &Adapter) -> bool {
+    adapter.info().three_phase
+}
+
+/// Whether the passive side may be the first to send.
+pub fn passive_sends_first(adapter: &Adapter) -> bool {
+    adapter.info().passive_sends_first
+}
+
+/// Whether a request that the peer finds in violation is the one that says so, the others being cancelled.
+pub fn blames_requests(adapter: &Adapter) -> bool {
+    adapter.info().blames_requests
+}
+
+/// Whether an accept may agree to fewer inbound reads than it was offered.
+pub fn accept_lowers_reads(adapter: &Adapter) -> bool {
+    adapter.info().accept_lowers_reads
+}
+
+/// How long a peer may take to accept.
+pub fn answer_timeout(adapter: &Adapter) -> Option<Duration> {
+    adapter.info().answer_timeout
+}
+
+/// The most data that goes with the reject of a request.
+pub fn max_reject_data(adapter: &Adapter) -> usize {
+    adapter.info().max_reject_data
+}
+
+/// The data arrived as it was sent: exactly, or where the adapter says that it may be padded, with zeroes at its end.
+// PD-06, ERR-06
+#[track_caller]
+pub fn assert_data(adapter: &Adapter, found: &PrivateData, sent: &[u8]) {
+    assert_bytes(adapter, found, sent);
+    assert_eq!(found.is_exact(), adapter.info().exact_private_data, "the data says itself what it is");
+}
+
+/// The same of data in an error, which has none where none came.
+#[track_caller]
+pub fn assert_bytes(adapter: &Adapter, found: &[u8], sent: &[u8]) {
+    if adapter.info().exact_private_data {
+        assert_eq!(found, sent);
+        return;
+    }
+    assert!(found.len() >= sent.len() && found.starts_with(sent), "{found:?} begins with {sent:?}");
+    assert!(found[sent.len()..].iter().all(|byte| *byte == 0), "{found:?} is padded with zeroes");
+}
+
+/// What an accept comes to.
+pub type Accepted = Result<Connection, AcceptError>;
+
+/// An accept whose peer has the reply and says no to it, or goes: it is refused. Where there are two phases it was a
+/// connection by then, which the peer ends.
+// X1, ERR-06
+pub async fn assert_refused(adapter: &Adapter, accept: impl Future<Output = Accepted>) {
+    match within(accept).await {
+        Err(error) => {
+            assert!(three_phase(adapter), "there are two phases: {error:?}");
+            assert!(matches!(error, AcceptError::Refused { .. }), "{error:?}");
+            assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+        }
+        Ok(connection) => {
+            assert!(!three_phase(adapter), "nobody has completed");
+            assert_ended(&connection).await;
+        }
+    }
+}
+
+/// The peer has ended the connection, in whatever manner.
+pub async fn assert_ended(connection: &Connection) {
+    let reason = within(connection.disconnected()).await;
+    assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+}
+
+/// A complete whose peer has left since it accepted.
+pub async fn assert_abandoned(adapter: &Adapter, completed: Result<Connection, ConnectError>) {
+    match completed {
+        Err(error) => {
+            assert!(matches!(error, ConnectError::Aborted { .. }) && !error.is_retryable(), "{error:?}");
+            assert_eq!(error.status(), Status::CONNECTION_ABORTED);
+        }
+        Ok(connection) => {
+            assert!(!three_phase(adapter), "nobody is there");
+            assert_ended(&connection).await;
+        }
+    }
+}
+
+/// A queue pair of an attempt that was answered and came to nothing is as good as new; where there are two phases, it
+/// was connected and is used up.
+// CM-21, ERR-06
+pub async fn assert_unused(adapter: &Adapter, queue_pair: &QueuePair) {
+    if three_phase(adapter) {
+        return assert_usable(adapter, queue_pair).await;
+    }
+    let connector = adapter.connector();
+    let again = connector.connect(queue_pair, nobody(v4()), ConnectParams::default());
+    let error = within(again).await.expect_err("it was connected");
+    assert!(matches!(error, ConnectError::QueuePairActive), "{error:?}");
+}
+
+/// The status of the request that the peer found in violation. Where the adapter does not know which one it was, it is
+/// cancelled with the others, or has some other failure.
+#[track_caller]
+pub fn assert_blamed(adapter: &Adapter, found: Status, expected: Status, case: &str) {
+    if blames_requests(adapter) {
+        assert_eq!(found, expected, "{case}");
+    } else {
+        let listed = [expected, Status::CANCELED, Status::REMOTE_ERROR];
+        assert!(listed.contains(&found), "{case}: {found:?}, not {expected:?}");
+    }
+}
+
+/// Both ends of a connection lose it over a request of the active side with this status; on soft the peer has said why
+/// in a Terminate (layer, type, code).
+pub async fn assert_broken(adapter: &Adapter, pair: &Pair, status: Status, why: (u8, u8, u8), case: &str) {
+    if Device::under_test().is_soft() {
+        assert_eq!(terminated(&pair.active.connection).await, (status, false, why), "{case}");
+        let (_, sent, said) = terminated(&pair.passive.connection).await;
+        return assert_eq!((sent, said), (true, why), "{case}");
+    }
+    match within(pair.active.connection.disconnected()).await {
+        DisconnectReason::Lost { status: found, .. } => assert_blamed(adapter, found, status, case),
+        // Who cannot tell a violation by the peer may not tell its Terminate from a goodbye either.
+        DisconnectReason::Peer => assert!(!blames_requests(adapter), "{case}: {status:?} is no goodbye"),
+        other => panic!("{other:?}"),
+    }
+    assert_ended(&pair.passive.connection).await;
+}
+
+/// Has the active side say the first word where it must, into a receive of the passive side that is posted here.
+pub async fn speak_first(active: (&Adapter, &QueuePair), passive: (&Adapter, &QueuePair)) {
+    if passive_sends_first(active.0) {
+        return;
+    }
+    let receive = passive.1.receive(passive.0.buffer(1).expect("memory")).expect("posted");
+    let send = active.1.send(active.0.buffer_from(b"!").expect("memory")).expect("posted");
+    let ((sent, _), (received, _)) = within(async { tokio::join!(send, receive) }).await;
+    sent.expect("sent");
+    received.expect("received");
+}
+
+/// An accept that is polled along with the connect that it answers.
+pub struct Offer<'a>(Pin<Box<MaybeDone<BoxFuture<'a, Accepted>>>>);
+
+impl<'a> Offer<'a> {
+    pub fn new(accept: impl Future<Output = Accepted> + Send + 'a) -> Self {
+        let accept: BoxFuture<'a, Accepted> = Box::pin(accept);
+        Self(Box::pin(maybe_done(accept)))
+    }
+
+    /// Until the connect is answered. Where there are three phases, the accept goes on waiting.
+    pub async fn answered(
+        &mut self,
+        adapter: &Adapter,
+        connect: impl Future<Output = Result<Reply, ConnectError>>,
+    ) -> Reply {
+        let mut connect = pin!(connect);
+        let answered = std::future::poll_fn(|cx| {
+            let accepted = self.0.as_mut().poll(cx).is_ready();
+            assert!(!accepted || !three_phase(adapter), "accepted before complete");
+            connect.as_mut().poll(cx)
+        });
+        within(answered).await.expect("the peer accepts")
+    }
+
+    /// Waits for the accept.
+    pub async fn outcome(mut self) -> Accepted {
+        self.0.as_mut().await;
+        self.0.as_mut().take_output().expect("taken once")
+    }
+}
+
+/// Drops an accept that the peer has had an answer of; where there are two phases it has become a connection.
+pub async fn take_back(adapter: &Adapter, accepting: JoinHandle<Accepted>) {
+    if three_phase(adapter) {
+        abandon(accepting).await;
+    } else {
+        drop(outcome(accepting).await.expect("accepted"));
+    }
+}
+
+/// The reason of a refusal for want of a listener.
+// CM-33
+#[track_caller]
+pub fn assert_is_no_listener(reason: &Reason) {
+    match Device::under_test() {
+        // Whoever connects by TCP has its error number.
+        Device::Soft | Device::Siw => assert_eq!(*reason, Reason::Errno(libc::ECONNREFUSED)),
+        Device::Rxe => assert_ne!(*reason, Reason::MpaReject),
+    }
+}
+
+/// The reason of a refusal by a peer's application.
+// CM-33
+#[track_caller]
+pub fn assert_is_reject(reason: &Reason) {
+    match Device::under_test() {
+        Device::Soft => assert_eq!(*reason, Reason::MpaReject),
+        Device::Rxe | Device::Siw => assert_ne!(*reason, Reason::Errno(libc::ECONNREFUSED)),
+    }
+}
+
+/// What the peer can learn of what this side has done or left undone has reached it by now.
+pub async fn word_has_spread(adapter: &Adapter) {
+    let pair = connected(adapter).await;
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+}

@@ -1,0 +1,184 @@
+//! The device that a test runs on: the soft provider, or in the guest machine a kernel driver.
+//!
+//! A test file with a line `Runs on: soft, rxe, siw` in its header is run on each of these; the machine that runs it
+//! says by [`DEVICE`] which one it is this time. A file without that line is about the soft provider, on the host.
+
+use std::env;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{Adapter, Connector, Listener, Provider};
+
+use super::{connected, listening_at, within};
+
+/// Names the device; without it, this is the host and the soft provider.
+const DEVICE: &str = "TOKIO_RDMA_TEST_DEVICE";
+
+/// Where a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The soft provider, on the loopback interface.
+    Soft,
+    /// `rdma_rxe`: RoCE, in the kernel.
+    Rxe,
+    /// `siw`: iWARP, in the kernel.
+    Siw,
+}
+
+/// What was said of it in the environment.
+static UNDER_TEST: LazyLock<(Device, [IpAddr; 2])> = LazyLock::new(|| {
+    let (device, name, own) = match env::var(DEVICE).as_deref() {
+        Err(_) | Ok("soft") => return (Device::Soft, ["127.0.0.1", "::1"].map(address)),
+        Ok("rxe") => (Device::Rxe, "RXE", ["10.77.0.1", "fd77::1"]),
+        Ok("siw") => (Device::Siw, "SIW", ["10.78.0.1", "fd78::1"]),
+        Ok(other) => panic!("{DEVICE} is {other:?}"),
+    };
+    let names = [format!("TOKIO_RDMA_{name}_ADDR"), format!("TOKIO_RDMA_{name}_ADDR6")];
+    let [v4, v6] =
+        [0, 1].map(|i| env::var(&names[i]).map_or_else(|_| address(own[i]), |text| address(&text)));
+    (device, [v4, v6])
+});
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+impl Device {
+    /// The device of this run.
+    pub fn under_test() -> Self {
+        UNDER_TEST.0
+    }
+
+    pub fn is_soft(self) -> bool {
+        self == Self::Soft
+    }
+
+    /// The provider that serves it, asked for by name.
+    pub fn provider(self) -> Provider {
+        let provider = if self.is_soft() { Provider::soft() } else { Provider::verbs() };
+        provider.expect("the machine has the device")
+    }
+}
+
+/// Its IPv4 address.
+pub fn v4() -> IpAddr {
+    UNDER_TEST.1[0]
+}
+
+/// Its IPv6 address.
+pub fn v6() -> IpAddr {
+    UNDER_TEST.1[1]
+}
+
+/// Both, for the tests that run on each family.
+pub fn both() -> [IpAddr; 2] {
+    UNDER_TEST.1
+}
+
+/// The adapter that has this address.
+pub fn adapter_at(ip: IpAddr) -> Adapter {
+    let provider = Device::under_test().provider();
+    let id = provider.resolve(ip).expect("an adapter has the address");
+    provider.open(id).expect("opened")
+}
+
+/// The device's adapter, and where it has settings that matter to every byte, it with those; each with its name.
+pub fn variants() -> Vec<(Adapter, &'static str)> {
+    if !Device::under_test().is_soft() {
+        return vec![(super::adapter(), "as it is")];
+    }
+    let crc = |crc| super::adapter_with(SoftConfig::default().crc(crc));
+    vec![(crc(false), "without CRC"), (crc(true), "with CRC")]
+}
+
+/// Whether the machine is an emulated one, in which everything takes ten times as long or more.
+pub fn is_emulated() -> bool {
+    env::var_os(DEVICE).is_some()
+}
+
+/// Far beyond what anything here takes: a test that gets this far hangs.
+pub fn patience() -> Duration {
+    Duration::from_secs(if is_emulated() { 120 } else { 30 })
+}
+
+/// How often to do something of which the point is that it is often, and `least` times at the least.
+pub fn often(count: usize, least: usize) -> usize {
+    if is_emulated() { (count / 20).max(least) } else { count }
+}
+
+/// An address at which nothing listens.
+pub fn nobody(ip: IpAddr) -> SocketAddr {
+    if Device::under_test().is_soft() {
+        return TcpListener::bind((ip, 0)).expect("a port").local_addr().expect("its address");
+    }
+    // A port space of its own, or one where what is free for TCP need not be free: below the ports that anybody
+    // picks, and each one once in a process.
+    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
+    let next =
+        NEXT.get_or_init(|| AtomicU16::new(u16::try_from(std::process::id() % 10_000).expect("small")));
+    SocketAddr::new(ip, 20_000 + next.fetch_add(1, Ordering::Relaxed) % 12_000)
+}
+
+/// Something that is kept for as long as an address is to be in the state that it was made for.
+pub enum Holder {
+    Tcp(TcpListener),
+    Socket(Socket),
+    Listener(Listener),
+    Connector(Connector),
+}
+
+/// A peer that never answers a connection request: on soft it is TCP that takes it, elsewhere a listener that nobody
+/// asks.
+pub fn silent(ip: IpAddr) -> (Holder, SocketAddr) {
+    if Device::under_test().is_soft() {
+        let listener = TcpListener::bind((ip, 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        return (Holder::Tcp(listener), address);
+    }
+    let (listener, address) = listening_at(&adapter_at(ip), ip);
+    (Holder::Listener(listener), address)
+}
+
+/// An address that is taken, and at which nobody listens.
+pub fn deaf(ip: IpAddr) -> (Holder, SocketAddr) {
+    if Device::under_test().is_soft() {
+        let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::new(ip, 0).into()).expect("bound");
+        let address = socket.local_addr().expect("its address").as_socket().expect("an IP address");
+        return (Holder::Socket(socket), address);
+    }
+    let connector = adapter_at(ip).connector();
+    connector.bind(SocketAddr::new(ip, 0)).expect("bound");
+    let address = connector.local_addr().expect("bound");
+    (Holder::Connector(connector), address)
+}
+
+/// An address of the device's network that no host has.
+///
+/// The soft provider's own network has none: all of 127.0.0.0/8 is this host.
+pub fn absent() -> Option<SocketAddr> {
+    let IpAddr::V4(own) = v4() else { return None };
+    let [a, b, c, _] = own.octets();
+    (!own.is_loopback()).then(|| SocketAddr::from(([a, b, c, 77], 7)))
+}
+
+/// Returns when what this thread has done to its connections has reached their peers: what is done later arrives later.
+pub async fn settled() {
+    if Device::under_test().is_soft() {
+        let listener = TcpListener::bind((v4(), 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let other = std::thread::spawn(move || listener.accept().map(drop));
+        std::net::TcpStream::connect(address).expect("connected");
+        tokio::task::yield_now().await;
+        return other.join().expect("no panic").expect("accepted");
+    }
+    // A whole connection comes and goes.
+    let pair = connected(&super::adapter()).await;
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    within(pair.passive.connection.disconnected()).await;
+}

@@ -1,0 +1,89 @@
+//! Queue pairs of the soft provider against a peer that is nothing but a socket.
+
+mod common;
+
+use std::task::Poll;
+
+use common::raw::{self, Raw, Start, bytes, failure, one_failure, room, success};
+use common::*;
+use tokio_rdma::error::Reason;
+use tokio_rdma::{AcceptParams, DisconnectReason, RemoteRegion, Status};
+
+#[tokio::test]
+async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
+    let adapter = adapter();
+    // A peer that answers no read, so that there is something outstanding in both queues.
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let receives = [end.queue_pair.receive(room(&adapter, 4)), end.queue_pair.receive(room(&adapter, 4))];
+    let reads = [
+        end.queue_pair.read(room(&adapter, 4), &somewhere),
+        end.queue_pair.read(room(&adapter, 4), &somewhere),
+    ];
+    assert_eq!(peer.message().await.map(|frame| frame.opcode()), Some(raw::READ_REQUEST));
+    // QP-16
+    end.queue_pair.flush();
+    for op in receives.into_iter().chain(reads) {
+        assert_eq!(failure(op.expect("posted")).await, Status::CANCELED);
+    }
+    // As documented, the connection does not survive it; the peer notices.
+    let reason = within(end.connection.disconnected()).await;
+    assert!(matches!(reason, DisconnectReason::Lost { status: Status::CANCELED, .. }), "{reason:?}");
+    while peer.frame().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_send_behind_an_unanswered_read_does_not_complete_before_it() {
+    let adapter = adapter();
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let read = end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted");
+    let mut send = end.queue_pair.send(bytes(&adapter, b"behind")).expect("posted");
+    let request = peer.message().await.expect("the read");
+    assert_eq!(peer.message().await.expect("the send").payload(), b"behind");
+    // QP-17: the send is over, and says so only after the read.
+    assert!(matches!(futures::poll!(&mut send), Poll::Pending));
+    peer.post(&request.answer(b"data")).await;
+    assert_eq!(&success(read).await.1[..], b"data");
+    success(send).await;
+}
+
+#[tokio::test]
+async fn what_the_passive_side_posts_first_waits_for_a_peer_that_says_no_word_of_readiness() {
+    let adapter = adapter();
+    for start in [Start::enhanced(4, 4), Start::plain(1), Start::plain(0)] {
+        let (end, mut peer, _) = raw::raw_connects(&adapter, start.clone(), AcceptParams::default()).await;
+        let receive = end.queue_pair.receive(room(&adapter, 4)).expect("posted");
+        let mut send = end.queue_pair.send(bytes(&adapter, b"patience")).expect("queued");
+        // QP-24: a responder sends no FPDU before the initiator's first (RFC 5044 section 7.1.3).
+        assert_eq!(peer.message_now().await, None, "{start:?}");
+        assert!(matches!(futures::poll!(&mut send), Poll::Pending), "{start:?}");
+        peer.post(&raw::send(1, b"hi")).await;
+        success(receive).await;
+        assert_eq!(peer.message().await.expect("the send").payload(), b"patience", "{start:?}");
+        success(send).await;
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_within_a_message_fails_what_is_outstanding() {
+    let adapter = adapter();
+    let (end, mut peer, _): (_, Raw, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let receive = end.queue_pair.receive(room(&adapter, 64)).expect("posted");
+    let reads = vec![
+        end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted"),
+        end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted"),
+    ];
+    let half = raw::fpdu(&raw::send(1, &[1; 64]), false);
+    peer.say(&half[..40]).await;
+    drop(peer);
+    // QP-18: the oldest says what happened, the others are cancelled.
+    assert_eq!(one_failure(reads).await, Status::REMOTE_ERROR);
+    assert_eq!(failure(receive).await, Status::CANCELED);
+    let reason = within(end.connection.disconnected()).await;
+    assert!(
+        matches!(reason, DisconnectReason::Lost { reason: Reason::Local(_) | Reason::Errno(_), .. }),
+        "{reason:?}"
+    );
+}
