@@ -14,18 +14,21 @@ const FIRST_PORT: u16 = 18_500;
 
 /// A contender of the round trips: its name, whether it is the C program, and its flags.
 type Contender = (&'static str, bool, &'static [&'static str]);
-const CONTENDERS: [Contender; 5] = [
+const CONTENDERS: [Contender; 4] = [
     ("C, the same calls", true, &[]),
     ("C, the fewest calls", true, &["level"]),
-    ("current_thread", false, &[]),
-    ("multi_thread", false, &["--multi-thread"]),
-    ("current_thread, spinning", false, &["--spin", "100"]),
+    ("ours, multi_thread", false, &["--multi-thread"]),
+    ("ours, current_thread", false, &[]),
 ];
+/// Only where each end has a core of its own.
+const SPINNING: Contender = ("ours, spinning 100 us", false, &["--multi-thread", "--spin", "100"]);
 
 pub(crate) fn run(plan: &Compare) -> io::Result<()> {
     let mut races = Vec::new();
     if plan.c.is_some() {
-        races.push(round_trips(plan)?);
+        races.push(round_trips(plan, "64-byte round trip, both ends on one core", &CONTENDERS, [0, 0])?);
+        let all = [&CONTENDERS[..], &[SPINNING]].concat();
+        races.push(round_trips(plan, "64-byte round trip, a core for each end", &all, [0, 1])?);
     }
     if plan.connections > 0 {
         races.push(connections(plan)?);
@@ -51,11 +54,17 @@ fn ours(role: &str, address: IpAddr, port: u16, flags: &[&str]) -> io::Result<Ve
     Ok(command(program, &[&[role, address.as_str()], flags].concat()))
 }
 
-/// Both ends of each contender stay connected, and sleep while it is not their turn.
-fn round_trips(plan: &Compare) -> io::Result<Race> {
-    let mut race = Race::new("64-byte round trip", "us", CONTENDERS.map(|(name, ..)| name));
+/// Both ends of each contender stay connected, and sleep while it is not their turn. `cores` are those of the client
+/// and the server.
+fn round_trips(
+    plan: &Compare,
+    title: &'static str,
+    contenders: &[Contender],
+    cores: [usize; 2],
+) -> io::Result<Race> {
+    let mut race = Race::new(title, "us", contenders.iter().map(|(name, ..)| *name));
     let mut ends = Vec::new();
-    for (port, (_, is_c, flags)) in (FIRST_PORT..).zip(CONTENDERS) {
+    for (port, &(_, is_c, flags)) in (FIRST_PORT..).zip(contenders) {
         let words = |role: &str| match &plan.c {
             Some(c) if is_c => {
                 let (address, port) = (plan.address.to_string(), port.to_string());
@@ -64,9 +73,9 @@ fn round_trips(plan: &Compare) -> io::Result<Race> {
             }
             _ => ours(role, plan.address, port, flags),
         };
-        let mut server = Running::start(&words("serve")?, Some(1))?;
+        let mut server = Running::start(&words("serve")?, Some(cores[1]))?;
         server.line()?;
-        ends.push((Running::start(&words("ping")?, Some(0))?, server));
+        ends.push((Running::start(&words("ping")?, Some(cores[0]))?, server));
     }
     // The first batch only warms up.
     for batch in 0..=plan.batches {

@@ -14,7 +14,7 @@ mod machine;
 mod progress;
 mod suite;
 
-use machine::{Machine, Siw};
+use machine::{Clock, Machine, Siw};
 pub(crate) use suite::{interop, rxe, siw, soft};
 
 /// How long a command may take unless it is told otherwise.
@@ -27,6 +27,8 @@ struct Request {
     siw: Siw,
     /// How long the command may take.
     limit: Duration,
+    /// Where the machine takes the time from.
+    clock: Clock,
     /// The command and its arguments.
     command: Vec<String>,
 }
@@ -35,6 +37,7 @@ impl Request {
     /// Reads the command line.
     fn parse(arguments: &[String]) -> Result<Self, Usage> {
         let mut siw = Siw::Stock;
+        let mut clock = Clock::Device;
         let mut seconds = DEFAULT_SECONDS;
         let mut words = arguments.iter();
         let mut next = words.next();
@@ -46,6 +49,7 @@ impl Request {
             let value = value.ok_or_else(|| Usage(format!("`{name}` needs a value")))?;
             match name {
                 "--siw" => siw = Siw::parse(&value)?,
+                "--clock" if value == "processor" => clock = Clock::Processor,
                 "--timeout" => {
                     seconds = value
                         .parse()
@@ -62,7 +66,7 @@ impl Request {
         if command.is_empty() {
             return Err(Usage("`guest` needs a command to run".into()));
         }
-        Ok(Self { siw, limit: Duration::from_secs(seconds), command })
+        Ok(Self { siw, limit: Duration::from_secs(seconds), clock, command })
     }
 }
 
@@ -79,7 +83,7 @@ impl Request {
     fn run(&self) -> Result<u8, String> {
         let image = image::prepare()?;
         let folder = crate::origin();
-        Machine { image: &image, siw: self.siw, limit: self.limit, folder }.run(&self.command)
+        Machine { image: &image, siw: self.siw, limit: self.limit, folder, clock: self.clock }.run(&self.command)
     }
 }
 
