@@ -15,9 +15,6 @@ use super::{call, ffi};
 /// Keys of completion queues.
 pub(crate) type Keys = SmallVec<[u64; 16]>;
 
-/// How many events are taken from a channel before they are acknowledged.
-const EVENTS_AT_A_TIME: usize = 64;
-
 /// A completion channel. Its descriptor becomes readable when a queue that was armed has a completion, and does
 /// not block.
 pub(crate) struct CompletionChannel {
@@ -44,27 +41,16 @@ impl CompletionChannel {
         self.raw.as_ptr()
     }
 
-    /// Takes every event that there is, adds the key of the queue of each to `keys`, and says how many. They are
-    /// acknowledged, so that any queue may be destroyed at any time, also while this runs.
+    /// Takes so many events, or as many as there are, and adds the key of the queue of each to `keys`. They are
+    /// acknowledged, so that any queue may be destroyed at any time, also while this runs. Whether there may be more,
+    /// which only the call that comes to the end knows.
     ///
     /// # Errors
     /// `EIO` once the device was removed. The events until then are taken.
-    pub(crate) fn next(&self, keys: &mut Keys) -> io::Result<usize> {
-        let mut total = 0;
-        loop {
-            let mut taken = Taken::default();
-            let result = self.take(&mut taken, keys);
-            total += taken.total;
-            drop(taken); // Acknowledged, in one go for each queue.
-            if result?.is_none() {
-                return Ok(total);
-            }
-        }
-    }
-
-    /// Takes events until there are no more, or enough for now.
-    fn take(&self, taken: &mut Taken, keys: &mut Keys) -> io::Result<Option<()>> {
-        while taken.total < EVENTS_AT_A_TIME {
+    pub(crate) fn next(&self, most: usize, keys: &mut Keys) -> io::Result<bool> {
+        // Acknowledged when this is dropped, in one go for each queue.
+        let mut taken = Taken::default();
+        for _ in 0..most {
             let mut queue = ptr::null_mut();
             let mut context = ptr::null_mut();
             let fetched = call::errno(|| {
@@ -72,12 +58,12 @@ impl CompletionChannel {
                 unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &mut queue, &mut context) }
             });
             if call::unless_empty(fetched)?.is_none() {
-                return Ok(None);
+                return Ok(false);
             }
             taken.add(queue);
             keys.push(ffi::context_to_key(context));
         }
-        Ok(Some(()))
+        Ok(true)
     }
 }
 
@@ -110,24 +96,20 @@ impl AsFd for CompletionChannel {
 
 /// Events that were taken from a channel and not yet acknowledged: their queues cannot go away.
 #[derive(Default)]
-struct Taken {
-    queues: SmallVec<[(*mut ffi::ibv_cq, u32); 4]>,
-    total: usize,
-}
+struct Taken(SmallVec<[(*mut ffi::ibv_cq, u32); 4]>);
 
 impl Taken {
     fn add(&mut self, queue: *mut ffi::ibv_cq) {
-        self.total += 1;
-        match self.queues.iter_mut().find(|(other, _)| *other == queue) {
+        match self.0.iter_mut().find(|(other, _)| *other == queue) {
             Some((_, count)) => *count += 1,
-            None => self.queues.push((queue, 1)),
+            None => self.0.push((queue, 1)),
         }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        for (queue, count) in self.queues.drain(..) {
+        for (queue, count) in self.0.drain(..) {
             // SAFETY: whoever destroys the queue waits until these events are acknowledged, which is now.
             unsafe { ffi::ibv_ack_cq_events(queue, count) }
         }
@@ -229,13 +211,15 @@ pub(crate) struct Batch {
     length: usize,
 }
 
-impl Batch {
-    pub(crate) fn new() -> Self {
+impl Default for Batch {
+    fn default() -> Self {
         // SAFETY: all members are integers, for which zero is a value.
         let entries = std::array::from_fn(|_| unsafe { mem::zeroed() });
         Self { entries: Box::new(entries), length: 0 }
     }
+}
 
+impl Batch {
     /// What the last poll took.
     pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
         self.entries.iter().take(self.length).map(|entry| WorkCompletion {

@@ -26,7 +26,7 @@ mod tests;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
-pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
+pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
 pub(crate) use device::{
     AsyncEvents, Context, DeviceAttributes, Transport, async_event, device_names, forget_removed_devices,
 };

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::Usage;
 
+pub(crate) mod bench;
 mod image;
 mod machine;
 mod progress;
 mod suite;
 
-use machine::{Machine, Siw};
+use machine::{Clock, Machine, Siw};
 pub(crate) use suite::{interop, rxe, siw, soft};
 
 /// How long a command may take unless it is told otherwise.
@@ -26,6 +27,8 @@ struct Request {
     siw: Siw,
     /// How long the command may take.
     limit: Duration,
+    /// Where the machine takes the time from.
+    clock: Clock,
     /// The command and its arguments.
     command: Vec<String>,
 }
@@ -34,6 +37,7 @@ impl Request {
     /// Reads the command line.
     fn parse(arguments: &[String]) -> Result<Self, Usage> {
         let mut siw = Siw::Stock;
+        let mut clock = Clock::Device;
         let mut seconds = DEFAULT_SECONDS;
         let mut words = arguments.iter();
         let mut next = words.next();
@@ -45,6 +49,7 @@ impl Request {
             let value = value.ok_or_else(|| Usage(format!("`{name}` needs a value")))?;
             match name {
                 "--siw" => siw = Siw::parse(&value)?,
+                "--clock" if value == "processor" => clock = Clock::Processor,
                 "--timeout" => {
                     seconds = value
                         .parse()
@@ -61,25 +66,37 @@ impl Request {
         if command.is_empty() {
             return Err(Usage("`guest` needs a command to run".into()));
         }
-        Ok(Self { siw, limit: Duration::from_secs(seconds), command })
+        Ok(Self { siw, limit: Duration::from_secs(seconds), clock, command })
     }
 }
 
 /// The command: its exit status is that of the command in the guest, or 1 if it could not be run or was ended.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
-    let request = Request::parse(arguments)?;
-    let status = image::prepare().and_then(|image| {
+    Ok(exit_code(Request::parse(arguments)?.run()))
+}
+
+impl Request {
+    /// Runs it; the exit status of the command.
+    ///
+    /// # Errors
+    /// A sentence, if the machine could not be made or broke.
+    fn run(&self) -> Result<u8, String> {
+        let image = image::prepare()?;
         let folder = crate::origin();
-        let machine = Machine { image: &image, siw: request.siw, limit: request.limit, folder };
-        machine.run(&request.command)
-    });
-    Ok(status.map_or_else(
+        Machine { image: &image, siw: self.siw, limit: self.limit, folder, clock: self.clock }
+            .run(&self.command)
+    }
+}
+
+/// The exit status of the command, or 1 and the sentence.
+fn exit_code(status: Result<u8, String>) -> ExitCode {
+    status.map_or_else(
         |error| {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         },
         ExitCode::from,
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -56,9 +56,15 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "guest",
-        arguments: "[--siw stock|p2p] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
+        arguments: "[--siw stock|p2p] [--clock processor] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
         run: guest::main,
+    },
+    Task {
+        name: "guest-bench",
+        arguments: "[--batches N] [--json] [ARGUMENTS]",
+        about: "measure the verbs provider over rxe0 in that machine, beside C and cmtime (benches/verbs)",
+        run: guest::bench::main,
     },
 ];
 

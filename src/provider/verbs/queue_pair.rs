@@ -23,7 +23,7 @@ use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
 use crate::status::Status;
 use crate::sys::{
-    AccessFlags, Batch, Capacities, CompletionQueue, QpState, QueuePair, ScatterEntry, SendOpcode,
+    AccessFlags, BATCH, Batch, Capacities, CompletionQueue, QpState, QueuePair, ScatterEntry, SendOpcode,
     SendRequest, WorkCompletion, wc_status,
 };
 use crate::types::{OpKind, ReadLimits};
@@ -303,7 +303,7 @@ impl QueuePairCore {
         if let Err(error) = device.to_error() {
             debug!(%error, "not moved to the error state");
         }
-        self.poll(inner, found);
+        self.poll(inner, &mut Batch::default(), found);
         drop(device);
         inner.generation = (inner.generation + 1) & (u32::MAX >> 1);
     }
@@ -467,16 +467,17 @@ impl QueuePairCore {
         }
     }
 
-    /// Takes the completions that are there, and asks to be told of the next. Whether there were any.
-    pub(crate) fn progress(&self) -> bool {
+    /// Takes the completions that are there, and with `arm` asks to be told of the next. Whether there were any.
+    pub(crate) fn progress(&self, arm: bool, batch: &mut Batch) -> bool {
         let mut found = Found::default();
         {
             let mut inner = self.lock();
             // Arm first, then look: what comes in between is told.
-            if let Some(Err(error)) = inner.completions.as_ref().map(|completions| completions.arm()) {
+            let armed = inner.completions.as_ref().filter(|_| arm).map(|completions| completions.arm());
+            if let Some(Err(error)) = armed {
                 debug!(%error, "completion queue not armed");
             }
-            self.poll(&mut inner, &mut found);
+            self.poll(&mut inner, batch, &mut found);
         }
         found.after.settle();
         if found.received {
@@ -488,17 +489,17 @@ impl QueuePairCore {
         found.any
     }
 
-    fn poll(&self, inner: &mut Inner, found: &mut Found) {
+    fn poll(&self, inner: &mut Inner, batch: &mut Batch, found: &mut Found) {
         let Some(completions) = inner.completions.clone() else { return };
-        let mut batch = Batch::new();
-        loop {
-            match completions.poll(&mut batch) {
-                Ok(0) => return,
-                Ok(_) => batch.iter().for_each(|completion| self.completed(inner, &completion, found)),
-                Err(error) => {
-                    debug!(%error, "completion queue not polled");
-                    return;
+        let mut full = true;
+        // One that was not filled has emptied the queue.
+        while std::mem::take(&mut full) {
+            match completions.poll(batch) {
+                Ok(count) => {
+                    full = count == BATCH;
+                    batch.iter().for_each(|completion| self.completed(inner, &completion, found));
                 }
+                Err(error) => debug!(%error, "completion queue not polled"),
             }
         }
     }
@@ -517,7 +518,8 @@ impl QueuePairCore {
         let status = status_of(completion.status, receive);
         if status == Status::SUCCESS {
             let bytes = if receive { completion.byte_len as usize } else { flight::length(&payload) };
-            found.received |= receive;
+            // Nobody has to be told once the connection is established.
+            found.received |= receive && inner.state == QueuePairState::Associated;
             found.after.extend(self.table.complete(ticket, Completed { status, bytes, payload }));
             return;
         }

@@ -6,13 +6,16 @@
 //! | completions | completion channel | arms the queue, polls it until it is empty, wakes the futures |
 //! | device | asynchronous events of the context | removes the adapter, breaks connections |
 //!
-//! epoll reports edges, so each is drained before it is waited for again. A task holds the adapter only while it works
-//! for it: the last handle of the user ends the tasks.
+//! epoll reports edges, so each is drained before it is waited for again. The completion channel is looked at once more
+//! after the tasks that it has woken have run: what they posted has often completed by then, and where it has not, the
+//! look is the one that finds the channel empty. A task holds the adapter only while it works for it: the last handle of
+//! the user ends the tasks.
 
 use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Instant;
 
 use tokio::io::Interest;
@@ -21,10 +24,13 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, Opened};
-use crate::sys::{AsyncEvents, CompletionChannel, Context, EventChannel, Keys, async_event};
+use crate::sys::{AsyncEvents, Batch, CompletionChannel, Context, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
 const TURN: usize = 64;
+
+/// How often a queue is looked at before the channel is, while spinning: the others behind it must not wait for long.
+const LOOKS: u32 = 16;
 
 /// Starts the tasks.
 ///
@@ -87,10 +93,23 @@ async fn run<T: AsRawFd>(
                     }
                 }
             }
-            tokio::task::yield_now().await;
+            others_first().await;
         }
         ready.clear_ready();
     }
+}
+
+/// Lets the tasks run that are ready now. Unlike tokio's own way to yield this does not ask epoll in between.
+async fn others_first() {
+    let mut waited = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventChannel>>) {
@@ -112,36 +131,70 @@ async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventCh
 
 async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<CompletionChannel>>) {
     let alive = Alive(adapter);
-    let spin = alive.0.upgrade().map(|adapter| adapter.config.spin).unwrap_or_default();
-    let mut keys = Keys::new();
-    let mut until: Option<Instant> = None;
+    let mut looking = Looking::default();
     let outcome = run(source, |completions| {
         let adapter = alive.0.upgrade()?;
-        let spinning = until.is_some_and(|until| Instant::now() < until);
-        if !spinning {
-            keys.clear();
-        }
-        if let Err(error) = completions.next(&mut keys) {
-            return Some(Err(error));
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        let mut found = false;
-        for key in &keys {
-            if let Some(queue_pair) = adapter.queue_pair_by_key(*key) {
-                found |= queue_pair.progress();
-            }
-        }
-        if spin.is_zero() {
-            return Some(Ok(false));
-        }
-        if found {
-            until = Instant::now().checked_add(spin);
-        }
-        Some(Ok(found || spinning))
+        Some(looking.turn(&adapter, completions))
     })
     .await;
     tell("completions", outcome);
+}
+
+/// How the completion channel and the queues behind it are looked at.
+#[derive(Default)]
+struct Looking {
+    /// The queues of the last events.
+    keys: Keys,
+    batch: Batch,
+    /// How many events are taken in the next turn: one after a sleep, as there most often is no other, then more.
+    most: usize,
+    /// Until when the queues are looked at without being told.
+    until: Option<Instant>,
+    /// How often they were since the channel was.
+    looks: u32,
+}
+
+impl Looking {
+    /// Handles what is there. Whether to look again before the next sleep.
+    fn turn(&mut self, adapter: &AdapterCore, channel: &CompletionChannel) -> io::Result<bool> {
+        let spinning = self.until.is_some_and(|until| Instant::now() < until);
+        if spinning && self.looks < LOOKS {
+            // Armed still or told already: no call into the system.
+            self.looks += 1;
+            self.find(adapter, false);
+            return Ok(true);
+        }
+        self.looks = 0;
+        if !spinning && self.until.is_none() {
+            self.keys.clear();
+        }
+        let most = self.most.clamp(1, TURN);
+        let more = channel.next(most, &mut self.keys)?;
+        self.most = if more { most * 2 } else { 0 };
+        self.keys.sort_unstable();
+        self.keys.dedup();
+        // Before a sleep a queue is armed and looked at once more.
+        let found = self.find(adapter, true);
+        if !spinning && !found {
+            self.until = None;
+        }
+        Ok(more || found && self.until.is_some() || spinning)
+    }
+
+    /// Takes the completions of the queues. Whether there were any.
+    fn find(&mut self, adapter: &AdapterCore, arm: bool) -> bool {
+        let mut found = false;
+        for key in &self.keys {
+            if let Some(queue_pair) = adapter.queue_pair_by_key(*key) {
+                found |= queue_pair.progress(arm, &mut self.batch);
+            }
+        }
+        let spin = adapter.config.spin;
+        if found && !spin.is_zero() {
+            self.until = Instant::now().checked_add(spin);
+        }
+        found
+    }
 }
 
 async fn run_device(adapter: Weak<AdapterCore>, source: AsyncFd<AsyncEvents>) {

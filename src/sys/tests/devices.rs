@@ -166,7 +166,7 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     let mut removal = Command::new("rdma").args(["link", "del", "rxe8"]).spawn().unwrap();
     assert_eq!(guest::expect(&channel, event::DEVICE_REMOVAL).key, 6);
     // The objects of the device go on as if nothing were.
-    assert_eq!(side.queue.poll(&mut Batch::new()).unwrap(), 0);
+    assert_eq!(side.queue.poll(&mut Batch::default()).unwrap(), 0);
     side.queue.arm().unwrap();
     side.queue_pair.to_error().unwrap();
     assert_eq!(side.queue_pair.state().unwrap(), QpState::Error.number());

@@ -176,7 +176,7 @@ impl Side {
     /// Waits for so many completions, the way a reactor does: arm, poll, wait.
     pub(super) fn complete(&self, count: usize) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
-        let mut batch = Batch::new();
+        let mut batch = Batch::default();
         loop {
             self.queue.arm().unwrap();
             while self.queue.poll(&mut batch).unwrap() > 0 {
@@ -187,7 +187,7 @@ impl Side {
             }
             wait(&*self.channel);
             let mut keys = Keys::new();
-            assert_eq!(self.channel.next(&mut keys).unwrap(), keys.len());
+            assert!(!self.channel.next(64, &mut keys).unwrap(), "one queue, one event");
             assert!(keys.iter().all(|key| *key == self.queue.key()), "{keys:?}");
         }
     }

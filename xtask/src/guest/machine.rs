@@ -39,6 +39,25 @@ const DEVICES: &[(&str, &str)] = &[
 const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check nowatchdog \
     rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
 
+/// Where the machine takes the time from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// What the kernel trusts: a device, since it does not trust the counter of an emulated processor.
+    Device,
+    /// The counter of the processor, as on a machine that is not emulated: the time is read without a system call.
+    Processor,
+}
+
+impl Clock {
+    /// What the kernel is told.
+    fn kernel_options(self) -> &'static str {
+        match self {
+            Self::Device => "",
+            Self::Processor => " tsc=reliable clocksource=tsc",
+        }
+    }
+}
+
 /// What the kernel says on its console when it is broken.
 const BROKEN: &[&str] =
     &["Kernel panic", "Oops:", "BUG:", "general protection fault", "Out of memory:", "guest:"];
@@ -84,6 +103,8 @@ pub(super) struct Machine<'a> {
     pub(super) limit: Duration,
     /// The folder in which the command starts.
     pub(super) folder: &'a Path,
+    /// Where it takes the time from.
+    pub(super) clock: Clock,
 }
 
 impl Machine<'_> {
@@ -133,7 +154,7 @@ impl Machine<'_> {
             "-no-reboot",
         ]);
         command.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initramfs.gz"));
-        command.args(["-append", KERNEL_OPTIONS]);
+        command.args(["-append", &format!("{KERNEL_OPTIONS}{}", self.clock.kernel_options())]);
         command.arg("-serial").arg(option("file:", &folder.join("console")));
         let host = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap";
         let run = option("local,mount_tag=run,security_model=none,multidevs=remap,path=", folder);

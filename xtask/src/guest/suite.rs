@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::image;
-use super::machine::{Machine, Siw};
+use super::machine::{Clock, Machine, Siw};
 use super::progress::Progress;
 use crate::exec::{self, cargo, minutes};
 use crate::packages;
@@ -117,7 +117,14 @@ impl Suite {
                 tally.failed += left.len();
                 break;
             }
-            let machine = Machine { image: &image, siw: Siw::Stock, limit: time, folder: &crate::root() };
+            let folder = crate::root();
+            let machine = Machine {
+                image: &image,
+                siw: Siw::Stock,
+                limit: time,
+                folder: &folder,
+                clock: Clock::Device,
+            };
             let mut progress = Progress::new(self.place, left, self.seconds, settings);
             let ended = machine.run_lines(&self.command(left), |line| progress.line(line));
             let (begun, sum) = progress.finish(ended.map(|_| ()));

@@ -1,0 +1,138 @@
+//! The comparison: contenders take turns in short batches, so that all of them see the same machine.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::Compare;
+use crate::children::{Running, output, until_listening};
+use crate::figures::Race;
+
+/// Where everything listens, one port after the other.
+const FIRST_PORT: u16 = 18_500;
+
+/// A contender of the round trips: its name, whether it is the C program, and its flags.
+type Contender = (&'static str, bool, &'static [&'static str]);
+const CONTENDERS: [Contender; 4] = [
+    ("C, the same calls", true, &[]),
+    ("C, the fewest calls", true, &["level"]),
+    ("ours, multi_thread", false, &["--multi-thread"]),
+    ("ours, current_thread", false, &[]),
+];
+/// Only where each end has a core of its own.
+const SPINNING: Contender = ("ours, spinning 100 us", false, &["--multi-thread", "--spin", "100"]);
+
+pub(crate) fn run(plan: &Compare) -> io::Result<()> {
+    let mut races = Vec::new();
+    if plan.c.is_some() {
+        races.push(round_trips(plan, "64-byte round trip, both ends on one core", &CONTENDERS, [0, 0])?);
+        let all = [&CONTENDERS[..], &[SPINNING]].concat();
+        races.push(round_trips(plan, "64-byte round trip, a core for each end", &all, [0, 1])?);
+    }
+    if plan.connections > 0 {
+        races.push(connections(plan)?);
+    }
+    if plan.json {
+        let all: serde_json::Map<_, _> =
+            races.iter().map(|race| (race.title.to_owned(), race.json())).collect();
+        println!("{}", serde_json::Value::Object(all));
+    } else {
+        races.iter().for_each(|race| println!("{}", race.table()));
+    }
+    Ok(())
+}
+
+fn command(program: OsString, arguments: &[&str]) -> Vec<OsString> {
+    [program].into_iter().chain(arguments.iter().map(OsString::from)).collect()
+}
+
+/// This program in another role.
+fn ours(role: &str, address: IpAddr, port: u16, flags: &[&str]) -> io::Result<Vec<OsString>> {
+    let address = SocketAddr::new(address, port).to_string();
+    let program = env::current_exe()?.into_os_string();
+    Ok(command(program, &[&[role, address.as_str()], flags].concat()))
+}
+
+/// Both ends of each contender stay connected, and sleep while it is not their turn. `cores` are those of the client
+/// and the server.
+fn round_trips(
+    plan: &Compare,
+    title: &'static str,
+    contenders: &[Contender],
+    cores: [usize; 2],
+) -> io::Result<Race> {
+    let mut race = Race::new(title, "us", contenders.iter().map(|(name, ..)| *name));
+    let mut ends = Vec::new();
+    for (port, &(_, is_c, flags)) in (FIRST_PORT..).zip(contenders) {
+        let words = |role: &str| match &plan.c {
+            Some(c) if is_c => {
+                let (address, port) = (plan.address.to_string(), port.to_string());
+                let place = [role, address.as_str(), port.as_str()];
+                Ok(command(c.clone().into_os_string(), &[&place, flags].concat()))
+            }
+            _ => ours(role, plan.address, port, flags),
+        };
+        let mut server = Running::start(&words("serve")?, Some(cores[1]))?;
+        server.line()?;
+        ends.push((Running::start(&words("ping")?, Some(cores[0]))?, server));
+    }
+    // The first batch only warms up.
+    for batch in 0..=plan.batches {
+        for ((client, _), figure) in ends.iter_mut().zip(&mut race.figures) {
+            let nanoseconds = client.ask(plan.round_trips)?;
+            if batch > 0 {
+                figure.samples.push(nanoseconds / 1e3);
+            }
+        }
+    }
+    Ok(race)
+}
+
+/// A new process for each batch, as cmtime is one; the servers stay.
+fn connections(plan: &Compare) -> io::Result<Race> {
+    let names = ["cmtime", "ours, multi_thread", "the same, adapter open", "ours, current_thread"];
+    let mut race = Race::new("connections in flight, time of each", "us", names);
+    let (address, count) = (plan.address.to_string(), plan.connections.to_string());
+    let [theirs, multi, current] = [0, 1, 2].map(|place| FIRST_PORT + 100 + place);
+    let theirs = theirs.to_string();
+    let cmtime = |flags: &[&str]| command("cmtime".into(), &[flags, &["-p", &theirs]].concat());
+    let _theirs = Running::start(&cmtime(&["-b", &address]), None)?;
+    until_listening(&theirs)?;
+    let mut servers = Vec::new();
+    for (port, flags) in [(multi, &["--multi-thread"][..]), (current, &[])] {
+        let mut server = Running::start(&ours("accept", plan.address, port, flags)?, None)?;
+        server.line()?;
+        servers.push(server);
+    }
+    let connect = |port, flags: &[&str]| {
+        let flags = [&["--connections", count.as_str()], flags].concat();
+        let said = output(&ours("connect", plan.address, port, &flags)?)?;
+        let times: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
+        match times.as_deref() {
+            Ok(&[whole, open]) => Ok((whole / 1e3, open / 1e3)),
+            _ => Err(io::Error::other(format!("what did it say? {said}"))),
+        }
+    };
+    for batch in 0..=plan.batches {
+        let said = output(&cmtime(&["-s", &address, "-c", &count]))?;
+        let (whole, open) = connect(multi, &["--multi-thread"])?;
+        let samples = [cmtime_total(&said)?, whole, open, connect(current, &[])?.0];
+        for (figure, sample) in race.figures.iter_mut().zip(samples) {
+            if batch > 0 {
+                figure.samples.push(sample / plan.connections as f64);
+            }
+        }
+    }
+    Ok(race)
+}
+
+/// The microseconds of all steps of cmtime together, from the identifiers' creation to their end.
+fn cmtime_total(said: &str) -> io::Result<f64> {
+    let step = |line: &str| line.split_once(':')?.1.split_whitespace().next()?.parse::<f64>().ok();
+    let steps: Vec<f64> = said.lines().filter_map(step).collect();
+    match steps.len() {
+        7 => Ok(steps.iter().sum::<f64>() * 1e3),
+        _ => Err(io::Error::other(format!("cmtime failed: {said}"))),
+    }
+}
