@@ -3,38 +3,27 @@
 //! Two rows have no call here, by design. AD-03, interrupt moderation of completion queues: there are no interrupts to
 //! moderate on the soft provider, and so no call that would have to answer `NOT_SUPPORTED`. AD-07, the vendor's control
 //! channel: a private door past the interface is out of scope.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-
-use common::programs::{address, example, in_namespace, ip, stdout};
+use common::deviation::*;
 use common::*;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, AdapterInfo, ConnectParams, DisconnectReason, Provider, ProviderKind,
-    QueuePairConfig, ReadLimits,
+    AcceptParams, Access, AdapterInfo, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits, Status,
 };
-
-/// Every adapter of this machine, with its addresses.
-fn all_adapters() -> Vec<Adapter> {
-    let provider = Provider::soft().expect("compiled in");
-    let ids: BTreeSet<_> =
-        provider.addresses().expect("known").into_iter().filter_map(|ip| provider.resolve(ip).ok()).collect();
-    assert!(!ids.is_empty(), "not even loopback");
-    ids.into_iter().map(|id| provider.open(id).expect("opened")).collect()
-}
 
 // AD-01
 #[tokio::test]
 async fn every_limit_is_one_that_a_program_can_live_with() {
     for adapter in all_adapters() {
         let info = adapter.info();
-        assert_eq!((info.version, info.provider), (1, ProviderKind::Soft));
+        assert_eq!((info.version, info.provider), (1, Device::under_test().provider().kind()));
         assert!(!info.name.is_empty() && !info.addresses.is_empty(), "{info:?}");
         // From what the portable minimum is to what the wire has room for.
         for (what, value, sensible) in [
@@ -42,9 +31,10 @@ async fn every_limit_is_one_that_a_program_can_live_with() {
             ("outbound reads", info.max_read_limits.outbound as usize, 1..=0x3FFF),
             ("request data", info.max_request_data, 56..=508),
             ("reply data", info.max_reply_data, 148..=508),
+            ("reject data", info.max_reject_data, 148..=508),
             ("active reject data", info.max_active_reject_data, 0..=508),
             ("transfer", info.max_transfer, 1 << 20..=1 << 32),
-            ("registration", info.max_registration, 1 << 30..=1 << 48),
+            ("registration", info.max_registration, 1 << 30..=usize::MAX >> 1),
             ("queue depth", info.max_queue_depth, 128..=1 << 20),
             ("entries", info.max_entries, 4..=1024),
         ] {
@@ -72,7 +62,14 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
         .initiator_depth(depth)
         .receive_entries(entries)
         .initiator_entries(entries);
-    assert!(adapter.queue_pair(most).is_ok());
+    match adapter.queue_pair(most) {
+        Ok(_) => {}
+        // QP-22: what one queue may have, the machine need not have the memory for.
+        Err(error) => {
+            assert!(!Device::under_test().is_soft(), "{error:?}");
+            assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES, "{error:?}");
+        }
+    }
     for (over, number) in [
         (most.receive_depth(depth + 1), 5),
         (most.initiator_depth(depth + 1), 6),
@@ -110,9 +107,8 @@ async fn the_limits_of_private_data_are_those_that_travel() {
         AcceptParams::default().private_data(vec![2; reply]),
     )
     .await;
-    assert_eq!(pair.passive.connection.private_data()[..], vec![1; request]);
-    assert_eq!(pair.active.connection.private_data()[..], vec![2; reply]);
-    assert_eq!(pair.active.connection.private_data().is_exact(), adapter.info().exact_private_data);
+    assert_data(&adapter, pair.passive.connection.private_data(), &vec![1; request]);
+    assert_data(&adapter, pair.active.connection.private_data(), &vec![2; reply]);
 
     let params = ConnectParams::default().private_data(vec![1; request + 1]);
     let address = pair.active.connection.peer_addr();
@@ -142,7 +138,10 @@ async fn the_read_limits_are_those_that_more_is_capped_to() {
 async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
     const LENGTH: usize = 256 * 1024;
     let adapter = adapter();
-    assert!(adapter.info().in_order_dma, "TCP delivers in order");
+    if !adapter.info().in_order_dma {
+        // The drivers of the kernel do not promise it, and so there is nothing to rely on.
+        return assert!(!Device::under_test().is_soft(), "TCP delivers in order");
+    }
     let region = adapter.register(LENGTH, Access::REMOTE_WRITE).await.expect("registered");
     let remote = region.remote();
     let pair = connected(&adapter).await;
@@ -169,48 +168,16 @@ async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
     }
 }
 
-/// Whether an adapter connects to this address of its own.
-async fn connects_to_itself(adapter: &Adapter, ip: IpAddr) -> bool {
-    let (listener, address) = listening_at(adapter, ip);
-    let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
-    let connector = adapter.connector();
-    let ends = async {
-        tokio::try_join!(
-            async {
-                connector.connect_and_complete(&active, address, ConnectParams::default()).await.map_err(drop)
-            },
-            async { listener.accept_next(&passive, AcceptParams::default()).await.map_err(drop) },
-        )
-    };
-    let Ok((near, far)) = within(ends).await else { return false };
-    assert_eq!((near.peer_addr(), near.local_addr()), (far.local_addr(), far.peer_addr()));
-    assert_eq!(near.peer_addr().ip(), ip);
-    true
-}
-
 // AD-04: the loopback flag. There is no multi-engine flag: the soft provider has no engines.
 #[tokio::test]
-async fn an_adapter_connects_to_itself_if_and_only_if_the_flag_says_so() {
+async fn an_adapter_loops_back_if_and_only_if_the_flag_says_so() {
+    let provider = Device::under_test().provider();
     for adapter in all_adapters() {
         let info = adapter.info();
-        for ip in info.addresses.iter().copied().filter(|ip| Provider::soft().is_ok_and(|p| p.is_usable(*ip)))
-        {
-            assert_eq!(connects_to_itself(&adapter, ip).await, info.loopback, "{ip} of {info:?}");
+        for ip in info.addresses.iter().copied().filter(|ip| provider.is_usable(*ip)) {
+            assert_eq!(loops_back(&adapter, ip).await, info.loopback, "{ip} of {info:?}");
         }
     }
-}
-
-// AD-04
-#[test]
-fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
-    in_namespace(|| async {
-        ip("link add left type veth peer name right");
-        ip("address add 10.9.0.1/24 dev left");
-        ip("link set left up");
-        let adapter = adapter_at(address("10.9.0.1"));
-        assert_eq!(adapter.info().name, "left");
-        assert!(adapter.info().loopback && connects_to_itself(&adapter, address("10.9.0.1")).await);
-    });
 }
 
 /// What one of many futures was waiting for.
@@ -224,7 +191,7 @@ enum Event {
 // AD-06
 #[tokio::test]
 async fn one_task_waits_on_many_objects_at_once() {
-    const MANY: usize = 40;
+    let many = often(40, 10);
     let adapters = [adapter(), adapter()];
     let [even, odd] = &adapters;
     let of = |number: usize| &adapters[number % 2];
@@ -233,7 +200,7 @@ async fn one_task_waits_on_many_objects_at_once() {
     // Two listeners of two adapters, and for each of many connections a receive and the end: all in this one task.
     let (listeners, addresses): (Vec<_>, Vec<_>) = [even, odd].map(listening).into_iter().unzip();
     let mut pairs = Vec::new();
-    for number in 0..MANY {
+    for number in 0..many {
         pairs.push(connected(of(number)).await);
     }
     for (number, pair) in pairs.iter().enumerate() {
@@ -252,7 +219,7 @@ async fn one_task_waits_on_many_objects_at_once() {
     for (number, listener) in listeners.into_iter().enumerate() {
         waiting.push(Box::pin(async move {
             let request = listener.request().await.expect("a request");
-            assert_eq!(request.private_data()[..], [u8::try_from(number).expect("two")]);
+            assert_eq!(request.private_data()[0], u8::try_from(number).expect("two"));
             request.reject(&[]).await.expect("rejected");
             Event::Request(number)
         }));
@@ -260,7 +227,7 @@ async fn one_task_waits_on_many_objects_at_once() {
     assert!(futures::poll!(waiting.next()).is_pending(), "nothing has happened yet");
 
     // One thing happens at a time, and just that is reported.
-    for number in (0..MANY).rev() {
+    for number in (0..many).rev() {
         let text = format!("to {number}");
         let buffer = of(number).buffer_from(text.as_bytes()).expect("a buffer");
         let send = pairs[number].active.queue_pair.send(buffer).expect("posted");
@@ -283,47 +250,5 @@ async fn one_task_waits_on_many_objects_at_once() {
     }
     let mut over = within(waiting.by_ref().collect::<Vec<_>>()).await;
     over.sort();
-    assert_eq!(over, (0..MANY).map(Event::Over).collect::<Vec<_>>());
-}
-
-/// The lines of the tool about one adapter, as name and value.
-fn section<'a>(text: &'a str, info: &AdapterInfo) -> Vec<(&'a str, &'a str)> {
-    let title = format!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
-    let lines = text.lines().skip_while(|line| *line != title).skip(1);
-    let fields = lines.take_while(|line| line.starts_with("    "));
-    fields
-        .map(|line| line.trim().split_once(' ').map_or((line, ""), |(name, rest)| (name, rest.trim())))
-        .collect()
-}
-
-// AD-08
-#[tokio::test]
-async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
-    let output = example("adapters", &[]);
-    assert!(output.status.success(), "{output:?}");
-    let text = stdout(&output);
-    for info in all_adapters().iter().map(Adapter::info) {
-        let yes = |flag| if flag { "yes".to_owned() } else { "no".to_owned() };
-        let addresses: Vec<_> = info.addresses.iter().map(ToString::to_string).collect();
-        let ReadLimits { inbound, outbound } = info.max_read_limits;
-        let expected = [
-            ("addresses", addresses.join(" ")),
-            ("max_read_limits", format!("{inbound} inbound, {outbound} outbound")),
-            ("max_request_data", info.max_request_data.to_string()),
-            ("max_reply_data", info.max_reply_data.to_string()),
-            ("max_active_reject_data", info.max_active_reject_data.to_string()),
-            ("max_transfer", info.max_transfer.to_string()),
-            ("max_registration", info.max_registration.to_string()),
-            ("max_queue_depth", info.max_queue_depth.to_string()),
-            ("max_entries", info.max_entries.to_string()),
-            ("three_phase", yes(info.three_phase)),
-            ("exact_private_data", yes(info.exact_private_data)),
-            ("loopback", yes(info.loopback)),
-            ("in_order_dma", yes(info.in_order_dma)),
-            ("early_completion", yes(info.early_completion)),
-        ];
-        let printed = section(&text, &info);
-        let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        assert_eq!(printed, expected, "of adapter {}", info.name);
-    }
+    assert_eq!(over, (0..many).map(Event::Over).collect::<Vec<_>>());
 }

@@ -1,10 +1,14 @@
-//! Futures dropped wherever they wait: the peer learns of it, and no descriptor is left behind.
+//! Futures dropped wherever they wait: the peer learns of it, and no descriptor and no object of the device is left behind.
 //!
-//! One test in a process of its own, so that the descriptors it counts are its own.
+//! One test in a process of its own, so that what it counts is its own.
+//!
+//! Runs on: soft, rxe, siw
 
 mod common;
 
+use common::deviation::*;
 use common::life::*;
+use common::resources::held;
 use common::*;
 
 use std::net::SocketAddr;
@@ -14,11 +18,6 @@ use tokio::sync::mpsc;
 use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, Listener, QueuePair, Status,
 };
-
-/// How many descriptors this process has open.
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("a Linux system").count()
-}
 
 /// What became of the peer of a future that was dropped.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,6 +86,7 @@ async fn use_at_last(adapter: &Adapter, queue_pair: &QueuePair) {
     })
     .await;
     let (active, _passive) = (active.expect("connected"), passive.expect("accepted"));
+    speak_first((adapter, queue_pair), (adapter, &other)).await;
     within(other.send(adapter.buffer_from(b"good").expect("memory")).expect("posted")).await.0.expect("sent");
     assert_eq!(within(receive).await.0.expect("received").bytes, 4);
     within(active.disconnect()).await.expect("in order");
@@ -117,7 +117,9 @@ async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
         }
         attempts += 1;
     }
-    assert!(attempts > 2, "it waits for the network at least twice, not {attempts} times");
+    // What the kernel does between the calls wakes nobody.
+    let least = if Device::under_test().is_soft() { 3 } else { 2 };
+    assert!(attempts >= least, "it waits for the network, not {attempts} times");
     if !both_steps {
         use_at_last(adapter, &queue_pair).await;
     }
@@ -188,7 +190,7 @@ async fn dropped_completes(adapter: &Adapter) {
         drop(completed);
         let fate = within(fates.recv()).await.expect("served");
         match polls {
-            0 => assert_eq!(fate, Fate::Failed(Status::CONNECTION_REFUSED)),
+            0 if three_phase(adapter) => assert_eq!(fate, Fate::Failed(Status::CONNECTION_REFUSED)),
             _ => assert_eq!(fate, Fate::Ended(DisconnectReason::Peer)),
         }
     }
@@ -209,11 +211,12 @@ async fn dropped_ends(adapter: &Adapter) {
 #[tokio::test]
 async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
     let adapter = adapter();
-    let baseline = descriptors();
+    let baseline = held();
     let open = connected(&adapter).await;
-    assert!(descriptors() >= baseline + 2, "two ends");
+    let kind = if Device::under_test().is_soft() { "descriptors" } else { "qp" };
+    assert!(held()[kind] >= baseline[kind] + 2, "two ends");
     drop(open);
-    for _ in 0..3 {
+    for _ in 0..often(3, 1) {
         dropped_connects(&adapter, false).await;
         dropped_connects(&adapter, true).await;
         dropped_accepts(&adapter, false).await;
@@ -221,5 +224,5 @@ async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
         dropped_completes(&adapter).await;
         dropped_ends(&adapter).await;
     }
-    eventually("every descriptor is closed again", || descriptors() == baseline).await;
+    eventually("everything is given back", || held() == baseline).await;
 }

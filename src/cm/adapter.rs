@@ -74,6 +74,9 @@ pub struct AdapterInfo {
     /// Whether the passive side may agree to serve fewer reads than the active side offers to issue. Where it is false
     /// (`siw`) it serves what was offered, up to the adapter's limit.
     pub accept_lowers_reads: bool,
+    /// Whether a request that its peer has withdrawn is known to be void before it is answered. Where it is false
+    /// (devices) an accept finds out, and a reject does not.
+    pub notices_withdrawal: bool,
     /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
     /// timeout. `None`: as long as it likes.
     pub answer_timeout: Option<Duration>,
@@ -125,6 +128,7 @@ impl Adapter {
             passive_sends_first: known.passive_sends_first,
             blames_requests: known.blames_requests,
             accept_lowers_reads: known.accept_lowers_reads,
+            notices_withdrawal: known.notices_withdrawal,
             answer_timeout: known.answer_timeout,
         }
     }

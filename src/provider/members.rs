@@ -8,6 +8,11 @@ use slab::Slab;
 pub(crate) trait Member: Send + Sync {
     /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
     fn device_removed(&self);
+
+    /// The runtime of the adapter has shut down: nothing that is pending would ever finish. For providers that notice it
+    /// for all members at once.
+    #[cfg(feature = "verbs")]
+    fn runtime_ended(&self) {}
 }
 
 /// Everything that was created from an adapter and still exists.
@@ -26,10 +31,18 @@ impl Members {
 
     /// Tells every one of them that the adapter is gone.
     pub(crate) fn device_removed(&self) {
+        self.tell(|member| member.device_removed());
+    }
+
+    /// Tells every one of them that the runtime has shut down.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn runtime_ended(&self) {
+        self.tell(|member| member.runtime_ended());
+    }
+
+    fn tell(&self, news: impl Fn(&dyn Member)) {
         let members: Vec<_> = self.lock().iter().filter_map(|(_, member)| member.upgrade()).collect();
-        for member in members {
-            member.device_removed();
-        }
+        members.iter().for_each(|member| news(&**member));
     }
 }
 

@@ -127,6 +127,7 @@ pub(crate) struct Capabilities {
     pub(crate) passive_sends_first: bool,
     pub(crate) blames_requests: bool,
     pub(crate) accept_lowers_reads: bool,
+    pub(crate) notices_withdrawal: bool,
     pub(crate) answer_timeout: Option<Duration>,
 }
 

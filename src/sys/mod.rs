@@ -27,7 +27,9 @@ mod tests;
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
-pub(crate) use device::{AsyncEvents, Context, DeviceAttributes, Transport, async_event};
+pub(crate) use device::{
+    AsyncEvents, Context, DeviceAttributes, Transport, async_event, device_names, forget_removed_devices,
+};
 pub(crate) use id::{CmId, ConnectionParams};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
 pub(crate) use queue_pair::{Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest};

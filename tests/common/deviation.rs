@@ -1,21 +1,24 @@
 //! What devices do differently, as their adapters announce it; and assertions that hold on each device, in the way that
 //! it has announced. What is not announced is no excuse: it is asserted alike everywhere.
 
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::task::JoinHandle;
 use tokio_rdma::error::{AcceptError, ConnectError, Reason};
+use tokio_rdma::status::CmEvent;
 use tokio_rdma::{
-    Adapter, ConnectParams, Connection, DisconnectReason, PrivateData, QueuePair, Reply, Status,
+    AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, PrivateData, QueuePair, Reply, Status,
 };
 
 use super::cm::{abandon, assert_usable, outcome};
 use super::device::{Device, nobody};
 use super::raw::terminated;
-use super::{Pair, connected, v4, within};
+use super::{Pair, connected, listening_at, queue_pair, v4, within};
 
 /// Whether there are three phases: an accept waits for the peer's `complete()`. Where there are two, connecting is all
 /// there is, and what has been answered is connected.
@@ -205,25 +208,58 @@ pub async fn take_back(adapter: &Adapter, accepting: JoinHandle<Accepted>) {
 // CM-33
 #[track_caller]
 pub fn assert_is_no_listener(reason: &Reason) {
-    match Device::under_test() {
+    let expected = match Device::under_test() {
         // Whoever connects by TCP has its error number.
-        Device::Soft | Device::Siw => assert_eq!(*reason, Reason::Errno(libc::ECONNREFUSED)),
-        Device::Rxe => assert_ne!(*reason, Reason::MpaReject),
-    }
+        Device::Soft | Device::Siw => Reason::Errno(libc::ECONNREFUSED),
+        // Invalid service id.
+        Device::Rxe => Reason::Cm { event: CmEvent::REJECTED, status: 8 },
+    };
+    assert_eq!(*reason, expected);
 }
 
 /// The reason of a refusal by a peer's application.
 // CM-33
 #[track_caller]
 pub fn assert_is_reject(reason: &Reason) {
-    match Device::under_test() {
-        Device::Soft => assert_eq!(*reason, Reason::MpaReject),
-        Device::Rxe | Device::Siw => assert_ne!(*reason, Reason::Errno(libc::ECONNREFUSED)),
-    }
+    let expected = match Device::under_test() {
+        Device::Soft => Reason::MpaReject,
+        // Consumer defined.
+        Device::Rxe => Reason::Cm { event: CmEvent::REJECTED, status: 28 },
+        Device::Siw => Reason::Cm { event: CmEvent::REJECTED, status: -libc::ECONNRESET },
+    };
+    assert_eq!(*reason, expected);
 }
 
 /// What the peer can learn of what this side has done or left undone has reached it by now.
 pub async fn word_has_spread(adapter: &Adapter) {
     let pair = connected(adapter).await;
     within(pair.active.connection.disconnect()).await.expect("disconnected");
+}
+
+/// Every adapter of the device's provider.
+pub fn all_adapters() -> Vec<Adapter> {
+    let provider = Device::under_test().provider();
+    let ids: BTreeSet<_> =
+        provider.addresses().expect("known").into_iter().filter_map(|ip| provider.resolve(ip).ok()).collect();
+    assert!(!ids.is_empty(), "not even the one that is tested");
+    ids.into_iter().map(|id| provider.open(id).expect("opened")).collect()
+}
+
+/// Whether an adapter connects to this address of its own.
+pub async fn loops_back(adapter: &Adapter, ip: IpAddr) -> bool {
+    let (listener, address) = listening_at(adapter, ip);
+    let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
+    let connector = adapter.connector();
+    let ends = async {
+        tokio::try_join!(
+            async {
+                connector.connect_and_complete(&active, address, ConnectParams::default()).await.map_err(drop)
+            },
+            async { listener.accept_next(&passive, AcceptParams::default()).await.map_err(drop) },
+        )
+    };
+    let Ok((near, far)) = within(ends).await else { return false };
+    assert_eq!((near.peer_addr(), near.local_addr()), (far.local_addr(), far.peer_addr()));
+    assert_eq!(near.peer_addr().ip(), ip);
+    true
 }

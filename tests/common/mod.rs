@@ -16,6 +16,7 @@ pub mod net;
 pub mod peers;
 pub mod programs;
 pub mod raw;
+pub mod resources;
 pub mod rping;
 pub mod seeds;
 pub mod transfer;

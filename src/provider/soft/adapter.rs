@@ -149,6 +149,7 @@ impl AdapterCore {
             passive_sends_first: true,
             blames_requests: true,
             accept_lowers_reads: true,
+            notices_withdrawal: true,
             answer_timeout: None,
         }
     }

@@ -28,6 +28,9 @@ impl Cm {
         if queue_pair.adapter.number != self.adapter.number {
             return Err(AcceptError::ForeignQueuePair);
         }
+        if self.adapter.is_stopped() {
+            return Err(AcceptError::Canceled);
+        }
         let (length, maximum) = (params.private_data.len(), self.adapter.reply_data());
         let mut taken = false;
         let outcome = self.call(|inner| {
@@ -87,6 +90,7 @@ impl Cm {
             return Err(Input::PeerGaveUp);
         };
         let limits = inner.limits;
+        inner.awaited = false;
         let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
         let outcome = outcome.and_then(|()| {
             let device =

@@ -20,7 +20,8 @@ use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sys::{
-    CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport, event,
+    CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport,
+    device_names, event, forget_removed_devices,
 };
 use crate::types::{AdapterId, ReadLimits};
 
@@ -38,6 +39,18 @@ const IB_ANSWER: Duration = Duration::from_secs(60);
 const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
+/// For how long, and how often, a removed device is looked for in the list of devices.
+const FORGET_TRIES: u32 = 250;
+const FORGET_PAUSE: Duration = Duration::from_millis(20);
+
+/// What is open of a device.
+pub(crate) struct Opened {
+    /// An id that is bound to an address of the device: it tells when the device goes, and what a new queue pair needs.
+    pub(crate) anchor: Arc<Identifier>,
+    pub(crate) completions: Arc<CompletionChannel>,
+    pub(crate) domain: Arc<ProtectionDomain>,
+    pub(crate) context: Arc<Context>,
+}
 
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
@@ -48,15 +61,17 @@ pub(crate) struct AdapterCore {
     pub(crate) runtime: Handle,
     pub(crate) targets: Arc<Targets>,
     pub(crate) events: Arc<EventChannel>,
-    pub(crate) completions: Arc<CompletionChannel>,
-    pub(crate) domain: Arc<ProtectionDomain>,
-    pub(crate) context: Arc<Context>,
     attributes: DeviceAttributes,
+    iwarp: bool,
     max_message: u32,
-    /// Bound to an address of the device: it tells when the device goes, and what a new queue pair needs.
-    anchor: Mutex<Option<Arc<Identifier>>>,
+    /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
+    opened: Mutex<Option<Arc<Opened>>>,
     removed: AtomicBool,
+    /// The runtime has shut down, and with it the reactor.
+    stopped: AtomicBool,
     members: Arc<Members>,
+    /// Registered memory, which goes after the queue pairs that may use it.
+    pub(crate) regions: Arc<Members>,
     queue_pairs: Mutex<HashMap<u64, Weak<QueuePairCore>>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -80,13 +95,14 @@ impl AdapterCore {
         let completions = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         let events = catalogue::channel()?;
         let targets = Arc::<Targets>::default();
+        let iwarp = context.transport() == Transport::Iwarp;
         let core = Arc::new_cyclic(|me: &Weak<Self>| {
-            let anchor = targets.create(&events, me.clone());
-            let anchor = anchor.ok().filter(|anchor| {
+            let anchor = targets.create(&events, me.clone()).ok().filter(|anchor| {
                 device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok())
             });
             let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
             let max_message = port.and_then(|port| context.port(port).ok()).map_or(0, |port| port.max_msg_sz);
+            let opened = anchor.map(|anchor| Arc::new(Opened { anchor, completions, domain, context }));
             Self {
                 number: next_domain(),
                 device,
@@ -94,37 +110,41 @@ impl AdapterCore {
                 runtime,
                 targets,
                 events,
-                completions,
-                domain,
-                context,
                 attributes,
+                iwarp,
                 max_message,
-                anchor: Mutex::new(anchor),
+                opened: Mutex::new(opened),
                 removed: AtomicBool::new(false),
+                stopped: AtomicBool::new(false),
                 members: Arc::default(),
+                regions: Arc::default(),
                 queue_pairs: Mutex::default(),
                 tasks: Mutex::default(),
             }
         });
         // Its addresses were there a moment ago.
-        core.anchor().ok_or(OpenError::DeviceRemoved)?;
-        let tasks = reactor::start(&core).map_err(failed("epoll_ctl"))?;
+        let opened = core.opened().ok_or(OpenError::DeviceRemoved)?;
+        let tasks = reactor::start(&core, &opened).map_err(failed("epoll_ctl"))?;
         *core.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
         debug!(adapter = %core.device.name, number = core.number, "opened");
         Ok(core)
     }
 
-    /// The id that stands for the device; `None` once that is removed.
-    pub(crate) fn anchor(&self) -> Option<Arc<Identifier>> {
-        self.anchor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What is open; `None` once the device is removed.
+    pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn is_iwarp(&self) -> bool {
-        self.context.transport() == Transport::Iwarp
+        self.iwarp
     }
 
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// Puts an object on the list of those that end with the adapter.
@@ -237,6 +257,8 @@ impl AdapterCore {
             passive_sends_first: !iwarp,
             blames_requests: !iwarp,
             accept_lowers_reads: !iwarp,
+            // The kernel has no event for it before the request is answered.
+            notices_withdrawal: false,
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
         }
     }
@@ -247,9 +269,37 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.device.name, "removed");
-        let anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(anchor);
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.members.device_removed();
+        self.regions.device_removed();
+        self.stop();
+        drop(opened);
+        let name = self.device.name.clone();
+        self.runtime.spawn(forget(name));
+    }
+
+    /// The runtime has shut down: nobody reads events any more, and nobody may be left waiting for one.
+    pub(crate) fn runtime_ended(&self) {
+        if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
+            self.members.runtime_ended();
+        }
+    }
+
+    /// Ends the reactor.
+    fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.into_iter().for_each(|task| task.abort());
+    }
+}
+
+/// Has librdmacm close its own context of a device that was removed, as soon as the device has left the list: until then
+/// the removal waits in the kernel. It is told of a little before that.
+async fn forget(device: String) {
+    for _ in 0..FORGET_TRIES {
+        tokio::time::sleep(FORGET_PAUSE).await;
+        if device_names().is_ok_and(|names| !names.contains(&device)) {
+            return forget_removed_devices();
+        }
     }
 }
 
@@ -266,7 +316,6 @@ impl Target for AdapterCore {
 
 impl Drop for AdapterCore {
     fn drop(&mut self) {
-        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
-        tasks.drain(..).for_each(|task| task.abort());
+        self.stop();
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) reject_data: Bytes,
     /// The error of the attempt, where it says more than its status.
     pub(crate) error: Option<ConnectError>,
+    /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
+    pub(crate) awaited: bool,
     /// What an action has led to.
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
@@ -97,6 +99,7 @@ impl Cm {
                 limits: ReadLimits::NONE,
                 reject_data: Bytes::new(),
                 error: None,
+                awaited: role == Role::Passive,
                 next: None,
                 timer: None,
             };
@@ -118,15 +121,23 @@ impl Cm {
         cm
     }
 
-    /// The connection broke, which the failure of a request has shown.
+    /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is
+    /// told that nothing more will come.
     pub(crate) fn broken(&self, status: Status, reason: Reason) {
-        let _ = self.apply_with(Input::PathLost, |inner| {
-            if matches!(inner.progress.state(), State::Connected) {
-                let lost = DisconnectReason::Lost { status, reason: reason.clone() };
-                inner.progress.ended.get_or_insert(lost);
-            }
-            inner.progress.reason.get_or_insert(reason);
-        });
+        let mut later = Later::default();
+        let mut inner = self.lock();
+        let connected = inner.progress.state() == State::Connected;
+        if connected {
+            let lost = DisconnectReason::Lost { status, reason: reason.clone() };
+            inner.progress.ended.get_or_insert(lost);
+        }
+        inner.progress.reason.get_or_insert(reason);
+        let _ = self.advance(&mut inner, Input::PathLost, &mut later);
+        if connected {
+            Self::part(&mut inner);
+        }
+        drop(inner);
+        later.run();
     }
 
     /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
@@ -271,9 +282,11 @@ impl Cm {
     /// Says no to a peer, with what Reject has given.
     fn refuse(&self, inner: &mut Inner) {
         let data = std::mem::take(&mut inner.reject_data);
-        if let Some(id) = &inner.id {
+        // At any other moment the destruction of the id says what there is to say. After an accept a reject would leave the
+        // reply in flight, and the destruction would wait a minute for it.
+        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
-            // Where there is nobody yet, or no more, the call fails, and the destruction of the id does what is left.
+            // Where there is nobody any more the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(&data) };
         }
         Self::let_go(inner);
@@ -290,8 +303,9 @@ impl Cm {
     fn begin_disconnect(&self, inner: &mut Inner) {
         inner.progress.ended.get_or_insert(DisconnectReason::Local);
         Self::part(inner);
-        if inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none() {
-            // It has left already, and will not answer any more.
+        let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
+        if left || self.adapter.is_stopped() {
+            // It has left already, or there is nobody to hear its answer.
             inner.next = Some(Input::DisconnectAnswered);
             return;
         }
@@ -404,5 +418,24 @@ impl Member for Cm {
         let _ = self.apply_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
         });
+    }
+
+    fn runtime_ended(&self) {
+        const WHY: &str = "the runtime of the adapter has shut down";
+        let state = self.lock().progress.state();
+        match state {
+            State::Connecting => self.cancel(),
+            State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
+                self.broken(Status::CANCELED, Reason::Local(WHY));
+            }
+            State::Disconnecting => drop(self.apply(Input::DisconnectAnswered)),
+            State::Idle
+            | State::Bound
+            | State::Completing
+            | State::PeerGone
+            | State::Disconnected
+            | State::Waiting
+            | State::Dead => {}
+        }
     }
 }

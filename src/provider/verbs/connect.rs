@@ -134,8 +134,14 @@ impl Cm {
         if queue_pair.adapter.number != self.adapter.number {
             return Err(ConnectError::ForeignQueuePair);
         }
+        if self.adapter.is_stopped() {
+            return Err(ConnectError::Canceled);
+        }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
+        }
+        if params.traffic_class.is_some_and(|class| class & 0b11 != 0) {
+            return Err(ConnectError::NotSupported("a traffic class with bits of congestion control"));
         }
         let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
@@ -188,6 +194,7 @@ impl Cm {
                 inner.progress.reason = None;
                 inner.progress.reset(Op::Connect);
                 inner.error = None;
+                inner.awaited = false;
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
                     limits: limits::offer(params.read_limits, self.adapter.read_limits()),
@@ -226,6 +233,9 @@ impl Cm {
     fn resolve(&self, inner: &mut Inner) -> Result<(), ConnectError> {
         let peer = inner.progress.peer.ok_or(ConnectError::Invalid)?;
         net::errors::validate_destination(peer)?;
+        if inner.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+            return Err(ConnectError::InvalidAddress(peer));
+        }
         if inner.bound == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
@@ -322,6 +332,7 @@ impl Cm {
         let limits = told.capped_to(inner.offer.limits);
         if inner.progress.state() == State::Connecting {
             inner.limits = limits;
+            inner.awaited = true;
         }
         let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
         Input::PeerAccepted(Terms { limits, private_data })
@@ -345,6 +356,7 @@ impl Cm {
         let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
             return Input::CompleteFailed(Status::CONNECTION_ABORTED);
         };
+        inner.awaited = false;
         if !self.adapter.is_iwarp() {
             let outcome = queue_pair.ready(&id, inner.limits).and_then(|()| id.establish());
             if let Err(error) = outcome {

@@ -91,6 +91,9 @@ impl ListenerCore {
     pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.lock();
         inner.requests.machine.may_listen().map_err(bind_error)?;
+        if self.adapter.is_stopped() {
+            return Err(BindError::InvalidState);
+        }
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog.
         let room = i32::try_from(MAX_BACKLOG).unwrap_or(i32::MAX);
         for id in &inner.ids {
@@ -200,5 +203,9 @@ impl Target for ListenerCore {
 impl Member for ListenerCore {
     fn device_removed(&self) {
         self.end(Listener::device_removed, || AcceptError::DeviceRemoved);
+    }
+
+    fn runtime_ended(&self) {
+        self.close();
     }
 }

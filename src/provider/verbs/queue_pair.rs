@@ -13,7 +13,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tracing::debug;
 
-use super::adapter::AdapterCore;
+use super::adapter::{AdapterCore, Opened};
 use super::cm::Cm;
 use super::identifier::Identifier;
 use crate::error::{OpenError, PostErrorKind, Reason};
@@ -94,7 +94,6 @@ pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
     pub(crate) table: Arc<Table>,
     key: u64,
-    completions: Arc<CompletionQueue>,
     capacities: Capacities,
     inner: Mutex<Inner>,
     membership: OnceLock<Membership>,
@@ -106,7 +105,8 @@ struct Inner {
     cm: Weak<Cm>,
     /// The last handle of the user is gone.
     released: bool,
-    /// The device's queue pair; `None` when it is over.
+    /// The completion queue of both queues, and the device's queue pair; `None` when it is over.
+    completions: Option<Arc<CompletionQueue>>,
     device: Option<Arc<QueuePair>>,
     /// Which of the device's queue pairs this is; 31 bits.
     generation: u32,
@@ -151,20 +151,21 @@ impl QueuePairCore {
         };
         let key = adapter.targets.key();
         let room = capacities.receive.saturating_add(capacities.send);
-        let completions = CompletionQueue::new(&adapter.context, &adapter.completions, room, key)
+        let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
+        let completions = CompletionQueue::new(&opened.context, &opened.completions, room, key)
             .map_err(|source| OpenError::Os { call: "ibv_create_cq", source })?;
         completions.arm().map_err(|source| OpenError::Os { call: "ibv_req_notify_cq", source })?;
-        let device = make(&adapter, &completions, capacities)
+        let device = make(&opened, &completions, capacities)
             .map_err(|source| OpenError::Os { call: "ibv_create_qp", source })?;
         let core = Arc::new(Self {
             table: Arc::default(),
             key,
-            completions,
             capacities,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
                 cm: Weak::new(),
                 released: false,
+                completions: Some(completions),
                 device: Some(Arc::new(device)),
                 generation: 0,
                 used: false,
@@ -278,6 +279,7 @@ impl QueuePairCore {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
+        inner.completions = None;
         for (ticket, completed) in std::mem::take(&mut inner.failed) {
             found.after.extend(self.table.complete(ticket, completed));
         }
@@ -315,29 +317,36 @@ impl QueuePairCore {
         inner.receives = Queue::default();
         inner.initiator = Queue::default();
         (inner.used, inner.broken) = (false, false);
-        let device = make(&self.adapter, &self.completions, self.capacities).and_then(|device| {
-            self.completions.arm()?;
-            inner.device = Some(Arc::new(device));
-            for Outstanding { ticket, payload } in kept.drain(..).filter(|_| keep) {
-                self.post_receive(&mut inner, ticket, payload).map_err(|(_, payload)| {
-                    found.after.extend(
-                        self.table
-                            .complete(ticket, Completed { status: Status::CANCELED, bytes: 0, payload }),
-                    );
-                    io::Error::from_raw_os_error(libc::ENOMEM)
-                })?;
+        let again = self.begin(&mut inner);
+        while keep
+            && again.is_ok()
+            && let Some(Outstanding { ticket, payload }) = kept.pop_front()
+        {
+            if let Err((_, payload)) = self.post_receive(&mut inner, ticket, payload) {
+                kept.push_front(Outstanding { ticket, payload });
+                break;
             }
-            Ok(())
-        });
+        }
         for Outstanding { ticket, payload } in kept {
             let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
             found.after.extend(self.table.complete(ticket, completed));
         }
-        if let Err(error) = device {
+        if let Err(error) = again {
             debug!(%error, "no new queue pair");
             found.after.join(self.finish(inner, Status::CANCELED));
         }
         found.after
+    }
+
+    /// Makes a new queue pair of the device.
+    fn begin(&self, inner: &mut Inner) -> io::Result<()> {
+        let gone = || io::Error::from_raw_os_error(libc::ENODEV);
+        let opened = self.adapter.opened().ok_or_else(gone)?;
+        let completions = inner.completions.as_ref().ok_or_else(gone)?;
+        let device = make(&opened, completions, self.capacities)?;
+        completions.arm()?;
+        inner.device = Some(Arc::new(device));
+        Ok(())
     }
 
     /// Posts a receive.
@@ -460,7 +469,7 @@ impl QueuePairCore {
         {
             let mut inner = self.lock();
             // Arm first, then look: what comes in between is told.
-            if let Err(error) = self.completions.arm() {
+            if let Some(Err(error)) = inner.completions.as_ref().map(|completions| completions.arm()) {
                 debug!(%error, "completion queue not armed");
             }
             self.poll(&mut inner, &mut found);
@@ -476,9 +485,10 @@ impl QueuePairCore {
     }
 
     fn poll(&self, inner: &mut Inner, found: &mut Found) {
+        let Some(completions) = inner.completions.clone() else { return };
         let mut batch = Batch::new();
         loop {
-            match self.completions.poll(&mut batch) {
+            match completions.poll(&mut batch) {
                 Ok(0) => return,
                 Ok(_) => batch.iter().for_each(|completion| self.completed(inner, &completion, found)),
                 Err(error) => {
@@ -600,13 +610,12 @@ impl Drop for QueuePairCore {
 
 /// A queue pair of the device, in the state in which receives can be posted.
 fn make(
-    adapter: &AdapterCore,
+    opened: &Opened,
     completions: &Arc<CompletionQueue>,
     capacities: Capacities,
 ) -> io::Result<QueuePair> {
-    let anchor = adapter.anchor().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-    let device = QueuePair::new(&adapter.domain, completions, completions, capacities)?;
-    let mut initial = anchor.qp_attributes(QpState::Init)?;
+    let device = QueuePair::new(&opened.domain, completions, completions, capacities)?;
+    let mut initial = opened.anchor.qp_attributes(QpState::Init)?;
     // What a peer may do is up to each region.
     initial.set_access(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE);
     device.modify(&initial)?;

@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use super::adapter::AdapterCore;
+use super::adapter::{AdapterCore, Opened};
 use crate::sys::{AsyncEvents, CompletionChannel, Context, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
@@ -30,10 +30,10 @@ const TURN: usize = 64;
 ///
 /// # Errors
 /// The runtime cannot watch the descriptors.
-pub(crate) fn start(adapter: &Arc<AdapterCore>) -> io::Result<Vec<AbortHandle>> {
+pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = watched(adapter.events.clone())?;
-    let completions = watched(adapter.completions.clone())?;
-    let device = watched(AsyncEvents(adapter.context.clone()))?;
+    let completions = watched(opened.completions.clone())?;
+    let device = watched(AsyncEvents(opened.context.clone()))?;
     let weak = Arc::downgrade(adapter);
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     Ok(vec![
@@ -58,13 +58,13 @@ fn watched<T: Source>(source: T) -> io::Result<AsyncFd<T>> {
     watched.map_err(io::Error::from)
 }
 
-/// Ends the adapter when a task ends before it, as all do when the runtime shuts down: nobody may be left waiting.
+/// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
 struct Alive(Weak<AdapterCore>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
         if let Some(adapter) = self.0.upgrade() {
-            adapter.remove();
+            adapter.runtime_ended();
         }
     }
 }

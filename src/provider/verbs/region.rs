@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::adapter::AdapterCore;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Owned, Shared};
+use crate::provider::members::{Member, Membership};
 use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
 use crate::types::Access;
 
@@ -16,6 +17,7 @@ struct Attached {
     remote_key: u32,
     /// `None` once it is deregistered.
     region: Mutex<Option<MemoryRegion>>,
+    membership: OnceLock<Membership>,
 }
 
 impl Attached {
@@ -33,6 +35,13 @@ impl Attachment for Attached {
         let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
         // Whatever the device says, it has been asked once; what it keeps is not asked again.
         region.take().is_none_or(MemoryRegion::deregister)
+    }
+}
+
+impl Member for Attached {
+    /// Some drivers cannot let the device go before all of its memory is deregistered.
+    fn device_removed(&self) {
+        self.detach();
     }
 }
 
@@ -127,15 +136,21 @@ impl AdapterCore {
         length: usize,
         access: AccessFlags,
     ) -> Result<Arc<Attached>, RegisterError> {
-        if self.is_removed() {
-            return Err(RegisterError::DeviceRemoved);
-        }
+        let opened = self.opened().ok_or(RegisterError::DeviceRemoved)?;
         // SAFETY: the range is one live allocation, which gets the registration as its attachment: it is not freed
         // before `detach` has ended the registration. Who reads and writes it is decided by `Owned` and `Shared`.
-        let region = unsafe { MemoryRegion::register(&self.domain, start.as_ptr(), length, access) };
+        let region = unsafe { MemoryRegion::register(&opened.domain, start.as_ptr(), length, access) };
         let region = region.map_err(|source| register_error(source, length))?;
         let (local_key, remote_key) = (region.local_key(), region.remote_key());
-        Ok(Arc::new(Attached { local_key, remote_key, region: Mutex::new(Some(region)) }))
+        let region = Mutex::new(Some(region));
+        let attached = Arc::new(Attached { local_key, remote_key, region, membership: OnceLock::new() });
+        let member: Weak<dyn Member> = Arc::<Attached>::downgrade(&attached);
+        let _ = attached.membership.set(self.regions.join(member));
+        // It may have gone between the look and the joining.
+        if self.is_removed() {
+            attached.device_removed();
+        }
+        Ok(attached)
     }
 }
 
