@@ -24,7 +24,11 @@ pub(crate) struct Race {
 }
 
 impl Race {
-    pub(crate) fn new(title: &'static str, unit: &'static str, names: impl IntoIterator<Item = &'static str>) -> Self {
+    pub(crate) fn new(
+        title: &'static str,
+        unit: &'static str,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> Self {
         let figures = names.into_iter().map(|name| Figure { name, samples: Vec::new() }).collect();
         Self { title, unit, figures }
     }

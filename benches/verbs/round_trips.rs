@@ -27,10 +27,8 @@ pub(crate) async fn serve(open: Open, address: SocketAddr) -> io::Result<()> {
     listener.listen(1)?;
     println!("listening");
     let queue_pair = adapter.queue_pair(config())?;
-    let mut receives = [
-        queue_pair.receive(adapter.buffer(MESSAGE)?)?,
-        queue_pair.receive(adapter.buffer(MESSAGE)?)?,
-    ];
+    let mut receives =
+        [queue_pair.receive(adapter.buffer(MESSAGE)?)?, queue_pair.receive(adapter.buffer(MESSAGE)?)?];
     let _connection = listener.accept_next(&queue_pair, AcceptParams::default()).await?;
     loop {
         for receive in &mut receives {

@@ -220,7 +220,6 @@ impl Default for Batch {
 }
 
 impl Batch {
-
     /// What the last poll took.
     pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
         self.entries.iter().take(self.length).map(|entry| WorkCompletion {

@@ -83,7 +83,8 @@ impl Request {
     fn run(&self) -> Result<u8, String> {
         let image = image::prepare()?;
         let folder = crate::origin();
-        Machine { image: &image, siw: self.siw, limit: self.limit, folder, clock: self.clock }.run(&self.command)
+        Machine { image: &image, siw: self.siw, limit: self.limit, folder, clock: self.clock }
+            .run(&self.command)
     }
 }
 

@@ -118,8 +118,13 @@ impl Suite {
                 break;
             }
             let folder = crate::root();
-            let machine =
-                Machine { image: &image, siw: Siw::Stock, limit: time, folder: &folder, clock: Clock::Device };
+            let machine = Machine {
+                image: &image,
+                siw: Siw::Stock,
+                limit: time,
+                folder: &folder,
+                clock: Clock::Device,
+            };
             let mut progress = Progress::new(self.place, left, self.seconds, settings);
             let ended = machine.run_lines(&self.command(left), |line| progress.line(line));
             let (begun, sum) = progress.finish(ended.map(|_| ()));
