@@ -79,7 +79,7 @@ impl AdapterCore {
         let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
         let completions = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         let events = catalogue::channel()?;
-        let targets = Arc::<Targets>::default();
+        let targets = Arc::new(Targets::new(context.clone()));
         let core = Arc::new_cyclic(|me: &Weak<Self>| {
             let anchor = targets.create(&events, me.clone());
             let anchor = anchor.ok().filter(|anchor| {

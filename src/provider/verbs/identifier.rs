@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::sys::{CmEvent, CmId, EventChannel};
+use crate::sys::{CmEvent, CmId, Context, EventChannel};
 
 /// Whoever gets the events of an id.
 pub(crate) trait Target: Send + Sync {
@@ -16,13 +16,18 @@ pub(crate) trait Target: Send + Sync {
 
 /// The ids of an adapter by their key. A key is never used twice, so that an event that was read just before its id was
 /// destroyed finds nobody.
-#[derive(Default)]
 pub(crate) struct Targets {
     known: Mutex<HashMap<u64, Weak<dyn Target>>>,
     last: AtomicU64,
+    /// Closed after the last id is gone, for a removed device goes only then.
+    _context: Arc<Context>,
 }
 
 impl Targets {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { known: Mutex::default(), last: AtomicU64::new(0), _context: context }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn Target>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
