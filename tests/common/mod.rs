@@ -17,6 +17,7 @@ pub mod peers;
 pub mod programs;
 pub mod raw;
 pub mod seeds;
+pub mod verbs;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
