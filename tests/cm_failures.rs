@@ -297,7 +297,7 @@ async fn nd_conn_reject_by_the_active_side_after_connect() {
         let error = connect_error(&open.connector, &open.active, nobody(v4())).await;
         assert!(matches!(error, ConnectError::Active));
         // CM-21
-        assert_unused(&adapter, &open.active).await;
+        assert_usable(&adapter, &open.active).await;
         assert_unused(&adapter, &open.passive).await;
     }
 }
@@ -349,7 +349,7 @@ async fn complete_in_the_wrong_state() {
     assert!(matches!(error, ConnectError::Invalid) && error.status() == Status::CONNECTION_INVALID);
     assert!(!error.is_retryable());
     assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_unused(&adapter, &open.active).await;
+    assert_usable(&adapter, &open.active).await;
     assert_unused(&adapter, &open.passive).await;
 }
 
@@ -392,10 +392,10 @@ fn complete_after_the_peer_has_died() {
             // The last word of the kernel that cleaned up after it is on its way.
             word_has_spread(&adapter).await;
         }
-        assert_abandoned(&adapter, within(reply.complete()).await).await;
-        // CM-20, CM-21
-        assert!(matches!(connect_error(&connector, &active, nobody(v4())).await, ConnectError::Active));
-        assert_unused(&adapter, &active).await;
+        assert_abandoned(&adapter, within(reply.complete()).await, &active).await;
+        // CM-20
+        let fresh = queue_pair(&adapter);
+        assert!(matches!(connect_error(&connector, &fresh, nobody(v4())).await, ConnectError::Active));
     });
 }
 
@@ -407,9 +407,8 @@ async fn complete_after_the_peer_took_its_accept_back() {
     take_back(&adapter, open.accepting).await;
     // The peer's word has arrived when it has been said and another connection has come and gone.
     assert_usable(&adapter, &queue_pair(&adapter)).await;
-    assert_abandoned(&adapter, within(open.reply.complete()).await).await;
     // CM-21
-    assert_unused(&adapter, &open.active).await;
+    assert_abandoned(&adapter, within(open.reply.complete()).await, &open.active).await;
     assert_unused(&adapter, &open.passive).await;
 }
 
@@ -420,6 +419,6 @@ async fn dropping_the_reply_refuses_the_peer() {
     drop(open.reply);
     // NdConnClose: release instead of complete.
     assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_unused(&adapter, &open.active).await;
+    assert_usable(&adapter, &open.active).await;
     assert_unused(&adapter, &open.passive).await;
 }

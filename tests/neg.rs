@@ -147,6 +147,6 @@ async fn the_active_side_refuses_limits_that_it_does_not_like() {
     assert_eq!(open.reply.read_limits(), ReadLimits::new(0, served));
     within(open.reply.reject(b"")).await.expect("rejected");
     assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_unused(&adapter, &open.active).await;
+    assert_usable(&adapter, &open.active).await;
     assert_unused(&adapter, &open.passive).await;
 }

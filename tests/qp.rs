@@ -210,6 +210,7 @@ async fn many_tasks_share_a_queue_pair() {
     let rounds = often(40, 4);
     let adapter = adapter();
     let pair = connected(&adapter).await;
+    speak_first((&adapter, &pair.active.queue_pair), (&adapter, &pair.passive.queue_pair)).await;
     let region =
         adapter.register(TASKS * 4096, Access::REMOTE_WRITE | Access::REMOTE_READ).await.expect("registered");
     let tasks: Vec<_> = (0..TASKS)

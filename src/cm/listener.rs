@@ -229,7 +229,7 @@ impl Request {
         queue_pair: &QueuePair,
         params: AcceptParams,
     ) -> Result<Connection, Retained<AcceptError, Self>> {
-        let agreed = params.read_limits.capped_to(self.read_limits());
+        let agreed = self.attempt.provider().agreed(params.read_limits, self.read_limits());
         match self.attempt.provider().accept(queue_pair.provider(), &params).await {
             Ok(()) => {
                 self.attempt.agree(agreed);

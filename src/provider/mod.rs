@@ -427,6 +427,11 @@ impl Connector {
         dispatch!(self, Connector(cm) => cm.read_limits())
     }
 
+    /// What an accept that asks for these limits comes to when it is offered those.
+    pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
+        dispatch!(self, Connector(cm) => cm.agreed(asked, offered))
+    }
+
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
     pub(crate) fn private_data(&self) -> Result<PrivateData, StateError> {

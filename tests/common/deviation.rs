@@ -96,31 +96,51 @@ pub async fn assert_ended(connection: &Connection) {
     assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
 }
 
-/// A complete whose peer has left since it accepted.
-pub async fn assert_abandoned(adapter: &Adapter, completed: Result<Connection, ConnectError>) {
+/// A complete whose peer has left since it accepted. Its queue pair is as good as new if it fails, and used up if there
+/// was a connection for a moment.
+// CM-21, CM-28
+pub async fn assert_abandoned(
+    adapter: &Adapter,
+    completed: Result<Connection, ConnectError>,
+    queue_pair: &QueuePair,
+) {
     match completed {
         Err(error) => {
             assert!(matches!(error, ConnectError::Aborted { .. }) && !error.is_retryable(), "{error:?}");
             assert_eq!(error.status(), Status::CONNECTION_ABORTED);
+            assert_usable(adapter, queue_pair).await;
         }
         Ok(connection) => {
             assert!(!three_phase(adapter), "nobody is there");
             assert_ended(&connection).await;
+            assert_used_up(adapter, queue_pair).await;
         }
     }
 }
 
-/// A queue pair of an attempt that was answered and came to nothing is as good as new; where there are two phases, it
-/// was connected and is used up.
+/// A queue pair of an accept that came to nothing is as good as new; where there are two phases, it was connected and is
+/// used up.
 // CM-21, ERR-06
-pub async fn assert_unused(adapter: &Adapter, queue_pair: &QueuePair) {
+pub async fn assert_unused(adapter: &Adapter, passive: &QueuePair) {
     if three_phase(adapter) {
-        return assert_usable(adapter, queue_pair).await;
+        assert_usable(adapter, passive).await;
+    } else {
+        assert_used_up(adapter, passive).await;
     }
+}
+
+/// A queue pair that was connected once is not connected again.
+// DIS-10
+pub async fn assert_used_up(adapter: &Adapter, queue_pair: &QueuePair) {
     let connector = adapter.connector();
     let again = connector.connect(queue_pair, nobody(v4()), ConnectParams::default());
     let error = within(again).await.expect_err("it was connected");
     assert!(matches!(error, ConnectError::QueuePairActive), "{error:?}");
+}
+
+/// Whether a reject finds out that its peer has gone.
+pub fn notices_withdrawal(adapter: &Adapter) -> bool {
+    adapter.info().notices_withdrawal
 }
 
 /// The status of the request that the peer found in violation. Where the adapter does not know which one it was, it is

@@ -316,6 +316,11 @@ async fn read_request(
 }
 
 impl Cm {
+    /// The limits that an accept with these comes to.
+    pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
+        asked.capped_to(offered)
+    }
+
     /// IND2Connector::Accept: ready when the peer has completed the connection.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ impl Cm {
             if taken {
                 let offered = inner.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
                 inner.queue_pair = Some(queue_pair.clone());
-                inner.limits = params.read_limits.capped_to(offered);
+                inner.limits = self.agreed(params.read_limits, offered);
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
                     limits: inner.limits,
@@ -72,6 +72,12 @@ impl Cm {
                 error => error,
             }),
         }
+    }
+
+    /// The limits that an accept with these comes to. `siw` serves what it was offered, whatever it is told.
+    pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
+        let agreed = asked.capped_to(offered);
+        if self.adapter.is_iwarp() { ReadLimits { inbound: offered.inbound, ..agreed } } else { agreed }
     }
 
     /// Frees the queue pair of a call that was refused inline.

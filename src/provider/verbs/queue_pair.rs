@@ -660,7 +660,8 @@ fn status_of(completion: u32, receive: bool) -> Status {
     match completion {
         wc_status::SUCCESS => Status::SUCCESS,
         wc_status::WR_FLUSH_ERR => Status::CANCELED,
-        wc_status::LOC_LEN_ERR if receive => Status::BUFFER_OVERFLOW,
+        // `rxe` says of a receive that is too short that it is malformed, and ours are not otherwise.
+        wc_status::LOC_LEN_ERR | wc_status::LOC_QP_OP_ERR if receive => Status::BUFFER_OVERFLOW,
         wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
         wc_status::LOC_PROT_ERR
         | wc_status::LOC_ACCESS_ERR
