@@ -17,11 +17,11 @@ type Contender = (&'static str, bool, &'static [&'static str]);
 const CONTENDERS: [Contender; 4] = [
     ("C, the same calls", true, &[]),
     ("C, the fewest calls", true, &["level"]),
-    ("ours, multi_thread", false, &["--multi-thread"]),
+    ("ours, multi_thread", false, &["--workers", "1"]),
     ("ours, current_thread", false, &[]),
 ];
 /// Only where each end has a core of its own.
-const SPINNING: Contender = ("ours, spinning 100 us", false, &["--multi-thread", "--spin", "100"]);
+const SPINNING: Contender = ("ours, spinning 100 us", false, &["--workers", "1", "--spin", "100"]);
 
 pub(crate) fn run(plan: &Compare) -> io::Result<()> {
     let mut races = Vec::new();
@@ -91,33 +91,38 @@ fn round_trips(
 
 /// A new process for each batch, as cmtime is one; the servers stay.
 fn connections(plan: &Compare) -> io::Result<Race> {
-    let names = ["cmtime", "ours, multi_thread", "the same, adapter open", "ours, current_thread"];
+    // One worker for each core, as is tokio's way; and more, since the kernel sleeps in some of the calls.
+    let workers = ["2", "16", "0"];
+    let names = [
+        "cmtime",
+        "ours, 2 workers",
+        "  from the opened adapter on",
+        "ours, 16 workers",
+        "  from the opened adapter on",
+        "ours, current_thread",
+        "  from the opened adapter on",
+    ];
     let mut race = Race::new("connections in flight, time of each", "us", names);
     let (address, count) = (plan.address.to_string(), plan.connections.to_string());
-    let [theirs, multi, current] = [0, 1, 2].map(|place| FIRST_PORT + 100 + place);
-    let theirs = theirs.to_string();
+    let theirs = (FIRST_PORT + 100).to_string();
     let cmtime = |flags: &[&str]| command("cmtime".into(), &[flags, &["-p", &theirs]].concat());
     let _theirs = Running::start(&cmtime(&["-b", &address]), None)?;
     until_listening(&theirs)?;
     let mut servers = Vec::new();
-    for (port, flags) in [(multi, &["--multi-thread"][..]), (current, &[])] {
-        let mut server = Running::start(&ours("accept", plan.address, port, flags)?, None)?;
+    for (port, workers) in (FIRST_PORT + 101..).zip(workers) {
+        let mut server = Running::start(&ours("accept", plan.address, port, &["--workers", workers])?, None)?;
         server.line()?;
         servers.push(server);
     }
-    let connect = |port, flags: &[&str]| {
-        let flags = [&["--connections", count.as_str()], flags].concat();
-        let said = output(&ours("connect", plan.address, port, &flags)?)?;
-        let times: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
-        match times.as_deref() {
-            Ok(&[whole, open]) => Ok((whole / 1e3, open / 1e3)),
-            _ => Err(io::Error::other(format!("what did it say? {said}"))),
-        }
-    };
     for batch in 0..=plan.batches {
-        let said = output(&cmtime(&["-s", &address, "-c", &count]))?;
-        let (whole, open) = connect(multi, &["--multi-thread"])?;
-        let samples = [cmtime_total(&said)?, whole, open, connect(current, &[])?.0];
+        let mut samples = vec![cmtime_total(&output(&cmtime(&["-s", &address, "-c", &count]))?)?];
+        for (port, workers) in (FIRST_PORT + 101..).zip(workers) {
+            let flags = ["--connections", &count, "--workers", workers];
+            let said = output(&ours("connect", plan.address, port, &flags)?)?;
+            for nanoseconds in said.split_whitespace() {
+                samples.push(nanoseconds.parse::<f64>().map_err(io::Error::other)? / 1e3);
+            }
+        }
         for (figure, sample) in race.figures.iter_mut().zip(samples) {
             if batch > 0 {
                 figure.samples.push(sample / plan.connections as f64);

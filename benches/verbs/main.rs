@@ -51,9 +51,9 @@ enum Role {
 #[derive(clap::Args)]
 struct Process {
     address: SocketAddr,
-    /// The runtime that has a worker thread for its tasks, instead of one that runs them where they are waited for.
-    #[arg(long)]
-    multi_thread: bool,
+    /// So many worker threads of tokio's multi_thread runtime; none is its current_thread runtime.
+    #[arg(long, default_value_t = 0)]
+    workers: usize,
     /// How long the provider looks for completions before it sleeps, in microseconds.
     #[arg(long, default_value_t = 0)]
     spin: u64,
@@ -105,11 +105,11 @@ impl Process {
     }
 
     fn runtime(&self) -> io::Result<Runtime> {
-        let mut builder = match self.multi_thread {
-            true => Builder::new_multi_thread(),
-            false => Builder::new_current_thread(),
+        let mut builder = match self.workers {
+            0 => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
         };
-        builder.worker_threads(1).enable_all().build()
+        builder.worker_threads(self.workers.max(1)).enable_all().build()
     }
 }
 

@@ -113,8 +113,8 @@ impl ConnectParams {
         self
     }
 
-    /// How often the device repeats a request for which the peer has no receive posted, 0 to 6; 7 and more mean without
-    /// end. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
+    /// How often the peer's device repeats a request for which this side has no receive posted, 0 to 6; 7 and more mean
+    /// without end. What this side's device does is for the peer to say. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
     /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
@@ -156,8 +156,8 @@ impl AcceptParams {
         self
     }
 
-    /// How often the device repeats a request for which the peer has no receive posted, 0 to 6; 7 and more mean without
-    /// end. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
+    /// How often the peer's device repeats a request for which this side has no receive posted, 0 to 6; 7 and more mean
+    /// without end. What this side's device does is for the peer to say. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
     /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {

@@ -199,19 +199,12 @@ impl Context {
         call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
         Ok(DeviceAttributes {
             max_mr_size: raw.max_mr_size,
-            max_qp: limit(raw.max_qp),
             max_qp_wr: limit(raw.max_qp_wr),
             max_sge: limit(raw.max_sge),
-            max_sge_rd: limit(raw.max_sge_rd),
-            max_cq: limit(raw.max_cq),
             max_cqe: limit(raw.max_cqe),
-            max_mr: limit(raw.max_mr),
-            max_pd: limit(raw.max_pd),
             max_qp_rd_atom: limit(raw.max_qp_rd_atom),
             max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
             vendor_id: raw.vendor_id,
-            vendor_part_id: raw.vendor_part_id,
-            ports: raw.phys_port_cnt,
         })
     }
 
@@ -221,12 +214,7 @@ impl Context {
         let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::query_port(self.as_ptr(), port, &mut raw) })?;
-        Ok(PortAttributes {
-            max_msg_sz: raw.max_msg_sz,
-            state: raw.state,
-            active_mtu: raw.active_mtu,
-            link_layer: raw.link_layer,
-        })
+        Ok(PortAttributes { max_msg_sz: raw.max_msg_sz, state: raw.state, link_layer: raw.link_layer })
     }
 
     /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there
@@ -297,19 +285,12 @@ impl AsFd for AsyncEvents {
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceAttributes {
     pub(crate) max_mr_size: u64,
-    pub(crate) max_qp: u32,
     pub(crate) max_qp_wr: u32,
     pub(crate) max_sge: u32,
-    pub(crate) max_sge_rd: u32,
-    pub(crate) max_cq: u32,
     pub(crate) max_cqe: u32,
-    pub(crate) max_mr: u32,
-    pub(crate) max_pd: u32,
     pub(crate) max_qp_rd_atom: u32,
     pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) vendor_id: u32,
-    pub(crate) vendor_part_id: u32,
-    pub(crate) ports: u8,
 }
 
 /// What C keeps in a signed integer; a negative one is no limit that could be met.
@@ -322,7 +303,6 @@ fn limit(value: c_int) -> u32 {
 pub(crate) struct PortAttributes {
     pub(crate) max_msg_sz: u32,
     pub(crate) state: u32,
-    pub(crate) active_mtu: u32,
     pub(crate) link_layer: u8,
 }
 

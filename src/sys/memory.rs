@@ -15,7 +15,7 @@ use super::{call, ffi};
 /// A protection domain.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<ffi::ibv_pd>,
-    context: Arc<Context>,
+    _context: Arc<Context>,
 }
 
 // SAFETY: the library's calls on a domain may come from any thread.
@@ -27,15 +27,11 @@ impl ProtectionDomain {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open, and the domain keeps it so.
         let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_alloc_pd(context.as_ptr()) })?;
-        Ok(Arc::new(Self { raw, context: context.clone() }))
+        Ok(Arc::new(Self { raw, _context: context.clone() }))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.raw.as_ptr()
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 }
 

@@ -30,7 +30,6 @@ pub(crate) struct Capacities {
 pub(crate) struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
     number: u32,
-    capacities: Capacities,
     _send: Arc<CompletionQueue>,
     _receive: Arc<CompletionQueue>,
     _domain: Arc<ProtectionDomain>,
@@ -72,20 +71,7 @@ impl QueuePair {
         })?;
         // SAFETY: the queue pair is live, and the field is never written again.
         let number = unsafe { (*raw.as_ptr()).qp_num };
-        Ok(Self {
-            raw,
-            number,
-            capacities: Capacities {
-                send: attributes.cap.max_send_wr,
-                receive: attributes.cap.max_recv_wr,
-                send_entries: attributes.cap.max_send_sge,
-                receive_entries: attributes.cap.max_recv_sge,
-                inline: attributes.cap.max_inline_data,
-            },
-            _send: send.clone(),
-            _receive: receive.clone(),
-            _domain: domain.clone(),
-        })
+        Ok(Self { raw, number, _send: send.clone(), _receive: receive.clone(), _domain: domain.clone() })
     }
 
     fn as_ptr(&self) -> *mut ffi::ibv_qp {
@@ -95,11 +81,6 @@ impl QueuePair {
     /// The number that the peer and the completions know it by.
     pub(crate) fn number(&self) -> u32 {
         self.number
-    }
-
-    /// What it holds, which may be more than was asked for.
-    pub(crate) fn capacities(&self) -> Capacities {
-        self.capacities
     }
 
     /// Changes state and attributes.
@@ -292,27 +273,6 @@ impl QpAttributes {
     pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
         if self.has(number::QP_MAX_READ_ATOMIC) {
             self.raw.max_rd_atomic = reads;
-        }
-    }
-
-    /// How often a packet is sent again, at most 7 times.
-    pub(crate) fn set_retry_count(&mut self, count: u8) {
-        if self.has(number::QP_RETRY_COUNT) {
-            self.raw.retry_cnt = count;
-        }
-    }
-
-    /// How often a peer without a receive is asked again; 7 is for ever.
-    pub(crate) fn set_rnr_retry(&mut self, count: u8) {
-        if self.has(number::QP_RNR_RETRY) {
-            self.raw.rnr_retry = count;
-        }
-    }
-
-    /// How long to wait for an acknowledgement, 4.096 us times two to the power of this.
-    pub(crate) fn set_timeout(&mut self, timeout: u8) {
-        if self.has(number::QP_TIMEOUT) {
-            self.raw.timeout = timeout;
         }
     }
 

@@ -20,6 +20,7 @@ pub mod resources;
 pub mod rping;
 pub mod seeds;
 pub mod transfer;
+pub mod verbs;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -277,8 +277,7 @@ impl AdapterCore {
         self.regions.device_removed();
         self.stop();
         drop(opened);
-        let name = self.device.name.clone();
-        self.runtime.spawn(forget(name));
+        self.runtime.spawn(forget(self.device.name.clone(), self.targets.clone()));
     }
 
     /// The runtime has shut down: nobody reads events any more, and nobody may be left waiting for one.
@@ -295,13 +294,16 @@ impl AdapterCore {
     }
 }
 
-/// Has librdmacm close its own context of a device that was removed, as soon as the device has left the list: until then
-/// the removal waits in the kernel. It is told of a little before that.
-async fn forget(device: String) {
+/// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is
+/// told a little before, and no id is left: until then the removal waits in the kernel.
+async fn forget(device: String, targets: Arc<Targets>) {
     for _ in 0..FORGET_TRIES {
         tokio::time::sleep(FORGET_PAUSE).await;
         if device_names().is_ok_and(|names| !names.contains(&device)) {
-            return forget_removed_devices();
+            forget_removed_devices();
+            if targets.is_empty() {
+                return;
+            }
         }
     }
 }

@@ -41,11 +41,24 @@ pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
 /// # Errors
 /// See [`devices`].
 pub(crate) fn channel() -> Result<Arc<EventChannel>, OpenError> {
+    // librdmacm says that there is nothing, whatever the reason.
+    let denied = || denied("rdma_cm").map(|source| OpenError::Os { call: "opening /dev/infiniband", source });
     EventChannel::new().map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) => {
-            OpenError::Unsupported("this machine has no RDMA device, or rdma_ucm is not loaded")
+            let none = "this machine has no RDMA device, or rdma_ucm is not loaded";
+            denied().unwrap_or(OpenError::Unsupported(none))
         }
         _ => OpenError::Os { call: "rdma_create_event_channel", source },
+    })
+}
+
+/// Why a file of the drivers that is there cannot be opened, if that is for want of permission.
+fn denied(prefix: &str) -> Option<io::Error> {
+    let files = std::fs::read_dir("/dev/infiniband").ok()?;
+    let ours = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
+    files.flatten().filter(ours).find_map(|entry| {
+        let opened = std::fs::OpenOptions::new().read(true).write(true).open(entry.path());
+        opened.err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)
     })
 }
 
@@ -74,7 +87,11 @@ pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
     let ip = ip.to_canonical();
     let unspecific = ip.is_unspecified() || ip.is_multicast();
     let owner = (!unspecific).then(|| owner(&channel, ip)).flatten();
-    owner.map(|(name, guid)| id_of(&name, guid)).ok_or(OpenError::InvalidAddress)
+    owner.map(|(name, guid)| id_of(&name, guid)).ok_or_else(|| match denied("uverbs") {
+        // Whose address it is cannot be told.
+        Some(source) if !unspecific => OpenError::Os { call: "opening /dev/infiniband", source },
+        _ => OpenError::InvalidAddress,
+    })
 }
 
 /// The local address from which a peer is reached, when a device owns it.

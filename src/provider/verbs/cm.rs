@@ -56,6 +56,24 @@ pub(crate) struct Inner {
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
     timer: Option<AbortHandle>,
+    /// How far a connect is, while its id cannot go without waiting for it.
+    pub(crate) dialing: Dialing,
+    /// Ids of earlier attempts that are still going, and keep the bound port meanwhile.
+    retiring: u32,
+    /// The attempt begins when they have gone.
+    redial: bool,
+}
+
+/// A connect that the connection manager cannot take back at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialing {
+    /// There is none.
+    No,
+    /// It is in the call that connects TCP, of an iWARP driver.
+    Calling,
+    /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
+    /// the driver's patience; over InfiniBand for the last message about it, of which the kernel can lose sight.
+    Waiting,
 }
 
 impl AsMut<Progress> for Inner {
@@ -102,6 +120,9 @@ impl Cm {
                 awaited: role == Role::Passive,
                 next: None,
                 timer: None,
+                dialing: Dialing::No,
+                retiring: 0,
+                redial: false,
             };
             Self {
                 id: drive::next_id(),
@@ -160,6 +181,9 @@ impl Cm {
         debug!(
             connection = %self.id, event = event::name(event.kind), status = event.status, phase = ?state, "event"
         );
+        if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
+            inner.dialing = Dialing::No;
+        }
         match event.kind {
             event::ADDR_RESOLVED => self.address_resolved(inner),
             event::ROUTE_RESOLVED => self.route_resolved(inner),
@@ -272,11 +296,49 @@ impl Cm {
     }
 
     /// Lets the transport go. A peer that waits for our decision is refused by the destruction of the id.
-    fn let_go(inner: &mut Inner) {
-        inner.id = None;
+    fn let_go(&self, inner: &mut Inner) {
+        if let Some(id) = inner.id.take() {
+            match std::mem::replace(&mut inner.dialing, Dialing::No) {
+                Dialing::No => drop(id),
+                // The thread that is in the call has the id, too, and gets rid of it.
+                Dialing::Calling => inner.retiring += 1,
+                Dialing::Waiting => {
+                    inner.retiring += 1;
+                    let me = self.me.clone();
+                    self.adapter.runtime.spawn_blocking(move || {
+                        drop(id);
+                        if let Some(cm) = me.upgrade() {
+                            cm.retired();
+                        }
+                    });
+                }
+            }
+        }
+        inner.redial = false;
         if let Some(timer) = inner.timer.take() {
             timer.abort();
         }
+    }
+
+    /// An id of an earlier attempt has gone, and its port is free.
+    pub(crate) fn retired(&self) {
+        let _ = self.consider(|inner| {
+            inner.retiring = inner.retiring.saturating_sub(1);
+            if inner.retiring > 0 || !std::mem::take(&mut inner.redial) {
+                return None;
+            }
+            (inner.progress.state() == State::Connecting).then(|| self.dial(inner).err())?
+        });
+        let mut inner = self.lock();
+        if inner.progress.state() == State::Bound && inner.id.is_none() && inner.retiring == 0 {
+            self.bind_again(&mut inner);
+        }
+    }
+
+    /// Whether the attempt has to wait until the bound port is free again; then it begins by itself.
+    pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
+        inner.redial = inner.retiring > 0 && inner.bound.is_some() && inner.id.is_none();
+        inner.redial
     }
 
     /// Says no to a peer, with what Reject has given.
@@ -289,7 +351,7 @@ impl Cm {
             // Where there is nobody any more the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(&data) };
         }
-        Self::let_go(inner);
+        self.let_go(inner);
     }
 
     /// Says goodbye.
@@ -351,10 +413,10 @@ impl Drive for Cm {
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
                 Self::part(inner);
-                Self::let_go(inner);
+                self.let_go(inner);
             }
             Action::RefusePeer => self.refuse(inner),
-            Action::Abandon => Self::let_go(inner),
+            Action::Abandon => self.let_go(inner),
             Action::Flush => {
                 if let Some(queue_pair) = &inner.queue_pair {
                     later.after.join(queue_pair.end());
@@ -368,10 +430,10 @@ impl Drive for Cm {
             return Some(next);
         }
         match inner.progress.state() {
-            State::Bound if inner.id.is_none() => self.bind_again(inner),
+            State::Bound if inner.id.is_none() && inner.retiring == 0 => self.bind_again(inner),
             State::Dead | State::Disconnected => {
                 inner.bound = None;
-                Self::let_go(inner);
+                self.let_go(inner);
             }
             _ => {}
         }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cm::{Cm, Inner};
+use super::cm::{Cm, Dialing, Inner};
 use super::identifier::{Identifier, Target};
 use super::queue_pair::QueuePairCore;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
-use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::drive::{Drive, Later, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
@@ -62,22 +62,27 @@ impl Cm {
         if self.adapter.is_removed() {
             return Err(BindError::DeviceRemoved);
         }
-        self.apply(Input::Bind).map_err(bind_error)?;
         let address = net::canonical(address);
-        match self.bound_id(address, false) {
-            Ok((id, local)) => {
-                let _ = self.apply_with(Input::Bound, |inner| {
+        let mut later = Later::default();
+        // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
+        // attempt would be taken for the bound one.
+        let mut inner = self.lock();
+        let outcome = self.advance(&mut inner, Input::Bind, &mut later).map_err(bind_error).and_then(|()| {
+            let (input, outcome) = match self.bound_id(address, false) {
+                Ok((id, local)) => {
                     inner.progress.local = Some(local);
                     inner.bound = Some(local);
                     inner.id = Some(id);
-                });
-                Ok(())
-            }
-            Err(error) => {
-                let _ = self.apply(Input::BindFailed(error.status()));
-                Err(error)
-            }
-        }
+                    (Input::Bound, Ok(()))
+                }
+                Err(error) => (Input::BindFailed(error.status()), Err(error)),
+            };
+            let _ = self.advance(&mut inner, input, &mut later);
+            outcome
+        });
+        drop(inner);
+        later.run();
+        outcome
     }
 
     /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
@@ -222,6 +227,9 @@ impl Cm {
     /// # Errors
     /// What that means for the machine.
     pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
+        if Self::is_put_off(inner) {
+            return Ok(());
+        }
         let outcome = self.resolve(inner);
         outcome.map_err(|error| {
             let report = report_of(&error);
@@ -278,35 +286,53 @@ impl Cm {
         if !self.adapter.is_iwarp() {
             let number = queue_pair.number()?;
             let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
+            if outcome.is_ok() {
+                inner.dialing = Dialing::Waiting;
+            }
             return outcome.err().map(|error| Self::fail(inner, &error));
         }
         // Held until the call has returned: neither may go while the driver works on them.
         let device = queue_pair.lend()?;
         let offer = inner.offer.clone();
         let me = self.me.clone();
+        inner.dialing = Dialing::Calling;
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.number()));
-            drop(device);
-            if let (Err(error), Some(cm)) = (outcome, me.upgrade()) {
-                cm.blocking_connect_failed(&id, &error);
+            let cm = me.upgrade();
+            let wanted = cm.as_ref().is_some_and(|cm| cm.blocking_connect_returned(&id, outcome));
+            // In this order: the queue pair waits for the id, and that may wait for the peer.
+            drop((id, device));
+            if let (Some(cm), false) = (cm, wanted) {
+                cm.retired();
             }
         });
         None
     }
 
-    /// The driver could not connect. A port of our own choice that turns out to be taken is replaced by the next one.
-    fn blocking_connect_failed(&self, id: &Arc<Identifier>, error: &io::Error) {
+    /// The driver has sent the request, or could not: whether anybody still wants to know. A port of our own choice that
+    /// turns out to be taken is replaced by the next one.
+    fn blocking_connect_returned(&self, id: &Arc<Identifier>, outcome: io::Result<()>) -> bool {
+        let mut wanted = false;
         let _ = self.consider(|inner| {
-            // Not of an attempt that was given up long ago.
             inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
+            wanted = true;
+            let Err(error) = outcome else {
+                // Unless the answer has been faster.
+                if inner.dialing == Dialing::Calling {
+                    inner.dialing = Dialing::Waiting;
+                }
+                return None;
+            };
+            inner.dialing = Dialing::No;
             let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
             if taken && inner.bound.is_none() && inner.offer.tries > 0 {
                 inner.offer.tries -= 1;
                 inner.id = None;
                 return self.dial(inner).err();
             }
-            Some(Self::fail(inner, error))
+            Some(Self::fail(inner, &error))
         });
+        wanted
     }
 
     /// A step of the attempt failed within its call.

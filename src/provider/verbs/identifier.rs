@@ -23,6 +23,11 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
+    /// Whether no id is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn Target>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

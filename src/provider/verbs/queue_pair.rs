@@ -112,6 +112,8 @@ struct Inner {
     generation: u32,
     /// It has left the state in which it was made, for an attempt.
     used: bool,
+    /// It was given to a driver that connects it by itself, and may not have done so yet.
+    lent: bool,
     /// Receives were posted and reads negotiated away.
     reads: u32,
     initiator: Queue,
@@ -169,6 +171,7 @@ impl QueuePairCore {
                 device: Some(Arc::new(device)),
                 generation: 0,
                 used: false,
+                lent: false,
                 reads: 0,
                 initiator: Queue::default(),
                 receives: Queue::default(),
@@ -213,6 +216,7 @@ impl QueuePairCore {
     pub(crate) fn lend(&self) -> Option<Arc<QueuePair>> {
         let mut inner = self.lock();
         inner.used = true;
+        inner.lent = self.adapter.is_iwarp();
         inner.device.clone()
     }
 
@@ -238,6 +242,7 @@ impl QueuePairCore {
     pub(crate) fn establish(&self, limits: ReadLimits) {
         let mut inner = self.lock();
         inner.reads = limits.outbound;
+        inner.lent = false;
         inner.state.establish();
     }
 
@@ -300,12 +305,20 @@ impl QueuePairCore {
     fn stop(&self, inner: &mut Inner, found: &mut Found) {
         let Some(device) = inner.device.take() else { return };
         // A device that is gone says no; its queue pair can be destroyed all the same.
-        if let Err(error) = device.to_error() {
+        let stopped = device.to_error();
+        if let Err(error) = &stopped {
             debug!(%error, "not moved to the error state");
         }
         self.poll(inner, &mut Batch::default(), found);
-        drop(device);
+        if std::mem::take(&mut inner.lent) && stopped.is_ok() {
+            // A connect that nothing can take back may still have it. It uses no memory any more.
+            self.adapter.runtime.spawn_blocking(move || drop(device));
+        } else {
+            drop(device);
+        }
         inner.generation = (inner.generation + 1) & (u32::MAX >> 1);
+        // Some drivers flush only now. What nobody takes would fill a queue that is as long as the requests need it.
+        self.poll(inner, &mut Batch::default(), found);
     }
 
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.

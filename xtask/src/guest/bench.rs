@@ -11,7 +11,7 @@ use crate::{Usage, exec};
 /// The program that measures; see `benches/verbs/README.md`.
 const PROGRAM: &str = "verbs-bench";
 /// The program that it is compared with, and what that is made of.
-const C: (&str, &str) = ("target/release/examples/verbs-pingpong", "benches/verbs/pingpong.c");
+const C: (&str, &str) = ("target/whole/examples/verbs-pingpong", "benches/verbs/pingpong.c");
 
 /// How long a build may take.
 const BUILD_LIMIT: Duration = exec::minutes(30);
@@ -41,7 +41,7 @@ fn build() -> Result<(), String> {
         };
         exec::quiet_lines(command, BUILD_LIMIT, each).map_err(|error| format!("{error}\n{output}"))
     };
-    quietly(exec::cargo(&["build", "--release", "--features", "verbs", "--example", PROGRAM]))?;
+    quietly(exec::cargo(&["build", "--profile", "whole", "--features", "verbs", "--example", PROGRAM]))?;
     let (program, source) = C;
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", program, source]);
@@ -53,7 +53,7 @@ fn build() -> Result<(), String> {
 fn command(arguments: &[String]) -> Vec<String> {
     let root = crate::root();
     let path = |place: &Path| root.join(place).to_string_lossy().into_owned();
-    let program = path(&Path::new("target/release/examples").join(PROGRAM));
+    let program = path(&Path::new("target/whole/examples").join(PROGRAM));
     // The address of the device is known only there.
     let script = r#"program=$1; c=$2; shift 2; exec "$program" compare --address "$TOKIO_RDMA_RXE_ADDR" --c "$c" "$@""#;
     let words = ["sh", "-c", script, "guest-bench"].map(str::to_owned);

@@ -1,0 +1,231 @@
+//! Devices of a test's own, what the kernel says that a process has of them, and processes to be peers.
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
+
+use super::device::{Device, adapter_at, is_emulated};
+use super::life::eventually;
+use super::{End, Pair, listening_at, queue_pair, within};
+
+/// The kernel driver that this run is about; says so when there is none.
+pub fn driver() -> Option<&'static str> {
+    match Device::under_test() {
+        Device::Rxe => return Some("rxe"),
+        Device::Siw => return Some("siw"),
+        Device::Soft => eprintln!("skipped: needs the devices of the guest machine (cargo xtask guest)"),
+    }
+    None
+}
+
+/// Runs `program` with these arguments, one by one between the spaces.
+pub fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().expect(program);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {stderr}");
+}
+
+/// A network interface with a device over it. The other end of its cable is a host that never says a word.
+pub struct Link {
+    driver: &'static str,
+    /// The network interface.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The address of the silent host.
+    pub silent: IpAddr,
+}
+
+impl Link {
+    pub fn new(driver: &'static str) -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // What a process has left that was killed is not in the way of the next.
+        let process = std::process::id() % 128;
+        let name = format!("t{process}n{number}");
+        let network = 128 + u8::try_from(process).expect("small");
+        let host = |last| IpAddr::V4(Ipv4Addr::new(10, network, number, last));
+        let link = Self {
+            driver,
+            device: format!("{driver}{name}"),
+            address: host(1),
+            silent: host(2),
+            name: name.clone(),
+        };
+        run("ip", &format!("link add {name} type veth peer name {name}far"));
+        run("ip", &format!("address add {}/24 dev {name}", link.address));
+        // Resolved, so that packets go there; nobody reads them.
+        run("ip", &format!("neigh add {} lladdr 02:00:00:00:00:77 dev {name}", link.silent));
+        run("ip", &format!("link set {name}far up"));
+        run("ip", &format!("link set {name} up"));
+        link.add_device();
+        link
+    }
+
+    pub fn add_device(&self) {
+        run("rdma", &format!("link add {} type {} netdev {}", self.device, self.driver, self.name));
+    }
+
+    pub fn remove_device(&self) {
+        run("rdma", &format!("link del {}", self.device));
+    }
+
+    pub fn open(&self) -> Adapter {
+        adapter_at(self.address)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Nobody waits: librdmacm keeps a device open until the process ends, unless it hears of the removal, and these
+        // drivers take it away from nobody.
+        let script = format!("rdma link del {}; ip link del {}", self.device, self.name);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let _ = command.spawn();
+    }
+}
+
+/// A connected pair on one adapter, at this address.
+pub async fn connected_at(adapter: &Adapter, ip: IpAddr) -> Pair {
+    connected_at_with(adapter, ip, ConnectParams::default(), AcceptParams::default()).await
+}
+
+/// The same with terms.
+pub async fn connected_at_with(
+    adapter: &Adapter,
+    ip: IpAddr,
+    connect: ConnectParams,
+    accept: AcceptParams,
+) -> Pair {
+    let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
+    let (listener, address) = listening_at(adapter, ip);
+    let connector = adapter.connector();
+    let (ours, theirs) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&active, address, connect),
+            listener.accept_next(&passive, accept),
+        )
+    })
+    .await;
+    Pair {
+        active: End { queue_pair: active, connection: ours.expect("connected") },
+        passive: End { queue_pair: passive, connection: theirs.expect("accepted") },
+    }
+}
+
+/// What the kernel holds for processes: a line per object of any device. In the guest nobody has any but the test; and
+/// the number that the kernel names is that of a thread, which may be gone.
+pub fn resources() -> Vec<String> {
+    let mut found = Vec::new();
+    for kind in ["qp", "cm_id", "mr", "pd", "cq"] {
+        let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // The kernel's own have no number.
+        let theirs = text.lines().filter(|line| line.contains(" pid "));
+        found.extend(theirs.map(|line| format!("{kind} {line}")));
+    }
+    found
+}
+
+/// How many descriptors this process has open.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("a Linux system").count()
+}
+
+/// Returns when the kernel holds nothing for this process any more.
+pub async fn nothing_held() {
+    eventually("nothing is left", || resources().is_empty()).await;
+}
+
+/// One test at a time: they count what the process has.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number out of the environment, or one for a real machine, or one for an emulated one.
+pub fn amount(variable: &str, real: usize, emulated: usize) -> usize {
+    let told = std::env::var(variable).ok().map(|text| text.parse().expect("a number"));
+    told.unwrap_or(if is_emulated() { emulated } else { real })
+}
+
+const ROLE: &str = "TOKIO_RDMA_TEST_ROLE";
+/// Marks what the other process says among what the test harness prints around it.
+const MARK: &str = "peer says: ";
+
+/// The role that this process was started for, and its argument.
+pub fn role() -> Option<(String, String)> {
+    let role = std::env::var(ROLE).ok()?;
+    role.split_once(' ').map(|(role, argument)| (role.to_owned(), argument.to_owned()))
+}
+
+/// Says something to the process that gave this one its role.
+#[allow(clippy::print_stdout, reason = "the other process reads it")]
+pub fn say(what: &str) {
+    println!("\n{MARK}{what}");
+}
+
+/// This program once more, to play a role in its test `child_role`. It is killed when this is dropped.
+pub struct Process {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// As this user if one is named.
+    pub fn start(role: &str, argument: &str, user: Option<u32>) -> Self {
+        use std::os::unix::process::CommandExt;
+
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "child_role", "--nocapture"]).env(ROLE, format!("{role} {argument}"));
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("another process");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, output }
+    }
+
+    /// The next thing that it says.
+    pub fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.output.read_line(&mut line).expect("its output") > 0, "the process has left");
+            if let Some((_, said)) = line.split_once(MARK) {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Long enough for a child that waits to be killed.
+pub const FOREVER: Duration = Duration::from_secs(3600);
