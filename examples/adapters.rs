@@ -103,6 +103,7 @@ fn show(info: &AdapterInfo) {
         ("max_registration", info.max_registration),
         ("max_queue_depth", info.max_queue_depth),
         ("max_entries", info.max_entries),
+        ("max_read_entries", info.max_read_entries),
     ] {
         println!("    {name:<22} {limit}");
     }

@@ -53,6 +53,8 @@ pub struct AdapterInfo {
     pub max_queue_depth: usize,
     /// The most scatter-gather entries of a request.
     pub max_entries: usize,
+    /// The most scatter-gather entries of a read (MaxReadSge); of these `siw` has one.
+    pub max_read_entries: usize,
     /// Whether Connect, Accept and CompleteConnect are three steps on the wire: an accept then waits for the peer's
     /// `complete()`.
     pub three_phase: bool,
@@ -77,6 +79,9 @@ pub struct AdapterInfo {
     /// Whether a request that its peer has withdrawn is known to be void before it is answered. Where it is false
     /// (devices) an accept finds out, and a reject does not.
     pub notices_withdrawal: bool,
+    /// Whether a region without [`REMOTE_READ`](Access::REMOTE_READ) is safe from being read by a peer. Where it is false
+    /// (`siw`), every region and buffer can be read by whoever guesses its key.
+    pub checks_remote_read: bool,
     /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
     /// timeout. `None`: as long as it likes.
     pub answer_timeout: Option<Duration>,
@@ -120,6 +125,7 @@ impl Adapter {
             max_registration: known.registration,
             max_queue_depth: known.depth,
             max_entries: known.entries,
+            max_read_entries: known.read_entries,
             three_phase: known.three_phase,
             exact_private_data: known.exact_private_data,
             loopback: known.loopback,
@@ -129,6 +135,7 @@ impl Adapter {
             blames_requests: known.blames_requests,
             accept_lowers_reads: known.accept_lowers_reads,
             notices_withdrawal: known.notices_withdrawal,
+            checks_remote_read: known.checks_remote_read,
             answer_timeout: known.answer_timeout,
         }
     }

@@ -119,6 +119,7 @@ pub(crate) struct Capabilities {
     pub(crate) registration: usize,
     pub(crate) depth: usize,
     pub(crate) entries: usize,
+    pub(crate) read_entries: usize,
     pub(crate) three_phase: bool,
     pub(crate) exact_private_data: bool,
     pub(crate) loopback: bool,
@@ -128,6 +129,7 @@ pub(crate) struct Capabilities {
     pub(crate) blames_requests: bool,
     pub(crate) accept_lowers_reads: bool,
     pub(crate) notices_withdrawal: bool,
+    pub(crate) checks_remote_read: bool,
     pub(crate) answer_timeout: Option<Duration>,
 }
 

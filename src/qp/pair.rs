@@ -37,6 +37,8 @@ struct Handle {
     provider: provider::QueuePair,
     domain: u64,
     config: QueuePairConfig,
+    /// The most entries of a read that the adapter takes.
+    read_entries: usize,
 }
 
 impl Drop for Handle {
@@ -52,7 +54,8 @@ impl QueuePair {
         let depths = (config.receive_depth, config.initiator_depth);
         let entries = (config.receive_entries, config.initiator_entries);
         let provider = adapter.queue_pair(depths, entries)?;
-        Ok(Self { handle: Arc::new(Handle { provider, domain: adapter.domain(), config }) })
+        let read_entries = adapter.capabilities().read_entries;
+        Ok(Self { handle: Arc::new(Handle { provider, domain: adapter.domain(), config, read_entries }) })
     }
 
     pub(crate) fn provider(&self) -> &provider::QueuePair {
@@ -123,7 +126,10 @@ impl QueuePair {
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<B>, PostError<B>> {
         let target = remote.map_or((0, 0), |remote| (remote.key.0, remote.address));
-        let entries = self.handle.config.initiator_entries;
+        let mut entries = self.handle.config.initiator_entries;
+        if kind == OpKind::Read {
+            entries = entries.min(self.handle.read_entries);
+        }
         self.post(buffer, kind, entries, access, remote, |ticket, payload| {
             self.handle.provider.initiate(ticket, kind, target, payload)
         })

@@ -138,6 +138,7 @@ impl AdapterCore {
             registration: MAX_REGISTRATION,
             depth: MAX_DEPTH,
             entries: MAX_ENTRIES,
+            read_entries: MAX_ENTRIES,
             three_phase: true,
             exact_private_data: true,
             loopback: true,
@@ -150,6 +151,7 @@ impl AdapterCore {
             blames_requests: true,
             accept_lowers_reads: true,
             notices_withdrawal: true,
+            checks_remote_read: true,
             answer_timeout: None,
         }
     }

@@ -249,6 +249,7 @@ impl AdapterCore {
                 .min(isize::MAX as usize),
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             entries: usize::try_from(self.attributes.max_sge).unwrap_or(usize::MAX),
+            read_entries: usize::try_from(self.attributes.max_sge_rd).unwrap_or(usize::MAX),
             three_phase: !iwarp,
             exact_private_data: iwarp,
             loopback: true,
@@ -259,6 +260,7 @@ impl AdapterCore {
             accept_lowers_reads: !iwarp,
             // The kernel has no event for it before the request is answered.
             notices_withdrawal: false,
+            checks_remote_read: !iwarp,
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
         }
     }

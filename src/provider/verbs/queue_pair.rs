@@ -1,7 +1,7 @@
 //! A queue pair: its two queues, their completions, and the connection it belongs to.
 //!
-//! Every request is signalled, and the completions of a queue come in the order of its posts, so that the next one is
-//! always the front of [`Queue::outstanding`]. When a connection ends the device's queue pair is moved to the error state
+//! Every request is signalled, and finishes in the order of the posts, whatever the order of the completions: the next
+//! one is always the front of [`Queue::outstanding`]. When a connection ends the device's queue pair is moved to the error state
 //! and destroyed in the same breath: after that no memory is in use, whatever the device still had to say, and what is
 //! outstanding finishes CANCELED. The user's queue pair gets a new one of the device when the old one was only an attempt.
 
@@ -38,6 +38,15 @@ type Entries = SmallVec<[ScatterEntry; 4]>;
 struct Outstanding {
     ticket: Ticket,
     payload: Payload,
+    /// What the device has said of it, while something before it is not finished.
+    said: Option<Said>,
+}
+
+/// The result of a request: the status of the completion as libibverbs numbers it, and the bytes received.
+#[derive(Clone, Copy)]
+struct Said {
+    status: u32,
+    bytes: u32,
 }
 
 #[derive(Default)]
@@ -53,13 +62,18 @@ impl Queue {
         self.front.wrapping_add(self.outstanding.len() as u32)
     }
 
-    fn pop(&mut self, sequence: u32) -> Option<Outstanding> {
-        if sequence != self.front {
-            return None;
-        }
+    /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier.
+    fn finished(&mut self, sequence: u32, said: Said) -> bool {
+        let place = sequence.wrapping_sub(self.front) as usize;
+        self.outstanding.get_mut(place).is_some_and(|outstanding| outstanding.said.replace(said).is_none())
+    }
+
+    /// The oldest request, if it is finished (`QP-17`).
+    fn pop(&mut self) -> Option<(Outstanding, Said)> {
+        let said = self.outstanding.front()?.said?;
         let outstanding = self.outstanding.pop_front()?;
         self.front = self.front.wrapping_add(1);
-        Some(outstanding)
+        Some((outstanding, said))
     }
 }
 
@@ -122,6 +136,12 @@ struct Inner {
     failed: Vec<(Ticket, Completed)>,
     /// Why they did: the first of them, and whether somebody has been told.
     broken: bool,
+}
+
+impl Inner {
+    fn queue(&mut self, receive: bool) -> &mut Queue {
+        if receive { &mut self.receives } else { &mut self.initiator }
+    }
 }
 
 /// What polling has found.
@@ -293,7 +313,7 @@ impl QueuePairCore {
             found.after.extend(self.table.complete(ticket, completed));
         }
         let inner = &mut *inner;
-        for Outstanding { ticket, payload } in
+        for Outstanding { ticket, payload, .. } in
             inner.initiator.outstanding.drain(..).chain(inner.receives.outstanding.drain(..))
         {
             found.after.extend(self.table.complete(ticket, Completed { status, bytes: 0, payload }));
@@ -328,7 +348,7 @@ impl QueuePairCore {
         let mut kept = VecDeque::new();
         // What the end of the attempt has flushed was not used either.
         for (ticket, completed) in std::mem::take(&mut inner.failed) {
-            kept.push_back(Outstanding { ticket, payload: completed.payload });
+            kept.push_back(Outstanding { ticket, payload: completed.payload, said: None });
         }
         kept.extend(std::mem::take(&mut inner.receives.outstanding));
         inner.receives = Queue::default();
@@ -337,14 +357,14 @@ impl QueuePairCore {
         let again = self.begin(&mut inner);
         while keep
             && again.is_ok()
-            && let Some(Outstanding { ticket, payload }) = kept.pop_front()
+            && let Some(Outstanding { ticket, payload, .. }) = kept.pop_front()
         {
             if let Err((_, payload)) = self.post_receive(&mut inner, ticket, payload) {
-                kept.push_front(Outstanding { ticket, payload });
+                kept.push_front(Outstanding { ticket, payload, said: None });
                 break;
             }
         }
-        for Outstanding { ticket, payload } in kept {
+        for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
             found.after.extend(self.table.complete(ticket, completed));
         }
@@ -408,7 +428,7 @@ impl QueuePairCore {
         };
         match entries {
             Ok(()) => {
-                inner.receives.outstanding.push_back(Outstanding { ticket, payload });
+                inner.receives.outstanding.push_back(Outstanding { ticket, payload, said: None });
                 Ok(())
             }
             Err(error) => Err((self.refused(&error), payload)),
@@ -462,7 +482,7 @@ impl QueuePairCore {
         // SAFETY: as in `post_receive`.
         match unsafe { device.post_send(&request) } {
             Ok(()) => {
-                inner.initiator.outstanding.push_back(Outstanding { ticket, payload });
+                inner.initiator.outstanding.push_back(Outstanding { ticket, payload, said: None });
                 Ok(())
             }
             Err(error) => Err((self.refused(&error), payload)),
@@ -522,24 +542,26 @@ impl QueuePairCore {
         if generation != inner.generation {
             return;
         }
-        let queue = if receive { &mut inner.receives } else { &mut inner.initiator };
-        let Some(Outstanding { ticket, payload }) = queue.pop(sequence) else {
-            debug!(sequence, receive, "a completion out of turn");
-            return;
-        };
-        found.any = true;
-        let status = status_of(completion.status, receive);
-        if status == Status::SUCCESS {
-            let bytes = if receive { completion.byte_len as usize } else { flight::length(&payload) };
-            // Nobody has to be told once the connection is established.
-            found.received |= receive && inner.state == QueuePairState::Associated;
-            found.after.extend(self.table.complete(ticket, Completed { status, bytes, payload }));
+        let said = Said { status: completion.status, bytes: completion.byte_len };
+        if !inner.queue(receive).finished(sequence, said) {
+            debug!(sequence, receive, "a completion of nothing");
             return;
         }
-        // First the connection is over, then its requests fail (`X3`).
-        inner.failed.push((ticket, Completed { status, bytes: 0, payload }));
-        if !std::mem::replace(&mut inner.broken, true) {
-            found.broken = Some(completion.status);
+        while let Some((Outstanding { ticket, payload, .. }, said)) = inner.queue(receive).pop() {
+            found.any = true;
+            let status = status_of(said.status, receive);
+            if status == Status::SUCCESS {
+                let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
+                // Nobody has to be told once the connection is established.
+                found.received |= receive && inner.state == QueuePairState::Associated;
+                found.after.extend(self.table.complete(ticket, Completed { status, bytes, payload }));
+                continue;
+            }
+            // First the connection is over, then its requests fail (`X3`).
+            inner.failed.push((ticket, Completed { status, bytes: 0, payload }));
+            if !std::mem::replace(&mut inner.broken, true) {
+                found.broken = Some(said.status);
+            }
         }
     }
 
@@ -643,16 +665,19 @@ fn make(
     Ok(device)
 }
 
-/// The payload as the device sees it; `None` when a part of it is not registered.
+/// The payload as the device sees it; `None` when a part of it is not registered. Never without an entry, which `siw`
+/// does not take: of no bytes neither address nor key matter.
 fn entries(payload: &Payload) -> Option<Entries> {
-    payload
+    let entries: Option<Entries> = payload
         .iter()
         .filter(|slice| slice.len() > 0)
         .map(|slice| {
             let (address, key) = slice.for_device()?;
             Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
         })
-        .collect()
+        .collect();
+    let nothing = ScatterEntry { address: 0, length: 0, key: 0 };
+    entries.map(|entries| if entries.is_empty() { Entries::from_slice(&[nothing]) } else { entries })
 }
 
 /// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
