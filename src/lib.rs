@@ -59,6 +59,10 @@
         reason = "without a provider nothing is driven"
     )
 )]
+#![cfg_attr(
+    all(feature = "verbs", not(feature = "soft")),
+    allow(dead_code, unused_imports, reason = "of what the providers share some is for the soft one alone")
+)]
 
 pub mod error;
 pub mod status;

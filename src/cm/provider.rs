@@ -149,11 +149,11 @@ impl Provider {
     /// # Errors
     /// `InvalidAdapter` for an id that no adapter has; `Unsupported` outside of a runtime; `Os`.
     pub fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
-        Ok(Adapter::new(match &self.settings {
+        Ok(Adapter::new(match self.settings {
             #[cfg(feature = "soft")]
-            Settings::Soft(config) => provider::Adapter::Soft(SoftAdapter::open(id, config.clone())?),
+            Settings::Soft(ref config) => provider::Adapter::Soft(SoftAdapter::open(id, config.clone())?),
             #[cfg(feature = "verbs")]
-            Settings::Verbs(config) => provider::Adapter::Verbs(VerbsAdapter::open(id, config.clone())?),
+            Settings::Verbs(ref config) => provider::Adapter::Verbs(VerbsAdapter::open(id, config.clone())?),
         }))
     }
 }
