@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::deviation::*;
 use common::device::is_emulated;
 use common::life::*;
 use common::*;
@@ -167,7 +168,9 @@ async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
             Err(other) => panic!("{other:?}"),
         }
     }
-    assert!(aim.early > 0 && aim.late > 0, "both have occurred: {} and {}", aim.early, aim.late);
+    // Where there are two phases a complete says what is already so, and cannot be met.
+    let early = aim.early > 0 || !three_phase(&adapter);
+    assert!(early && aim.late > 0, "both have occurred: {} and {}", aim.early, aim.late);
 }
 
 // CAN-06
@@ -239,7 +242,9 @@ async fn everything_may_be_called_from_everywhere_at_once() {
             for round in 0..often(20, 4) {
                 let (queue_pair, connector) = (queue_pair(&active), active.connector());
                 let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
-                abuse(&active, &queue_pair, &connect.await.expect("connected"), round % 3).await;
+                if let Some(connection) = assert_connected(&active, connect.await) {
+                    abuse(&active, &queue_pair, &connection, round % 3).await;
+                }
             }
         }));
     }

@@ -109,7 +109,8 @@ async fn a_backlog_is_a_limit() {
             let request = within(listener.request()).await.expect("a request");
             let passive = queue_pair(&adapter);
             drop(within(request.accept(&passive, AcceptParams::default())).await.expect("accepted"));
-            within(flood.next()).await.expect("one of them").expect("not panicked").expect("connected");
+            let connected = within(flood.next()).await.expect("one of them").expect("not panicked");
+            let _ = assert_connected(&adapter, connected);
         }
         let _asking = asking(&adapter, address, 11);
         assert_eq!(number(&within(listener.request()).await.expect("a request")), 11);
@@ -263,7 +264,7 @@ async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
     // What was fetched can still be accepted, what is connected still works.
     let other = queue_pair(&adapter);
     drop(within(fetched.accept(&other, AcceptParams::default())).await.expect("accepted"));
-    outcome(fetched_asking).await.expect("connected");
+    let _ = assert_connected(&adapter, outcome(fetched_asking).await);
     exchange(&adapter, &active, &passive).await;
 }
 

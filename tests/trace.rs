@@ -14,7 +14,7 @@ use common::programs::example;
 use common::*;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::types::ConnectionId;
-use tokio_rdma::{AcceptParams, ConnectParams};
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::EnvFilter;
@@ -96,7 +96,13 @@ fn parse(line: &str) -> Line {
 }
 
 fn steps(expected: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
-    expected.iter().map(|(from, to, status)| ((*from).into(), (*to).into(), (*status).into())).collect()
+    // The connector of a device comes with its request, and has not waited for one.
+    let waits = Device::under_test().is_soft();
+    expected
+        .iter()
+        .filter(|(from, ..)| waits || *from != "Waiting")
+        .map(|(from, to, status)| ((*from).into(), (*to).into(), (*status).into()))
+        .collect()
 }
 
 /// Connects, disconnects, and returns the numbers of the active and the passive end.
@@ -139,7 +145,8 @@ async fn every_step_of_the_passive_side_is_told() {
         ("PeerGone", "Disconnecting", "PENDING"),
         ("Disconnecting", "Disconnected", "SUCCESS"),
     ];
-    assert_eq!(log.steps(passive)[..expected.len()], steps(&expected));
+    let expected = steps(&expected);
+    assert_eq!(log.steps(passive)[..expected.len()], expected);
 }
 
 #[tokio::test]
@@ -161,8 +168,10 @@ async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
         }
         for message in ["moved", "finished", "ended", "refused"] {
             let told = lines.iter().any(|line| line.message == message);
+            // How a connection ended is for the driver of its stream to tell, and a device has none.
             let active_end = end.connection.id() == pair.active.connection.id();
-            assert!(told || (message == "ended" && active_end), "{message}: {lines:?}");
+            let excused = message == "ended" && (active_end || !Device::under_test().is_soft());
+            assert!(told || excused, "{message}: {lines:?}");
         }
     }
 }
@@ -205,7 +214,9 @@ async fn a_lost_connection_is_told_with_what_it_cost() {
     let lost = log.steps(pair.passive.connection.id()).into_iter().find(|(_, to, _)| to == "PeerGone");
     let (_, _, status) = lost.expect("told");
     assert_eq!(status, reason.status().to_string(), "{reason:?}");
-    assert_ne!(status, "SUCCESS");
+    // A device's last word to its peer is a disconnect in any case.
+    assert_eq!(status != "SUCCESS", reason != DisconnectReason::Peer);
+    assert!(status != "SUCCESS" || !Device::under_test().is_soft());
 }
 
 #[tokio::test]

@@ -179,7 +179,8 @@ impl Cm {
     fn interpret(&self, inner: &mut Inner, event: &CmEvent) -> Option<Input> {
         let state = inner.progress.state();
         debug!(
-            connection = %self.id, event = event::name(event.kind), status = event.status, phase = ?state, "event"
+            connection = %self.id, peer = ?inner.progress.peer, event = event::name(event.kind),
+            status = event.status, phase = ?state, "event"
         );
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
             inner.dialing = Dialing::No;
