@@ -1,6 +1,7 @@
 //! The catalogue of a machine that has the device: it is found by its address, by name and before the soft provider.
 //!
 //! Runs on: rxe, siw
+#![cfg(feature = "verbs")]
 
 mod common;
 
