@@ -129,7 +129,8 @@ impl Current<'_> {
         }
         self.shown += 1;
         if self.shown <= SHOWN {
-            println!("{line}");
+            // Indented, or the tests of this would be taken for the tests that they speak of.
+            println!("  {line}");
         } else if self.shown == SHOWN + 1 {
             println!("... more lines of this program are left out ...");
         }
