@@ -39,4 +39,6 @@ pub(crate) use device::{
 };
 pub(crate) use id::{CmId, ConnectionParams};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
-pub(crate) use queue_pair::{Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest};
+pub(crate) use queue_pair::{
+    Capacities, QpAttributes, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest,
+};

@@ -107,7 +107,7 @@ impl Cm {
         let outcome = outcome.and_then(|()| {
             let device =
                 queue_pair.lend().ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOTCONN))?;
-            id.accept(&inner.offer.parameters(limits, device.number()))
+            id.accept(&inner.offer.parameters(limits, device.queue_pair.number()))
         });
         outcome.map_err(|error| {
             inner.progress.reason = error.raw_os_error().map(Reason::Errno);

@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::catalogue::{self, Device};
+use super::completions::Completions;
 use super::config::VerbsConfig;
 use super::identifier::{Identifier, Target, Targets};
 use super::queue_pair::QueuePairCore;
@@ -20,8 +21,8 @@ use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sys::{
-    CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport,
-    device_names, event, forget_removed_devices,
+    AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
+    QpAttributes, QpState, Transport, device_names, event, forget_removed_devices,
 };
 use crate::types::{AdapterId, ReadLimits};
 
@@ -45,11 +46,20 @@ const FORGET_PAUSE: Duration = Duration::from_millis(20);
 
 /// What is open of a device.
 pub(crate) struct Opened {
-    /// An id that is bound to an address of the device: it tells when the device goes, and what a new queue pair needs.
-    pub(crate) anchor: Arc<Identifier>,
-    pub(crate) completions: Arc<CompletionChannel>,
+    /// An id that is bound to an address of the device: it tells when the device goes.
+    _anchor: Arc<Identifier>,
+    /// The first state of every queue pair.
+    pub(crate) initial: QpAttributes,
+    pub(crate) channel: Arc<CompletionChannel>,
     pub(crate) domain: Arc<ProtectionDomain>,
     pub(crate) context: Arc<Context>,
+}
+
+/// The queue pairs of the device by the keys in their requests. A key is used again only after all the others.
+#[derive(Default)]
+struct QueuePairs {
+    by_key: HashMap<u32, Weak<QueuePairCore>>,
+    next: u32,
 }
 
 /// One opened adapter, shared by everything created from it.
@@ -72,7 +82,8 @@ pub(crate) struct AdapterCore {
     members: Arc<Members>,
     /// Registered memory, which goes after the queue pairs that may use it.
     pub(crate) regions: Arc<Members>,
-    queue_pairs: Mutex<HashMap<u64, Weak<QueuePairCore>>>,
+    pub(crate) completions: Completions,
+    queue_pairs: Mutex<QueuePairs>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -92,7 +103,7 @@ impl AdapterCore {
         let context = Context::open(&device.name).map_err(failed("ibv_open_device"))?;
         let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
         let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
-        let completions = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
+        let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         let events = catalogue::channel()?;
         let targets = Arc::<Targets>::default();
         let iwarp = context.transport() == Transport::Iwarp;
@@ -102,7 +113,13 @@ impl AdapterCore {
             });
             let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
             let max_message = port.and_then(|port| context.port(port).ok()).map_or(0, |port| port.max_msg_sz);
-            let opened = anchor.map(|anchor| Arc::new(Opened { anchor, completions, domain, context }));
+            let opened = anchor.and_then(|anchor| {
+                let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
+                // What a peer may do is up to each region.
+                let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+                initial.set_access(AccessFlags::LOCAL_WRITE | remote);
+                Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
+            });
             Self {
                 number: next_domain(),
                 device,
@@ -118,12 +135,14 @@ impl AdapterCore {
                 stopped: AtomicBool::new(false),
                 members: Arc::default(),
                 regions: Arc::default(),
+                completions: Completions::default(),
                 queue_pairs: Mutex::default(),
                 tasks: Mutex::default(),
             }
         });
         // Its addresses were there a moment ago.
         let opened = core.opened().ok_or(OpenError::DeviceRemoved)?;
+        core.completions.open(&core, &opened).map_err(failed("ibv_create_cq"))?;
         let tasks = reactor::start(&core, &opened).map_err(failed("epoll_ctl"))?;
         *core.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
         debug!(adapter = %core.device.name, number = core.number, "opened");
@@ -152,26 +171,34 @@ impl AdapterCore {
         self.members.join(member)
     }
 
-    fn queue_pairs(&self) -> MutexGuard<'_, HashMap<u64, Weak<QueuePairCore>>> {
+    fn queue_pairs(&self) -> MutexGuard<'_, QueuePairs> {
         self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the completions under this key are the queue pair's.
-    pub(crate) fn enlist(&self, key: u64, queue_pair: Weak<QueuePairCore>) {
-        self.queue_pairs().insert(key, queue_pair);
+    /// A key for a queue pair of the device: completions that carry it are for this one.
+    pub(crate) fn enlist(&self, queue_pair: Weak<QueuePairCore>) -> u32 {
+        let mut all = self.queue_pairs();
+        // There are fewer queue pairs than keys.
+        while all.by_key.contains_key(&all.next) {
+            all.next = all.next.wrapping_add(1);
+        }
+        let key = all.next;
+        all.next = key.wrapping_add(1);
+        all.by_key.insert(key, queue_pair);
+        key
     }
 
-    pub(crate) fn strike(&self, key: u64) {
-        let _queue_pair = self.queue_pairs().remove(&key);
+    pub(crate) fn strike(&self, key: u32) {
+        let _queue_pair = self.queue_pairs().by_key.remove(&key);
     }
 
-    pub(crate) fn queue_pair_by_key(&self, key: u64) -> Option<Arc<QueuePairCore>> {
-        self.queue_pairs().get(&key).and_then(Weak::upgrade)
+    pub(crate) fn queue_pair_by_key(&self, key: u32) -> Option<Arc<QueuePairCore>> {
+        self.queue_pairs().by_key.get(&key).and_then(Weak::upgrade)
     }
 
     /// The queue pair with this number. Only for events that are rare.
     pub(crate) fn queue_pair_by_number(&self, number: u32) -> Option<Arc<QueuePairCore>> {
-        let all: Vec<_> = self.queue_pairs().values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect();
         all.into_iter().find(|queue_pair| queue_pair.number() == Some(number))
     }
 
@@ -225,6 +252,11 @@ impl AdapterCore {
         if self.is_iwarp() { 0 } else { IB_REJECT_DATA }
     }
 
+    /// How long a completion queue can be.
+    pub(crate) fn max_completions(&self) -> u32 {
+        self.attributes.max_cqe
+    }
+
     pub(crate) fn max_transfer(&self) -> usize {
         usize::try_from(self.max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER)
     }
@@ -232,7 +264,7 @@ impl AdapterCore {
     pub(crate) fn capabilities(&self) -> Capabilities {
         let iwarp = self.is_iwarp();
         // A queue pair has one completion queue for both its queues.
-        let depth = self.attributes.max_qp_wr.min(self.attributes.max_cqe / 2);
+        let depth = self.attributes.max_qp_wr.min(self.max_completions() / 2);
         Capabilities {
             kind: ProviderKind::Verbs,
             id: self.device.id,
@@ -277,6 +309,7 @@ impl AdapterCore {
         }
         self.members.device_removed();
         self.regions.device_removed();
+        self.completions.close();
         self.stop();
         drop(opened);
         self.runtime.spawn(forget(self.device.name.clone(), self.targets.clone()));

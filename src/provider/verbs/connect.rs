@@ -297,7 +297,7 @@ impl Cm {
         let me = self.me.clone();
         inner.dialing = Dialing::Calling;
         self.adapter.runtime.spawn_blocking(move || {
-            let outcome = id.connect(&offer.parameters(offer.limits, device.number()));
+            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             let cm = me.upgrade();
             let wanted = cm.as_ref().is_some_and(|cm| cm.blocking_connect_returned(&id, outcome));
             // In this order: the queue pair waits for the id, and that may wait for the peer.

@@ -8,7 +8,8 @@
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`identifier`] | rdma_cm ids, and to whom their events go |
 //! | [`cm`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
-//! | [`queue_pair`] | the queues, their completions, and whom they belong to |
+//! | [`queue_pair`] | the queues of requests, and whom they belong to |
+//! | [`completions`] | completion queues, which queue pairs share |
 //! | [`region`] | registered memory |
 //!
 //! Queue pairs are our own: librdmacm never sees them (`id->qp` stays NULL), or it would move them itself and break
@@ -19,6 +20,7 @@ pub(crate) mod accept;
 pub(crate) mod adapter;
 pub(crate) mod catalogue;
 pub(crate) mod cm;
+pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod identifier;

@@ -4,6 +4,7 @@
 //! one is always the front of [`Queue::outstanding`]. When a connection ends the device's queue pair is moved to the error state
 //! and destroyed in the same breath: after that no memory is in use, whatever the device still had to say, and what is
 //! outstanding finishes CANCELED. The user's queue pair gets a new one of the device when the old one was only an attempt.
+//! Completions come by way of an inbox, see [`completions`](super::completions).
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,8 +14,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tracing::debug;
 
-use super::adapter::{AdapterCore, Opened};
+use super::adapter::AdapterCore;
 use super::cm::Cm;
+use super::completions::Device;
 use super::identifier::Identifier;
 use crate::error::{OpenError, PostErrorKind, Reason};
 use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
@@ -23,8 +25,7 @@ use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
 use crate::status::Status;
 use crate::sys::{
-    AccessFlags, BATCH, Batch, Capacities, CompletionQueue, QpState, QueuePair, ScatterEntry, SendOpcode,
-    SendRequest, WorkCompletion, wc_status,
+    Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest, WorkCompletion, wc_status,
 };
 use crate::types::{OpKind, ReadLimits};
 
@@ -58,13 +59,13 @@ struct Queue {
 
 impl Queue {
     fn next(&self) -> u32 {
-        // The depth of a queue is far below 2^32.
-        self.front.wrapping_add(self.outstanding.len() as u32)
+        // The depth of a queue is far below 2^31.
+        self.front.wrapping_add(self.outstanding.len() as u32) & RequestId::SEQUENCE
     }
 
     /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier.
     fn finished(&mut self, sequence: u32, said: Said) -> bool {
-        let place = sequence.wrapping_sub(self.front) as usize;
+        let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
         self.outstanding.get_mut(place).is_some_and(|outstanding| outstanding.said.replace(said).is_none())
     }
 
@@ -77,28 +78,30 @@ impl Queue {
     }
 }
 
-/// Names a request to the device: the generation of the device's queue pair, the queue, and the place in it.
+/// Names a request to the device: the key of the device's queue pair, the queue, and the place in it.
 #[derive(Clone, Copy)]
-struct RequestId {
-    generation: u32,
+pub(crate) struct RequestId {
+    pub(crate) key: u32,
     receive: bool,
     sequence: u32,
 }
 
 impl RequestId {
-    const RECEIVE: u64 = 1 << 32;
-    const GENERATION: u32 = 33;
+    const RECEIVE: u32 = 1 << 31;
+    const SEQUENCE: u32 = Self::RECEIVE - 1;
+    const KEY: u32 = 32;
 
     fn pack(self) -> u64 {
         let queue = if self.receive { Self::RECEIVE } else { 0 };
-        (u64::from(self.generation) << Self::GENERATION) | queue | u64::from(self.sequence)
+        (u64::from(self.key) << Self::KEY) | u64::from(queue | self.sequence)
     }
 
-    fn unpack(id: u64) -> Self {
+    pub(crate) fn unpack(id: u64) -> Self {
+        let place = id as u32;
         Self {
-            generation: (id >> Self::GENERATION) as u32,
-            receive: id & Self::RECEIVE != 0,
-            sequence: id as u32,
+            key: (id >> Self::KEY) as u32,
+            receive: place & Self::RECEIVE != 0,
+            sequence: place & Self::SEQUENCE,
         }
     }
 }
@@ -107,11 +110,15 @@ impl RequestId {
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
     pub(crate) table: Arc<Table>,
-    key: u64,
+    me: Weak<Self>,
     capacities: Capacities,
     inner: Mutex<Inner>,
+    /// Completions that nobody has looked at yet: the ids of the requests, and what was said of them.
+    inbox: Mutex<Inbox>,
     membership: OnceLock<Membership>,
 }
+
+type Inbox = SmallVec<[(u64, Said); 4]>;
 
 struct Inner {
     state: QueuePairState,
@@ -119,11 +126,8 @@ struct Inner {
     cm: Weak<Cm>,
     /// The last handle of the user is gone.
     released: bool,
-    /// The completion queue of both queues, and the device's queue pair; `None` when it is over.
-    completions: Option<Arc<CompletionQueue>>,
-    device: Option<Arc<QueuePair>>,
-    /// Which of the device's queue pairs this is; 31 bits.
-    generation: u32,
+    /// The device's queue pair; `None` when it is over.
+    device: Option<Arc<Device>>,
     /// It has left the state in which it was made, for an attempt.
     used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
@@ -148,7 +152,6 @@ impl Inner {
 #[derive(Default)]
 struct Found {
     after: Aftermath,
-    any: bool,
     received: bool,
     /// The first request that failed.
     broken: Option<u32>,
@@ -171,25 +174,15 @@ impl QueuePairCore {
             send_entries: small(entries.1),
             inline: 0,
         };
-        let key = adapter.targets.key();
-        let room = capacities.receive.saturating_add(capacities.send);
-        let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
-        let completions = CompletionQueue::new(&opened.context, &opened.completions, room, key)
-            .map_err(|source| OpenError::Os { call: "ibv_create_cq", source })?;
-        completions.arm().map_err(|source| OpenError::Os { call: "ibv_req_notify_cq", source })?;
-        let device = make(&opened, &completions, capacities)
-            .map_err(|source| OpenError::Os { call: "ibv_create_qp", source })?;
-        let core = Arc::new(Self {
+        let core = Arc::new_cyclic(|me| Self {
             table: Arc::default(),
-            key,
+            me: me.clone(),
             capacities,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
                 cm: Weak::new(),
                 released: false,
-                completions: Some(completions),
-                device: Some(Arc::new(device)),
-                generation: 0,
+                device: None,
                 used: false,
                 lent: false,
                 reads: 0,
@@ -198,10 +191,15 @@ impl QueuePairCore {
                 failed: Vec::new(),
                 broken: false,
             }),
+            inbox: Mutex::default(),
             membership: OnceLock::new(),
             adapter,
         });
-        core.adapter.enlist(key, Arc::downgrade(&core));
+        let begun = core.begin(&mut core.lock());
+        begun.map_err(|source| match source.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::DeviceRemoved,
+            _ => OpenError::Os { call: "ibv_create_qp", source },
+        })?;
         let weak: Weak<Self> = Arc::downgrade(&core);
         let _ = core.membership.set(core.adapter.join(weak));
         // It may have gone between the caller's look and the joining.
@@ -217,7 +215,7 @@ impl QueuePairCore {
 
     /// The device's number of it.
     pub(crate) fn number(&self) -> Option<u32> {
-        self.lock().device.as_ref().map(|device| device.number())
+        self.lock().device.as_ref().map(|device| device.queue_pair.number())
     }
 
     /// A connector takes it.
@@ -233,7 +231,7 @@ impl QueuePairCore {
 
     /// The device's queue pair for a call that names it, and moves it in some drivers. It lives on until that call has
     /// returned.
-    pub(crate) fn lend(&self) -> Option<Arc<QueuePair>> {
+    pub(crate) fn lend(&self) -> Option<Arc<Device>> {
         let mut inner = self.lock();
         inner.used = true;
         inner.lent = self.adapter.is_iwarp();
@@ -252,10 +250,10 @@ impl QueuePairCore {
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
-        device.modify(&receive)?;
+        device.queue_pair.modify(&receive)?;
         let mut send = id.qp_attributes(QpState::ReadyToSend)?;
         send.set_max_rd_atomic(reads(limits.outbound));
-        device.modify(&send)
+        device.queue_pair.modify(&send)
     }
 
     /// From now on everything may be posted.
@@ -304,7 +302,6 @@ impl QueuePairCore {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
-        inner.completions = None;
         for (ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
@@ -324,21 +321,24 @@ impl QueuePairCore {
     /// Ends the device's use of every request: what it had finished by then is found.
     fn stop(&self, inner: &mut Inner, found: &mut Found) {
         let Some(device) = inner.device.take() else { return };
+        let lent = std::mem::take(&mut inner.lent);
+        let idle = inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty();
+        // Where there is nothing to flush, its destruction says as much.
+        let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
-        let stopped = device.to_error();
         if let Err(error) = &stopped {
             debug!(%error, "not moved to the error state");
         }
-        self.poll(inner, &mut Batch::default(), found);
-        if std::mem::take(&mut inner.lent) && stopped.is_ok() {
+        // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
+        let key = device.key();
+        device.collect();
+        if lent && stopped.is_ok() {
             // A connect that nothing can take back may still have it. It uses no memory any more.
             self.adapter.runtime.spawn_blocking(move || drop(device));
         } else {
             drop(device);
         }
-        inner.generation = (inner.generation + 1) & (u32::MAX >> 1);
-        // Some drivers flush only now. What nobody takes would fill a queue that is as long as the requests need it.
-        self.poll(inner, &mut Batch::default(), found);
+        self.read(inner, key, found);
     }
 
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
@@ -378,10 +378,13 @@ impl QueuePairCore {
     /// Makes a new queue pair of the device.
     fn begin(&self, inner: &mut Inner) -> io::Result<()> {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
-        let opened = self.adapter.opened().ok_or_else(gone)?;
-        let completions = inner.completions.as_ref().ok_or_else(gone)?;
-        let device = make(&opened, completions, self.capacities)?;
-        completions.arm()?;
+        let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
+        let room = self.capacities.receive.saturating_add(self.capacities.send);
+        let device = Device::new(&me, &opened, room, |completions| {
+            let queue_pair = QueuePair::new(&opened.domain, completions, completions, self.capacities)?;
+            queue_pair.modify(&opened.initial)?;
+            Ok(queue_pair)
+        })?;
         inner.device = Some(Arc::new(device));
         Ok(())
     }
@@ -414,14 +417,14 @@ impl QueuePairCore {
         payload: Payload,
     ) -> Result<(), (PostErrorKind, Payload)> {
         let sequence = inner.receives.next();
-        let id = RequestId { generation: inner.generation, receive: true, sequence }.pack();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
         let entries = match (full, inner.device.as_ref(), entries(&payload)) {
             (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
             (_, Some(device), Some(entries)) => {
+                let id = RequestId { key: device.key(), receive: true, sequence };
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
                 // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
-                unsafe { device.post_receive(id, &entries) }
+                unsafe { device.queue_pair.post_receive(id.pack(), &entries) }
             }
             (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
             (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
@@ -470,7 +473,7 @@ impl QueuePairCore {
         };
         let sequence = inner.initiator.next();
         let request = SendRequest {
-            id: RequestId { generation: inner.generation, receive: false, sequence }.pack(),
+            id: RequestId { key: device.key(), receive: false, sequence }.pack(),
             opcode,
             entries: &entries,
             remote: (remote.1, remote.0),
@@ -480,7 +483,7 @@ impl QueuePairCore {
             solicited: false,
         };
         // SAFETY: as in `post_receive`.
-        match unsafe { device.post_send(&request) } {
+        match unsafe { device.queue_pair.post_send(&request) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(Outstanding { ticket, payload, said: None });
                 Ok(())
@@ -500,17 +503,19 @@ impl QueuePairCore {
         }
     }
 
-    /// Takes the completions that are there, and with `arm` asks to be told of the next. Whether there were any.
-    pub(crate) fn progress(&self, arm: bool, batch: &mut Batch) -> bool {
+    /// Puts a completion into the inbox.
+    pub(crate) fn deliver(&self, completion: &WorkCompletion) {
+        let said = Said { status: completion.status, bytes: completion.byte_len };
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((completion.wr_id, said));
+    }
+
+    /// Looks into the inbox: wakes those whose requests have finished.
+    pub(crate) fn progress(&self) {
         let mut found = Found::default();
         {
             let mut inner = self.lock();
-            // Arm first, then look: what comes in between is told.
-            let armed = inner.completions.as_ref().filter(|_| arm).map(|completions| completions.arm());
-            if let Some(Err(error)) = armed {
-                debug!(%error, "completion queue not armed");
-            }
-            self.poll(&mut inner, batch, &mut found);
+            let Some(key) = inner.device.as_ref().map(|device| device.key()) else { return };
+            self.read(&mut inner, key, &mut found);
         }
         found.after.settle();
         if found.received {
@@ -519,36 +524,26 @@ impl QueuePairCore {
         if let Some(status) = found.broken {
             self.broke(status);
         }
-        found.any
     }
 
-    fn poll(&self, inner: &mut Inner, batch: &mut Batch, found: &mut Found) {
-        let Some(completions) = inner.completions.clone() else { return };
-        let mut full = true;
-        // One that was not filled has emptied the queue.
-        while std::mem::take(&mut full) {
-            match completions.poll(batch) {
-                Ok(count) => {
-                    full = count == BATCH;
-                    batch.iter().for_each(|completion| self.completed(inner, &completion, found));
-                }
-                Err(error) => debug!(%error, "completion queue not polled"),
+    /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
+    fn read(&self, inner: &mut Inner, key: u32, found: &mut Found) {
+        let inbox = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for (id, said) in inbox {
+            let id = RequestId::unpack(id);
+            if id.key == key {
+                self.completed(inner, id, said, found);
             }
         }
     }
 
-    fn completed(&self, inner: &mut Inner, completion: &WorkCompletion, found: &mut Found) {
-        let RequestId { generation, receive, sequence } = RequestId::unpack(completion.wr_id);
-        if generation != inner.generation {
-            return;
-        }
-        let said = Said { status: completion.status, bytes: completion.byte_len };
+    fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
+        let RequestId { receive, sequence, .. } = id;
         if !inner.queue(receive).finished(sequence, said) {
             debug!(sequence, receive, "a completion of nothing");
             return;
         }
         while let Some((Outstanding { ticket, payload, .. }, said)) = inner.queue(receive).pop() {
-            found.any = true;
             let status = status_of(said.status, receive);
             if status == Status::SUCCESS {
                 let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
@@ -643,26 +638,6 @@ impl Member for QueuePairCore {
             self.finish(inner, Status::DEVICE_REMOVED).settle();
         }
     }
-}
-
-impl Drop for QueuePairCore {
-    fn drop(&mut self) {
-        self.adapter.strike(self.key);
-    }
-}
-
-/// A queue pair of the device, in the state in which receives can be posted.
-fn make(
-    opened: &Opened,
-    completions: &Arc<CompletionQueue>,
-    capacities: Capacities,
-) -> io::Result<QueuePair> {
-    let device = QueuePair::new(&opened.domain, completions, completions, capacities)?;
-    let mut initial = opened.anchor.qp_attributes(QpState::Init)?;
-    // What a peer may do is up to each region.
-    initial.set_access(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE);
-    device.modify(&initial)?;
-    Ok(device)
 }
 
 /// The payload as the device sees it; `None` when a part of it is not registered. Never without an entry, which `siw`

@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, Opened};
-use crate::sys::{AsyncEvents, Batch, CompletionChannel, Context, EventChannel, Keys, async_event};
+use crate::sys::{AsyncEvents, CompletionChannel, Context, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
 const TURN: usize = 64;
@@ -38,7 +38,7 @@ const LOOKS: u32 = 16;
 /// The runtime cannot watch the descriptors.
 pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = watched(adapter.events.clone())?;
-    let completions = watched(opened.completions.clone())?;
+    let completions = watched(opened.channel.clone())?;
     let device = watched(AsyncEvents(opened.context.clone()))?;
     let weak = Arc::downgrade(adapter);
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
@@ -145,7 +145,6 @@ async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<Complet
 struct Looking {
     /// The queues of the last events.
     keys: Keys,
-    batch: Batch,
     /// How many events are taken in the next turn: one after a sleep, as there most often is no other, then more.
     most: usize,
     /// Until when the queues are looked at without being told.
@@ -185,9 +184,14 @@ impl Looking {
     fn find(&mut self, adapter: &AdapterCore, arm: bool) -> bool {
         let mut found = false;
         for key in &self.keys {
-            if let Some(queue_pair) = adapter.queue_pair_by_key(*key) {
-                found |= queue_pair.progress(arm, &mut self.batch);
+            let Some(queue) = adapter.completions.by_key(*key) else { continue };
+            // Arm first, then look: what comes in between is told.
+            if arm && let Err(error) = queue.arm() {
+                debug!(%error, "completion queue not armed");
             }
+            let touched = queue.collect(adapter);
+            found |= !touched.is_empty();
+            touched.iter().for_each(|(_, queue_pair)| queue_pair.progress());
         }
         let spin = adapter.config.spin;
         if found && !spin.is_zero() {

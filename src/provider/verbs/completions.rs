@@ -1,0 +1,207 @@
+//! Completion queues, each of which many queue pairs share: a queue pair reserves as much room as it has requests.
+//!
+//! A completion names the queue pair of the device that it is for. Whoever polls puts what it finds into the inboxes
+//! of the queue pairs, under the lock of the completion queue, so that each gets them in order; what they mean is
+//! worked out by each queue pair for itself, under its own lock. Locks are taken in this order: queue pair,
+//! completion queue, inbox.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+use tracing::debug;
+
+use super::adapter::{AdapterCore, Opened};
+use super::queue_pair::{QueuePairCore, RequestId};
+use crate::sys::{BATCH, Batch, CompletionQueue, QueuePair};
+
+/// How long the first queue is; each further one is twice as long as the one before, up to the most.
+const FIRST: u32 = 512;
+const MOST: u32 = 8192;
+
+/// The completion queues of an adapter.
+#[derive(Default)]
+pub(crate) struct Completions(Mutex<Vec<Share>>);
+
+/// A queue, and how much of it nobody has reserved.
+struct Share {
+    queue: Arc<Queue>,
+    free: u32,
+}
+
+/// A completion queue, and room for what is polled.
+pub(crate) struct Queue {
+    completions: Arc<CompletionQueue>,
+    batch: Mutex<Batch>,
+}
+
+/// Queue pairs for which something was found, and the keys of it.
+pub(crate) type Touched = SmallVec<[(u32, Arc<QueuePairCore>); 4]>;
+
+impl Completions {
+    fn lock(&self) -> MutexGuard<'_, Vec<Share>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue whose events carry this key.
+    pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
+        let shares = self.lock();
+        shares.iter().find(|share| share.queue.completions.key() == key).map(|share| share.queue.clone())
+    }
+
+    /// Lets every queue go that no queue pair holds.
+    pub(crate) fn close(&self) {
+        let shares = std::mem::take(&mut *self.lock());
+        drop(shares);
+    }
+
+    /// Room for so many completions, in a new queue when there is no other.
+    ///
+    /// # Errors
+    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
+    fn reserve(&self, adapter: &AdapterCore, opened: &Opened, entries: u32) -> io::Result<Arc<Queue>> {
+        let mut shares = self.lock();
+        if let Some(share) = shares.iter_mut().find(|share| share.free >= entries) {
+            share.free -= entries;
+            return Ok(share.queue.clone());
+        }
+        let before = shares.last().map_or(FIRST / 2, |share| share.queue.completions.entries());
+        let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
+        let completions =
+            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key())?;
+        completions.arm()?;
+        let free = completions.entries().saturating_sub(entries);
+        let queue = Arc::new(Queue { completions, batch: Mutex::default() });
+        shares.push(Share { queue: queue.clone(), free });
+        Ok(queue)
+    }
+
+    /// Gives room back. The first queue stays, for whoever comes next.
+    fn release(&self, queue: &Arc<Queue>, entries: u32) {
+        let mut unused = None;
+        let mut shares = self.lock();
+        if let Some(place) = shares.iter().position(|share| Arc::ptr_eq(&share.queue, queue))
+            && let Some(share) = shares.get_mut(place)
+        {
+            share.free = share.free.saturating_add(entries);
+            if place > 0 && share.free >= share.queue.completions.entries() {
+                unused = Some(shares.remove(place));
+            }
+        }
+        drop(shares);
+        drop(unused);
+    }
+
+    /// Makes the first queue.
+    ///
+    /// # Errors
+    /// Those of ibv_create_cq(3).
+    pub(crate) fn open(&self, adapter: &AdapterCore, opened: &Opened) -> io::Result<()> {
+        self.reserve(adapter, opened, 0).map(drop)
+    }
+}
+
+impl Queue {
+    /// Asks for an event when the next completion comes. What has come before is not told.
+    ///
+    /// # Errors
+    /// Those of ibv_req_notify_cq(3).
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        self.completions.arm()
+    }
+
+    /// Polls the queue until it is empty, and puts what it finds into inboxes, into which their owners have to look.
+    pub(crate) fn collect(&self, adapter: &AdapterCore) -> Touched {
+        // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
+        let mut touched = Touched::new();
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = BATCH;
+        // One that was not filled has emptied the queue.
+        while count == BATCH {
+            count = match self.completions.poll(&mut batch) {
+                Ok(count) => count,
+                Err(error) => {
+                    debug!(%error, "completion queue not polled");
+                    break;
+                }
+            };
+            for completion in batch.iter() {
+                let key = RequestId::unpack(completion.wr_id).key;
+                if touched.last().is_none_or(|(last, _)| *last != key) {
+                    // Nobody wants to know of one that has ended.
+                    let Some(queue_pair) = adapter.queue_pair_by_key(key) else { continue };
+                    touched.push((key, queue_pair));
+                }
+                if let Some((_, queue_pair)) = touched.last() {
+                    queue_pair.deliver(&completion);
+                }
+            }
+        }
+        drop(batch);
+        touched
+    }
+}
+
+/// A queue pair of the device, its key, and the room that its completions have.
+pub(crate) struct Device {
+    // Dropped in this order: what the end of the queue pair completes still needs the room.
+    pub(crate) queue_pair: QueuePair,
+    room: Room,
+}
+
+impl Device {
+    /// Makes a queue pair whose completions are for `owner`, with room for so many of them.
+    ///
+    /// # Errors
+    /// Those of `make`, and of making a completion queue.
+    pub(crate) fn new(
+        owner: &Arc<QueuePairCore>,
+        opened: &Opened,
+        entries: u32,
+        make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<QueuePair>,
+    ) -> io::Result<Self> {
+        let adapter = owner.adapter.clone();
+        let queue = adapter.completions.reserve(&adapter, opened, entries)?;
+        let key = adapter.enlist(Arc::downgrade(owner));
+        let room = Room { queue, entries, key, adapter };
+        Ok(Self { queue_pair: make(&room.queue.completions)?, room })
+    }
+
+    /// What its completions carry.
+    pub(crate) fn key(&self) -> u32 {
+        self.room.key
+    }
+
+    /// Has everything put into the inboxes that there is. The owner then looks into its own.
+    pub(crate) fn collect(&self) {
+        self.room.collect();
+    }
+}
+
+/// A part of a completion queue.
+struct Room {
+    queue: Arc<Queue>,
+    entries: u32,
+    key: u32,
+    adapter: Arc<AdapterCore>,
+}
+
+impl Room {
+    /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
+    fn collect(&self) {
+        let mut others = self.queue.collect(&self.adapter);
+        others.retain(|(key, _)| *key != self.key);
+        if !others.is_empty() {
+            self.adapter.runtime.spawn(async move { others.iter().for_each(|(_, other)| other.progress()) });
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // The room is only free when nothing of this queue pair is left in it.
+        self.collect();
+        self.adapter.strike(self.key);
+        self.adapter.completions.release(&self.queue, self.entries);
+    }
+}
