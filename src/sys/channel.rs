@@ -112,11 +112,8 @@ impl Fetched {
         }
         let request =
             (event.event == event::CONNECT_REQUEST).then(|| NonNull::new(event.id)).flatten().map(|child| {
-                Request {
-                    // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
-                    child: unsafe { CmId::from_raw(child, channel) },
-                    listener: key_of(event.listen_id),
-                }
+                // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
+                unsafe { CmId::from_raw(child, channel) }
             });
         CmEvent {
             kind: event.event,
@@ -126,7 +123,6 @@ impl Fetched {
             private_data,
             responder_resources: connection.responder_resources,
             initiator_depth: connection.initiator_depth,
-            qp_num: connection.qp_num,
         }
     }
 }
@@ -158,39 +154,16 @@ pub(crate) struct CmEvent {
     pub(crate) status: i32,
     /// The key of the identifier that the event is for. That of a new one is its listener's.
     pub(crate) key: u64,
-    /// The new connection, with `CONNECT_REQUEST`.
-    pub(crate) request: Option<Request>,
+    /// The new identifier, with `CONNECT_REQUEST`. It has the listener's key until it gets its own.
+    pub(crate) request: Option<CmId>,
     pub(crate) private_data: PrivateBytes,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
-    pub(crate) qp_num: u32,
-}
-
-/// Somebody asks for a connection.
-pub(crate) struct Request {
-    /// The new identifier. It has the listener's key until it gets its own.
-    pub(crate) child: CmId,
-    /// The key of the listener.
-    pub(crate) listener: u64,
 }
 
 /// The numbers of `enum rdma_cm_event_type`.
 pub(crate) mod event {
-    macro_rules! events {
-        ($($name:ident = $number:literal,)*) => {
-            $(pub(crate) const $name: u32 = $number;)*
-
-            /// The name of an event.
-            pub(crate) fn name(kind: u32) -> &'static str {
-                match kind {
-                    $($name => stringify!($name),)*
-                    _ => "unknown",
-                }
-            }
-        };
-    }
-
-    events! {
+    crate::sys::numbers! {
         ADDR_RESOLVED = 0,
         ADDR_ERROR = 1,
         ROUTE_RESOLVED = 2,

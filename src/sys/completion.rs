@@ -247,26 +247,28 @@ pub(crate) struct WorkCompletion {
 
 /// The numbers of `enum ibv_wc_status`.
 pub(crate) mod status {
-    pub(crate) const SUCCESS: u32 = 0;
-    pub(crate) const LOC_LEN_ERR: u32 = 1;
-    pub(crate) const LOC_QP_OP_ERR: u32 = 2;
-    pub(crate) const LOC_EEC_OP_ERR: u32 = 3;
-    pub(crate) const LOC_PROT_ERR: u32 = 4;
-    pub(crate) const WR_FLUSH_ERR: u32 = 5;
-    pub(crate) const MW_BIND_ERR: u32 = 6;
-    pub(crate) const BAD_RESP_ERR: u32 = 7;
-    pub(crate) const LOC_ACCESS_ERR: u32 = 8;
-    pub(crate) const REM_INV_REQ_ERR: u32 = 9;
-    pub(crate) const REM_ACCESS_ERR: u32 = 10;
-    pub(crate) const REM_OP_ERR: u32 = 11;
-    pub(crate) const RETRY_EXC_ERR: u32 = 12;
-    pub(crate) const RNR_RETRY_EXC_ERR: u32 = 13;
-    pub(crate) const LOC_RDD_VIOL_ERR: u32 = 14;
-    pub(crate) const REM_INV_RD_REQ_ERR: u32 = 15;
-    pub(crate) const REM_ABORT_ERR: u32 = 16;
-    pub(crate) const INV_EECN_ERR: u32 = 17;
-    pub(crate) const INV_EEC_STATE_ERR: u32 = 18;
-    pub(crate) const FATAL_ERR: u32 = 19;
-    pub(crate) const RESP_TIMEOUT_ERR: u32 = 20;
-    pub(crate) const GENERAL_ERR: u32 = 21;
+    crate::sys::numbers! {
+        SUCCESS = 0,
+        LOC_LEN_ERR = 1,
+        LOC_QP_OP_ERR = 2,
+        LOC_EEC_OP_ERR = 3,
+        LOC_PROT_ERR = 4,
+        WR_FLUSH_ERR = 5,
+        MW_BIND_ERR = 6,
+        BAD_RESP_ERR = 7,
+        LOC_ACCESS_ERR = 8,
+        REM_INV_REQ_ERR = 9,
+        REM_ACCESS_ERR = 10,
+        REM_OP_ERR = 11,
+        RETRY_EXC_ERR = 12,
+        RNR_RETRY_EXC_ERR = 13,
+        LOC_RDD_VIOL_ERR = 14,
+        REM_INV_RD_REQ_ERR = 15,
+        REM_ABORT_ERR = 16,
+        INV_EECN_ERR = 17,
+        INV_EEC_STATE_ERR = 18,
+        FATAL_ERR = 19,
+        RESP_TIMEOUT_ERR = 20,
+        GENERAL_ERR = 21,
+    }
 }

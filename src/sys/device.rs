@@ -96,7 +96,6 @@ pub(crate) enum Transport {
 pub(crate) struct Context {
     raw: NonNull<ffi::ibv_context>,
     name: String,
-    guid: u64,
     transport: Transport,
     /// See [`occupy_siw_pages`].
     filler: Option<NonNull<ffi::ibv_cq>>,
@@ -120,22 +119,14 @@ impl Context {
         })?;
         // SAFETY: the list keeps the device valid, and the open device does from then on.
         let raw = call::pointer(libc::ENODEV, || unsafe { ffi::ibv_open_device(device.as_ptr()) })?;
-        // SAFETY: as above.
-        let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device.as_ptr()) });
         // SAFETY: as above; the field is never written again.
         let transport = match unsafe { (*device.as_ptr()).transport_type } {
             number::IBV_TRANSPORT_IB => Transport::InfiniBand,
             number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
             _ => Transport::Unknown,
         };
-        let mut context = Self {
-            raw,
-            name: name.to_owned(),
-            guid,
-            transport,
-            filler: None,
-            removed: AtomicBool::new(false),
-        };
+        let mut context =
+            Self { raw, name: name.to_owned(), transport, filler: None, removed: AtomicBool::new(false) };
         // SAFETY: the descriptor is open as long as the device.
         unsafe { call::do_not_wait(context.async_descriptor()) }?;
         if context.attributes()?.vendor_id == SIW_VENDOR {
@@ -179,14 +170,6 @@ impl Context {
         unsafe { (*self.as_ptr()).async_fd }
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn guid(&self) -> u64 {
-        self.guid
-    }
-
     pub(crate) fn transport(&self) -> Transport {
         self.transport
     }
@@ -209,13 +192,13 @@ impl Context {
         })
     }
 
-    /// What a port of the device is like; the first has number 1.
-    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttributes> {
+    /// How long a message can be at a port of the device; the first has number 1.
+    pub(crate) fn max_message(&self, port: u8) -> io::Result<u32> {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::query_port(self.as_ptr(), port, &mut raw) })?;
-        Ok(PortAttributes { max_msg_sz: raw.max_msg_sz, state: raw.state, link_layer: raw.link_layer })
+        Ok(raw.max_msg_sz)
     }
 
     /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there
@@ -300,14 +283,6 @@ fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// What a port is like, under the names that it has in C.
-#[derive(Clone, Debug)]
-pub(crate) struct PortAttributes {
-    pub(crate) max_msg_sz: u32,
-    pub(crate) state: u32,
-    pub(crate) link_layer: u8,
-}
-
 /// A copy of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
@@ -319,26 +294,28 @@ pub(crate) struct AsyncEvent {
 
 /// The numbers of `enum ibv_event_type`.
 pub(crate) mod async_event {
-    pub(crate) const CQ_ERR: u32 = 0;
-    pub(crate) const QP_FATAL: u32 = 1;
-    pub(crate) const QP_REQ_ERR: u32 = 2;
-    pub(crate) const QP_ACCESS_ERR: u32 = 3;
-    pub(crate) const COMM_EST: u32 = 4;
-    pub(crate) const SQ_DRAINED: u32 = 5;
-    pub(crate) const PATH_MIG: u32 = 6;
-    pub(crate) const PATH_MIG_ERR: u32 = 7;
-    pub(crate) const DEVICE_FATAL: u32 = 8;
-    pub(crate) const PORT_ACTIVE: u32 = 9;
-    pub(crate) const PORT_ERR: u32 = 10;
-    pub(crate) const LID_CHANGE: u32 = 11;
-    pub(crate) const PKEY_CHANGE: u32 = 12;
-    pub(crate) const SM_CHANGE: u32 = 13;
-    pub(crate) const SRQ_ERR: u32 = 14;
-    pub(crate) const SRQ_LIMIT_REACHED: u32 = 15;
-    pub(crate) const QP_LAST_WQE_REACHED: u32 = 16;
-    pub(crate) const CLIENT_REREGISTER: u32 = 17;
-    pub(crate) const GID_CHANGE: u32 = 18;
-    pub(crate) const WQ_FATAL: u32 = 19;
+    crate::sys::numbers! {
+        CQ_ERR = 0,
+        QP_FATAL = 1,
+        QP_REQ_ERR = 2,
+        QP_ACCESS_ERR = 3,
+        COMM_EST = 4,
+        SQ_DRAINED = 5,
+        PATH_MIG = 6,
+        PATH_MIG_ERR = 7,
+        DEVICE_FATAL = 8,
+        PORT_ACTIVE = 9,
+        PORT_ERR = 10,
+        LID_CHANGE = 11,
+        PKEY_CHANGE = 12,
+        SM_CHANGE = 13,
+        SRQ_ERR = 14,
+        SRQ_LIMIT_REACHED = 15,
+        QP_LAST_WQE_REACHED = 16,
+        CLIENT_REREGISTER = 17,
+        GID_CHANGE = 18,
+        WQ_FATAL = 19,
+    }
 
     /// Whether the element of such an event is a queue pair.
     pub(super) fn is_of_queue_pair(kind: u32) -> bool {

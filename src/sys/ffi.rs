@@ -13,12 +13,11 @@ pub(super) use rdma_sys::{
     ibv_free_device_list, ibv_get_async_event, ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list,
     ibv_get_device_name, ibv_modify_qp, ibv_mr, ibv_open_device, ibv_pd, ibv_poll_cq, ibv_port_attr,
     ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_query_device,
-    ibv_query_qp, ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, rdma_accept,
-    rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
-    rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
-    rdma_establish, rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices,
-    rdma_init_qp_attr, rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
-    rdma_t, wr_t,
+    ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, rdma_accept, rdma_ack_cm_event,
+    rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel,
+    rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect, rdma_establish,
+    rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_init_qp_attr,
+    rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
 };
 
 /// Everything, for the test that compares it with the headers.
@@ -49,9 +48,6 @@ pub(super) mod number {
 
     pub(in crate::sys) const QP_STATE: u32 = ibv_qp_attr_mask::IBV_QP_STATE.0;
     pub(in crate::sys) const QP_ACCESS_FLAGS: u32 = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0;
-    pub(in crate::sys) const QP_TIMEOUT: u32 = ibv_qp_attr_mask::IBV_QP_TIMEOUT.0;
-    pub(in crate::sys) const QP_RETRY_COUNT: u32 = ibv_qp_attr_mask::IBV_QP_RETRY_CNT.0;
-    pub(in crate::sys) const QP_RNR_RETRY: u32 = ibv_qp_attr_mask::IBV_QP_RNR_RETRY.0;
     pub(in crate::sys) const QP_MAX_READ_ATOMIC: u32 = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
     pub(in crate::sys) const QP_MAX_DEST_READ_ATOMIC: u32 = ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
 

@@ -11,13 +11,22 @@
 //! thread, although the libraries' destructors wait for events that were taken and not acknowledged. The one
 //! exception is [`id::CmId::connect`] over iWARP, in which drivers connect TCP.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
-#![cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the handles and numbers are whole, and the provider does not use all of them yet"
-    )
-)]
+
+/// Numbers of an enumeration of C, whose values later versions of the library add to, and a name for each.
+macro_rules! numbers {
+    ($($name:ident = $number:literal,)*) => {
+        $(pub(crate) const $name: u32 = $number;)*
+
+        /// The name that the header gives it, without the prefix.
+        pub(crate) fn name(number: u32) -> &'static str {
+            match number {
+                $($name => stringify!($name),)*
+                _ => "unknown",
+            }
+        }
+    };
+}
+use numbers;
 
 mod address;
 mod call;

@@ -112,7 +112,7 @@ impl AdapterCore {
                 device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok())
             });
             let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
-            let max_message = port.and_then(|port| context.port(port).ok()).map_or(0, |port| port.max_msg_sz);
+            let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
             let opened = anchor.and_then(|anchor| {
                 let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
                 // What a peer may do is up to each region.
@@ -198,8 +198,11 @@ impl AdapterCore {
 
     /// The queue pair with this number. Only for events that are rare.
     pub(crate) fn queue_pair_by_number(&self, number: u32) -> Option<Arc<QueuePairCore>> {
-        let all: Vec<_> = self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect();
-        all.into_iter().find(|queue_pair| queue_pair.number() == Some(number))
+        self.all_queue_pairs().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
+    }
+
+    pub(crate) fn all_queue_pairs(&self) -> Vec<Arc<QueuePairCore>> {
+        self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Whether this is one of the adapter's addresses; the unspecified ones stand for all of them.

@@ -157,7 +157,7 @@ impl ListenerCore {
         let Some(request) = event.request else { return };
         let terms = Terms { limits, private_data };
         let targets = &self.adapter.targets;
-        let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request.child, me));
+        let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request, me));
         debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
         let mut inner = self.lock();
         let mut dead = Vec::new();

@@ -25,7 +25,8 @@ use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
 use crate::status::Status;
 use crate::sys::{
-    Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest, WorkCompletion, wc_status,
+    Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest, WorkCompletion, async_event,
+    wc_status,
 };
 use crate::types::{OpKind, ReadLimits};
 
@@ -566,6 +567,7 @@ impl QueuePairCore {
             let inner = self.lock();
             return self.finish(inner, Status::CANCELED).settle();
         };
+        debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");
         let status = status_of(completion, false);
         let reason = Reason::Completion(completion);
         if completion != wc_status::WR_FLUSH_ERR {
@@ -585,7 +587,7 @@ impl QueuePairCore {
     /// The device says that something is wrong with it.
     pub(crate) fn device_error(&self, event: u32) {
         let cm = self.lock().cm.upgrade();
-        debug!(event, "queue pair error");
+        debug!(event = async_event::name(event), "queue pair error");
         if let Some(cm) = cm {
             cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
         }

@@ -217,12 +217,16 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
         let queue_pair = event.qp_num.and_then(|number| adapter.queue_pair_by_number(number));
         match (event.kind, queue_pair) {
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
+            // Completions are lost, and nobody knows whose.
+            (async_event::CQ_ERR, _) => {
+                adapter.all_queue_pairs().iter().for_each(|queue_pair| queue_pair.device_error(event.kind));
+            }
             (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (
                 async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR,
                 Some(queue_pair),
             ) => queue_pair.device_error(event.kind),
-            (kind, _) => debug!(adapter = %adapter.device.name, event = kind, "device event ignored"),
+            (kind, _) => debug!(adapter = %adapter.device.name, event = async_event::name(kind), "ignored"),
         }
     }
     Ok(true)

@@ -7,6 +7,7 @@ use super::guest::{self, Buffer, Device, Guest, Side};
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::status;
 use crate::sys::device::Context;
+use crate::sys::ffi::number;
 use crate::sys::id::{CmId, ConnectionParams};
 use crate::sys::queue_pair::{QpState, SendOpcode, SendRequest};
 
@@ -97,9 +98,7 @@ fn three_phases_on_rxe() {
         let asked = guest::expect(&channel, event::CONNECT_REQUEST);
         assert_eq!((asked.key, asked.responder_resources, asked.initiator_depth), (LISTENER, 3, 2));
         assert_eq!((&asked.private_data[..6], asked.private_data.len()), (&b"may I?"[..], 56));
-        let request = asked.request.unwrap();
-        assert_eq!(request.listener, LISTENER);
-        let mut passive_id = request.child;
+        let mut passive_id = asked.request.unwrap();
         passive_id.set_key(PASSIVE);
         assert_eq!(passive_id.device(), active_id.device());
         assert_eq!(passive_id.peer_addr().unwrap().ip(), device.address.ip());
@@ -118,7 +117,7 @@ fn three_phases_on_rxe() {
         passive_id.accept(&params).unwrap();
 
         let answer = guest::expect(&channel, event::CONNECT_RESPONSE);
-        assert_eq!((answer.key, answer.qp_num), (ACTIVE, passive.queue_pair.number()));
+        assert_eq!(answer.key, ACTIVE);
         assert_eq!((&answer.private_data[..7], answer.private_data.len()), (&b"you may"[..], 196));
         assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
         active.modify(&active_id, QpState::ReadyToReceive);
@@ -130,7 +129,7 @@ fn three_phases_on_rxe() {
         transfer(&active, &passive, &buffer);
 
         active.queue_pair.to_error().unwrap();
-        assert_eq!(active.queue_pair.state().unwrap(), QpState::Error.number());
+        assert_eq!(active.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
         active_id.disconnect().unwrap();
         assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, PASSIVE);
         passive.queue_pair.to_error().unwrap();
@@ -164,7 +163,7 @@ fn two_phases_on_siw() {
 
         let asked = guest::expect(&channel, event::CONNECT_REQUEST);
         assert_eq!((asked.key, &asked.private_data[..]), (LISTENER, &b"may I?"[..]));
-        let mut passive_id = asked.request.unwrap().child;
+        let mut passive_id = asked.request.unwrap();
         passive_id.set_key(PASSIVE);
         passive.modify(&passive_id, QpState::Init);
         let buffer = Buffer::new(&passive.domain, &[0; 10]);

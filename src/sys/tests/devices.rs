@@ -9,6 +9,7 @@ use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{Batch, CompletionQueue, status};
 use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Transport, async_event};
+use crate::sys::ffi::number;
 use crate::sys::id::{CmId, ConnectionParams};
 use crate::sys::queue_pair::{QpState, QueuePair};
 
@@ -16,7 +17,6 @@ use crate::sys::queue_pair::{QpState, QueuePair};
 fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     assert!(device::device_names().unwrap().contains(&device.name));
     let context = Context::open(&device.name).unwrap();
-    assert_eq!(context.name(), device.name);
     assert_eq!(context.transport(), transport);
     let attributes = context.attributes().unwrap();
     assert!(
@@ -24,10 +24,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
         "{attributes:?}"
     );
     assert!(attributes.max_mr_size >= 1 << 30 && attributes.max_qp_rd_atom >= 1, "{attributes:?}");
-    let port = context.port(1).unwrap();
-    assert_eq!(port.state, 4, "the link is up: {port:?}");
-    assert_eq!(port.link_layer, 2, "Ethernet: {port:?}");
-    assert!(port.max_msg_sz >= 1 << 20, "{port:?}");
+    assert!(context.max_message(1).unwrap() >= 1 << 20);
 
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, 7).unwrap();
@@ -45,7 +42,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     id.bind(device.address).unwrap();
     assert_eq!(id.local_addr().unwrap().ip(), device.address.ip());
     let bound = id.device().unwrap();
-    assert_eq!((bound.name.as_str(), bound.guid, bound.port), (context.name(), context.guid(), 1));
+    assert_eq!((&bound.name, bound.port), (&device.name, 1));
 
     let side = Side::new(&context, 21);
     side.modify(&id, QpState::Init);
@@ -145,7 +142,6 @@ fn a_port_that_goes_down_is_told() {
     while guest::next(&events, || context.next_async_event().unwrap())
         != (AsyncEvent { kind: async_event::PORT_ERR, qp_num: None })
     {}
-    assert_ne!(context.port(1).unwrap().state, 4);
     drop((events, context, own));
     assert_eq!(guest.objects(), [""; 0]);
 }
@@ -169,7 +165,7 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     assert_eq!(side.queue.poll(&mut Batch::default()).unwrap(), 0);
     side.queue.arm().unwrap();
     side.queue_pair.to_error().unwrap();
-    assert_eq!(side.queue_pair.state().unwrap(), QpState::Error.number());
+    assert_eq!(side.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
     assert_eq!(context.next_async_event().unwrap(), None);
     drop(id);
     drop((side, buffer, context));

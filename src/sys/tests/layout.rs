@@ -132,11 +132,10 @@ fn numbers() -> Vec<Question> {
         }
         "IBV_" number {
             ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, SEND_FENCE,
-            SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, QP_STATE, QP_ACCESS_FLAGS, QP_TIMEOUT, QP_RNR_RETRY,
+            SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, QP_STATE, QP_ACCESS_FLAGS,
         }
     };
     for (name, number) in [
-        ("IBV_QP_RETRY_CNT", number::QP_RETRY_COUNT),
         ("IBV_QP_MAX_QP_RD_ATOMIC", number::QP_MAX_READ_ATOMIC),
         ("IBV_QP_MAX_DEST_RD_ATOMIC", number::QP_MAX_DEST_READ_ATOMIC),
     ] {
