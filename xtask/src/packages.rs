@@ -17,6 +17,9 @@ const NETWORK: &[&str] = &["iproute2", "nftables"];
 /// To build with the feature `verbs`.
 pub(crate) const VERBS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"];
 
+/// To build `interop/async-rdma` besides, which compiles a C library.
+pub(crate) const ASYNC_RDMA: &[&str] = &["make"];
+
 /// To make the guest machine, to run it, and the programs of others that tests run in it.
 #[rustfmt::skip]
 pub(crate) const GUEST: &[&str] = &[
@@ -100,7 +103,9 @@ pub(crate) fn update_lists() {
 /// Without the packages what needs them says that it was skipped, so only CI fails here.
 pub(crate) fn step(settings: &Settings) -> Tally {
     let guest = if settings.guest { GUEST } else { &[] };
-    let wanted = [NETWORK, VERBS, guest].concat();
+    let mut wanted = [NETWORK, VERBS, ASYNC_RDMA, guest].concat();
+    wanted.sort_unstable();
+    wanted.dedup();
     let packages = missing(&wanted);
     if packages.is_empty() {
         println!("present: {}", wanted.join(" "));

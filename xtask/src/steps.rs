@@ -80,6 +80,39 @@ pub(crate) fn verbs(settings: &Settings) -> Tally {
         .unwrap_or_else(|| cargo_test(settings, &["--lib", "--features", "verbs"]))
 }
 
+/// The crate outside the workspace that joins async-rdma to this one.
+const ASYNC_RDMA: [&str; 5] = [
+    // Nothing resolves its dependencies anew: some have been withdrawn.
+    "--locked",
+    "--manifest-path",
+    "interop/async-rdma/Cargo.toml",
+    // Where its tests in the guest machine look for the program, whatever the environment says.
+    "--target-dir",
+    "interop/async-rdma/target",
+];
+
+/// Builds that crate.
+///
+/// # Errors
+/// A sentence, if it cannot be built.
+pub(crate) fn build_async_rdma() -> Result<(), String> {
+    exec::show(cargo(&[&["build"], &ASYNC_RDMA[..]].concat()), minutes(BUILD_MINUTES))
+}
+
+/// Does that crate build, and do its tests pass that need no device?
+pub(crate) fn async_rdma(settings: &Settings) -> Tally {
+    let packages = [packages::VERBS, packages::ASYNC_RDMA].concat();
+    packages::skipped(&packages, settings).unwrap_or_else(|| {
+        let built = Tally::check(build_async_rdma());
+        if built.failed > 0 {
+            return built;
+        }
+        let mut tally = built;
+        tally += cargo_test(settings, &ASYNC_RDMA);
+        tally
+    })
+}
+
 /// Code in the documentation.
 pub(crate) fn doctests(settings: &Settings) -> Tally {
     cargo_test(settings, &["--doc"])

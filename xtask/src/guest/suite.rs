@@ -13,6 +13,7 @@ use super::machine::{Clock, Machine, Siw};
 use super::progress::Progress;
 use crate::exec::{self, cargo, minutes};
 use crate::packages;
+use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
 
@@ -63,18 +64,30 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
 
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
-    step(&SUITES[3], settings)
+    unless_lacking(settings, || {
+        // A test of this suite runs its program, and is skipped if there is none.
+        let built = steps::build_async_rdma().map_or_else(failed, |()| Tally::default());
+        let mut tally = SUITES[3].run(settings).unwrap_or_else(failed);
+        tally += built;
+        tally
+    })
 }
 
-/// One step: skipped where packages are missing.
+/// One step.
 fn step(suite: &Suite, settings: &Settings) -> Tally {
-    let packages = [packages::VERBS, packages::GUEST].concat();
-    packages::skipped(&packages, settings).unwrap_or_else(|| {
-        suite.run(settings).unwrap_or_else(|sentence| {
-            println!("error: {sentence}");
-            Tally::FAILED
-        })
-    })
+    unless_lacking(settings, || suite.run(settings).unwrap_or_else(failed))
+}
+
+/// Does something that is skipped where packages are missing.
+fn unless_lacking(settings: &Settings, run: impl FnOnce() -> Tally) -> Tally {
+    let packages = [packages::VERBS, packages::ASYNC_RDMA, packages::GUEST].concat();
+    packages::skipped(&packages, settings).unwrap_or_else(run)
+}
+
+/// Something other than a test has failed.
+fn failed(sentence: String) -> Tally {
+    println!("error: {sentence}");
+    Tally::FAILED
 }
 
 /// A test program.
