@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::guest::{Cable, MACHINE_FAR, Stage, addresses, has_verbs, is_guest};
 use common::peers;
+use common::perftest;
 use common::rping::{MTUS, both_ours, cases, original_client, original_server};
 use common::transfer::transfer;
 use tokio_rdma::Provider;
@@ -53,6 +54,20 @@ fn librdmacm_on_siw() {
     // ends nothing but luck prevents that, in about one run in six; with bad luck each time something else is wrong.
     let run = || peers::cmatose(&stage, 0, peers::CMATOSE);
     assert!((0..5).any(|_| catch_unwind(AssertUnwindSafe(run)).is_ok()), "ucmatose never ended well");
+}
+
+#[test]
+fn perftest_on_rxe() {
+    if let Some(stage) = stage("RXE") {
+        perftest::all(&stage);
+    }
+}
+
+#[test]
+fn perftest_on_siw() {
+    if let Some(stage) = stage("SIW") {
+        perftest::all(&stage);
+    }
 }
 
 #[test]

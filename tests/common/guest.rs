@@ -154,6 +154,32 @@ impl Drop for Cable {
     }
 }
 
+/// Set in the process that runs a test in peer-to-peer mode.
+const PEER_TO_PEER: &str = "TOKIO_RDMA_TEST_PEER_TO_PEER";
+
+/// Runs the test of this name while the machine's own siw is the one with peer-to-peer mode and checksums. It runs in a
+/// process of its own: what this one had open could not be removed afterwards.
+pub fn in_peer_to_peer_mode(name: &str, test: impl FnOnce()) {
+    if std::env::var_os(PEER_TO_PEER).is_some() {
+        return test();
+    }
+    if !is_guest() || !has_verbs() {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let link = variable("TOKIO_RDMA_SIW_LINK");
+    load(Siw::PeerToPeer, &link);
+    let program = std::env::current_exe().expect("the path of the test");
+    let ended =
+        Command::new(program).args(["--exact", name, "--show-output"]).env(PEER_TO_PEER, "1").output();
+    load(Siw::Stock, &link);
+    let ended = ended.expect("it runs");
+    let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    let well = ended.status.success() && said.contains(&format!("test {name} ... ok"));
+    // Indented, or its tests are taken for those of this process.
+    assert!(well, "{name}, {}:\n    {}", ended.status, said.replace('\n', "\n    "));
+}
+
 /// Where both sides of a test are, and which device and provider they use.
 pub struct Stage {
     pub name: String,
@@ -164,6 +190,8 @@ pub struct Stage {
     pub ours: [IpAddr; 2],
     /// Those of the programs that are not ours.
     pub theirs: [IpAddr; 2],
+    /// The device of those programs.
+    pub device: String,
     /// Between the two, unless they are on one host.
     pub cable: Option<Cable>,
     _turn: Option<MutexGuard<'static, ()>>,
@@ -178,6 +206,7 @@ impl Stage {
             open: || Provider::soft().expect("compiled in"),
             ours: FAR,
             theirs: NEAR,
+            device: variable("TOKIO_RDMA_SIW_DEVICE"),
             cable: Some(Cable::new(siw)),
             _turn: None,
         }
@@ -196,6 +225,7 @@ impl Stage {
             open: || Provider::verbs().expect("it was there"),
             ours: addresses,
             theirs: addresses,
+            device: variable(&format!("TOKIO_RDMA_{device}_DEVICE")),
             cable: None,
             _turn: Some(turn),
         })
@@ -256,10 +286,12 @@ impl Stage {
 
 /// The addresses of the machine's device, `RXE` or `SIW`.
 pub fn addresses(device: &str) -> [IpAddr; 2] {
-    ["ADDR", "ADDR6"].map(|which| {
-        let variable = format!("TOKIO_RDMA_{device}_{which}");
-        std::env::var(&variable).expect(&variable).parse().expect("an address")
-    })
+    ["ADDR", "ADDR6"]
+        .map(|which| variable(&format!("TOKIO_RDMA_{device}_{which}")).parse().expect("an address"))
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).expect(name)
 }
 
 /// Starts a program on this host, which listens on this port if there is one.

@@ -14,6 +14,7 @@ pub mod interop;
 pub mod life;
 pub mod net;
 pub mod peers;
+pub mod perftest;
 pub mod programs;
 pub mod raw;
 pub mod resources;
