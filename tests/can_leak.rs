@@ -78,14 +78,11 @@ async fn use_at_last(adapter: &Adapter, queue_pair: &QueuePair) {
     let (listener, address) = listening(adapter);
     let other = common::queue_pair(adapter);
     let connector = adapter.connector();
-    let (active, passive) = within(async {
-        tokio::join!(
-            connector.connect_and_complete(queue_pair, address, ConnectParams::default()),
-            listener.accept_next(&other, AcceptParams::default()),
-        )
-    })
+    let (active, _passive) = joined(
+        connector.connect_and_complete(queue_pair, address, ConnectParams::default()),
+        listener.accept_next(&other, AcceptParams::default()),
+    )
     .await;
-    let (active, _passive) = (active.expect("connected"), passive.expect("accepted"));
     speak_first((adapter, queue_pair), (adapter, &other)).await;
     within(other.send(adapter.buffer_from(b"good").expect("memory")).expect("posted")).await.0.expect("sent");
     assert_eq!(within(receive).await.0.expect("received").bytes, 4);

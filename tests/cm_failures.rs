@@ -78,6 +78,34 @@ async fn a_peer_that_never_answers_times_out() {
     }
 }
 
+// CM-21: that it is free means that the next peer takes it at once, whether the one before has heard or not.
+#[tokio::test]
+async fn a_queue_pair_that_was_given_up_on_is_connected_at_once() {
+    let adapter = adapter();
+    let (_silent, nobody) = silent(v4());
+    let (listener, address) = listening(&adapter);
+    let active = queue_pair(&adapter);
+    for _ in 0..often(200, 20) {
+        let params = ConnectParams::default().timeout(SHORT);
+        let error =
+            within(adapter.connector().connect(&active, nobody, params)).await.expect_err("no answer");
+        assert_eq!(error.status(), Status::IO_TIMEOUT);
+        let connector = adapter.connector();
+        let connecting = async {
+            let connect = connector.connect(&active, address, ConnectParams::default());
+            let error = connect.await.expect_err("rejected");
+            let ConnectError::Refused { private_data, reason } = error else { panic!("{error:?}") };
+            assert_is_reject(&reason);
+            assert_bytes(&adapter, &private_data.expect("it came with data"), b"enough");
+        };
+        let rejecting = async {
+            listener.request().await.expect("a request").reject(b"enough").await.expect("rejected");
+        };
+        within(async { tokio::join!(connecting, rejecting) }).await;
+    }
+    assert_usable(&adapter, &active).await;
+}
+
 #[tokio::test]
 async fn a_timeout_that_is_not_reached_changes_nothing() {
     let adapter = adapter();

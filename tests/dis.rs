@@ -288,14 +288,12 @@ async fn to_disconnect_while_connecting_is_to_cancel() {
     // The queue pair is as it was: the same receive, and free for another connector.
     let other = queue_pair(&adapter);
     let again = adapter.connector();
-    let (active, passive) = within(async {
-        tokio::join!(
-            again.connect_and_complete(&free, address, ConnectParams::default()),
-            listener.accept_next(&other, AcceptParams::default()),
-        )
-    })
+    let (_active, _passive) = joined(
+        again.connect_and_complete(&free, address, ConnectParams::default()),
+        listener.accept_next(&other, AcceptParams::default()),
+    )
     .await;
-    let (_active, _passive) = (active.expect("connected"), passive.expect("accepted"));
+    speak_first((&adapter, &free), (&adapter, &other)).await;
     within(other.send(adapter.buffer_from(b"so be it").expect("memory")).expect("posted"))
         .await
         .0

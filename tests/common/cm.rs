@@ -11,7 +11,7 @@ use tokio_rdma::{
 };
 
 pub use super::device::{nobody, silent};
-use super::{listening_at, queue_pair, v4, within};
+use super::{joined, listening_at, queue_pair, v4, within};
 
 /// The ports that NetworkDirect counts as ephemeral.
 pub const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
@@ -58,19 +58,12 @@ pub struct Joined {
 pub async fn connect_on(adapter: &Adapter, active: &QueuePair, connector: &Connector) -> Joined {
     let (listener, address) = listening_at(adapter, v4());
     let passive = queue_pair(adapter);
-    let (ours, theirs) = within(async {
-        tokio::join!(
-            connector.connect_and_complete(active, address, ConnectParams::default()),
-            listener.accept_next(&passive, AcceptParams::default()),
-        )
-    })
+    let (ours, theirs) = joined(
+        connector.connect_and_complete(active, address, ConnectParams::default()),
+        listener.accept_next(&passive, AcceptParams::default()),
+    )
     .await;
-    Joined {
-        ours: ours.expect("connected"),
-        theirs: theirs.expect("accepted"),
-        active: active.clone(),
-        passive,
-    }
+    Joined { ours, theirs, active: active.clone(), passive }
 }
 
 /// A connect that is on its way, and the request that it has become at the peer.

@@ -23,6 +23,7 @@ pub mod seeds;
 pub mod transfer;
 pub mod verbs;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -110,15 +111,27 @@ pub async fn connected_queue_pairs(
 ) -> Pair {
     let (listener, address) = listening(adapter);
     let connector = adapter.connector();
-    let (active_end, passive_end) = within(async {
-        tokio::join!(
-            connector.connect_and_complete(&active, address, connect),
-            listener.accept_next(&passive, accept),
-        )
-    })
+    let (active_end, passive_end) = joined(
+        connector.connect_and_complete(&active, address, connect),
+        listener.accept_next(&passive, accept),
+    )
     .await;
     Pair {
-        active: End { queue_pair: active, connection: active_end.expect("connected") },
-        passive: End { queue_pair: passive, connection: passive_end.expect("accepted") },
+        active: End { queue_pair: active, connection: active_end },
+        passive: End { queue_pair: passive, connection: passive_end },
     }
+}
+
+/// The two ends of a connection that must come about.
+///
+/// # Panics
+/// As soon as one of them fails: the other may have nobody to wait for.
+pub async fn joined<C: Debug, A: Debug>(
+    connect: impl Future<Output = Result<Connection, C>>,
+    accept: impl Future<Output = Result<Connection, A>>,
+) -> (Connection, Connection) {
+    within(async {
+        tokio::join!(async { connect.await.expect("connected") }, async { accept.await.expect("accepted") })
+    })
+    .await
 }

@@ -231,7 +231,8 @@ impl QueuePairCore {
     }
 
     /// The device's queue pair for a call that names it, and moves it in some drivers. It lives on until that call has
-    /// returned.
+    /// returned. It is good for one attempt: InfiniBand's connection manager refuses a request for a number of which it
+    /// still has an earlier one ("stale connection"), and it is not known when the peer hears that it was given up.
     pub(crate) fn lend(&self) -> Option<Arc<Device>> {
         let mut inner = self.lock();
         inner.used = true;
