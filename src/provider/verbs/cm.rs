@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     timer: Option<AbortHandle>,
     /// How far a connect is, while its id cannot go without waiting for it.
     pub(crate) dialing: Dialing,
-    /// Ids of earlier attempts that are still going, and keep the bound port meanwhile.
+    /// Ids of earlier attempts that are still going, and use the bound port meanwhile.
     retiring: u32,
     /// The attempt begins when they have gone.
     redial: bool,
@@ -330,15 +330,11 @@ impl Cm {
             }
             (inner.progress.state() == State::Connecting).then(|| self.dial(inner).err())?
         });
-        let mut inner = self.lock();
-        if inner.progress.state() == State::Bound && inner.id.is_none() && inner.retiring == 0 {
-            self.bind_again(&mut inner);
-        }
     }
 
     /// Whether the attempt has to wait until the bound port is free again; then it begins by itself.
     pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
-        inner.redial = inner.retiring > 0 && inner.bound.is_some() && inner.id.is_none();
+        inner.redial = inner.retiring > 0 && inner.bound.is_some();
         inner.redial
     }
 
@@ -431,7 +427,7 @@ impl Drive for Cm {
             return Some(next);
         }
         match inner.progress.state() {
-            State::Bound if inner.id.is_none() && inner.retiring == 0 => self.bind_again(inner),
+            State::Bound if inner.id.is_none() => self.bind_again(inner),
             State::Dead | State::Disconnected => {
                 inner.bound = None;
                 self.let_go(inner);

@@ -260,6 +260,10 @@ impl Cm {
                 id
             }
         };
+        if inner.bound.is_some() {
+            // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
+            let _ = id.set_reuseaddr(true);
+        }
         let os = |error: &io::Error| net::errors::connect_error(error, peer);
         if let Some(class) = inner.offer.traffic_class {
             id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
@@ -297,40 +301,42 @@ impl Cm {
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             let cm = me.upgrade();
-            let wanted = cm.as_ref().is_some_and(|cm| cm.blocking_connect_returned(&id, outcome));
+            let retires = cm.as_ref().is_some_and(|cm| cm.blocking_connect_returned(&id, outcome));
             // In this order: the queue pair waits for the id, and that may wait for the peer.
             drop((id, device));
-            if let (Some(cm), false) = (cm, wanted) {
+            if let (Some(cm), true) = (cm, retires) {
                 cm.retired();
             }
         });
         None
     }
 
-    /// The driver has sent the request, or could not: whether anybody still wants to know. A port of our own choice that
-    /// turns out to be taken is replaced by the next one.
+    /// The driver has sent the request, or could not: whether the id is one of those that retire. A port of our own choice
+    /// that turns out to be taken is replaced by the next one.
     fn blocking_connect_returned(&self, id: &Arc<Identifier>, outcome: io::Result<()>) -> bool {
-        let mut wanted = false;
+        let mut retires = true;
         let _ = self.consider(|inner| {
             inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
-            wanted = true;
             let Err(error) = outcome else {
+                retires = false;
                 // Unless the answer has been faster.
                 if inner.dialing == Dialing::Calling {
                     inner.dialing = Dialing::Waiting;
                 }
                 return None;
             };
-            inner.dialing = Dialing::No;
             let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
             if taken && inner.bound.is_none() && inner.offer.tries > 0 {
+                retires = false;
+                inner.dialing = Dialing::No;
                 inner.offer.tries -= 1;
                 inner.id = None;
                 return self.dial(inner).err();
             }
+            // As if the call went on: this thread is still the one that gets rid of the id.
             Some(Self::fail(inner, &error))
         });
-        wanted
+        retires
     }
 
     /// A step of the attempt failed within its call.
