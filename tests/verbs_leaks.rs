@@ -6,17 +6,15 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::cm::exchange;
 use common::life::polled;
-use common::verbs::{Link, alone, amount, descriptors, driver, nothing_held, resources};
+use common::verbs::{Link, alone, descriptors, driver, nothing_held, resources};
 use common::*;
 use futures::future::BoxFuture;
 use tokio::runtime::{Builder, Runtime};
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Listener, QueuePair};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePair};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -71,63 +69,6 @@ async fn come_and_go(adapter: &Adapter, address: SocketAddr, most: usize) {
         connection.disconnect().await.ok()
     };
     given_up(connect, most).await;
-}
-
-/// Takes whoever comes, and gets so far with each; a different distance each time.
-async fn serve(adapter: Adapter, listener: Arc<Listener>, seed: usize) {
-    let mut most = seed;
-    loop {
-        most = most * 5 % 7;
-        let Some(request) = given_up(listener.request(), 1 + most).await else { continue };
-        let Ok(request) = request else { return };
-        let own = queue_pair(&adapter);
-        let receive = own.receive(adapter.buffer(8).expect("memory")).expect("posted");
-        let accept = async {
-            let connection = request.accept(&own, AcceptParams::default()).await.ok()?;
-            let _ = receive.await;
-            connection.disconnected().await;
-            connection.disconnect().await.ok()
-        };
-        given_up(accept, 1 + most).await;
-    }
-}
-
-// CAN-03, CAN-04, CAN-10
-#[test]
-fn connections_that_are_dropped_on_the_way_leave_nothing() {
-    let count = amount("TOKIO_RDMA_TEST_CONNECTIONS", 2_000, 300);
-    leaves_nothing(async |adapter| {
-        let listener = adapter.listener();
-        listener.bind((v4(), 0).into()).expect("bound");
-        listener.listen(200).expect("listening");
-        let address = listener.local_addr().expect("listening");
-        let listener = Arc::new(listener);
-        let servers: Vec<_> =
-            (1..5).map(|seed| tokio::spawn(serve(adapter.clone(), listener.clone(), seed))).collect();
-        let next = Arc::new(AtomicUsize::new(0));
-        let clients: Vec<_> = (0..8)
-            .map(|_| {
-                let (adapter, next) = (adapter.clone(), next.clone());
-                tokio::spawn(async move {
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        if number >= count {
-                            return;
-                        }
-                        come_and_go(&adapter, address, 1 + number * 7 % 11).await;
-                    }
-                })
-            })
-            .collect();
-        for client in clients {
-            client.await.expect("no panic");
-        }
-        listener.cancel();
-        for server in servers {
-            server.abort();
-            let _ = server.await;
-        }
-    });
 }
 
 // CAN-03, CAN-04: step by step, with a peer that goes on.

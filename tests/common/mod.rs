@@ -9,6 +9,7 @@
 pub mod cm;
 pub mod deviation;
 pub mod device;
+pub mod dice;
 pub mod guest;
 pub mod interop;
 pub mod life;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
-use super::device::{Device, adapter_at, is_emulated};
+use super::device::{Device, adapter_at};
 use super::life::eventually;
 use super::{End, Pair, listening_at, queue_pair, within};
 
@@ -153,10 +153,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number out of the environment, or one for a real machine, or one for an emulated one.
-pub fn amount(variable: &str, real: usize, emulated: usize) -> usize {
-    let told = std::env::var(variable).ok().map(|text| text.parse().expect("a number"));
-    told.unwrap_or(if is_emulated() { emulated } else { real })
+/// A number out of the environment, or this one.
+pub fn amount(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |text| text.parse().expect("a number"))
 }
 
 const ROLE: &str = "TOKIO_RDMA_TEST_ROLE";

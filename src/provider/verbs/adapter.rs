@@ -40,6 +40,8 @@ const IB_ANSWER: Duration = Duration::from_secs(60);
 const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
+/// The vendor that `rxe` says it is of: none.
+const RXE_VENDOR: u32 = 0xff_ff_ff;
 /// For how long, and how often, a removed device is looked for in the list of devices.
 const FORGET_TRIES: u32 = 250;
 const FORGET_PAUSE: Duration = Duration::from_millis(20);
@@ -156,6 +158,10 @@ impl AdapterCore {
 
     pub(crate) fn is_iwarp(&self) -> bool {
         self.iwarp
+    }
+
+    pub(crate) fn is_rxe(&self) -> bool {
+        self.attributes.vendor_id == RXE_VENDOR
     }
 
     pub(crate) fn is_removed(&self) -> bool {

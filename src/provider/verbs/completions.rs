@@ -7,8 +7,10 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tracing::debug;
 
 use super::adapter::{AdapterCore, Opened};
@@ -18,6 +20,8 @@ use crate::sys::{BATCH, Batch, CompletionQueue, QueuePair};
 /// How long the first queue is; each further one is twice as long as the one before, up to the most.
 const FIRST: u32 = 512;
 const MOST: u32 = 8192;
+/// How long a completion queue of `rxe` outlives its last queue pair.
+const RXE_LINGER: Duration = Duration::from_secs(1);
 
 /// The completion queues of an adapter.
 #[derive(Default)]
@@ -33,6 +37,8 @@ struct Share {
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     batch: Mutex<Batch>,
+    /// Where it lingers, if it has to.
+    lingers: Option<Handle>,
 }
 
 /// Queue pairs for which something was found, and the keys of it.
@@ -71,7 +77,8 @@ impl Completions {
             CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key())?;
         completions.arm()?;
         let free = completions.entries().saturating_sub(entries);
-        let queue = Arc::new(Queue { completions, batch: Mutex::default() });
+        let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
+        let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
         shares.push(Share { queue: queue.clone(), free });
         Ok(queue)
     }
@@ -139,6 +146,21 @@ impl Queue {
         }
         drop(batch);
         touched
+    }
+}
+
+impl Drop for Queue {
+    /// Before Linux 6.5 `rxe` tells of a completion by a tasklet, for which it does not wait when it frees the queue: one
+    /// that was still to run then, as it is when the processor is busy, brings the kernel down. Nothing says when it has
+    /// run, so the queue is kept for far longer than that takes.
+    fn drop(&mut self) {
+        if let Some(runtime) = &self.lingers {
+            let completions = self.completions.clone();
+            runtime.spawn(async move {
+                tokio::time::sleep(RXE_LINGER).await;
+                drop(completions);
+            });
+        }
     }
 }
 
