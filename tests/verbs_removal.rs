@@ -178,7 +178,8 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     // AD-05: cleanup works.
     peer_memory.deregister().await.expect("deregistered");
     drop((live, other, idle, mine, unconnected, connect, silent, requests, adapter));
-    drop(removal);
+    // The removal ends when nobody has the device open any more: nothing of all this has kept it.
+    within(removal).await.expect("removed");
 }
 
 /// Work requests that the peer does not answer, and a disconnect that is on its way, while the device goes.

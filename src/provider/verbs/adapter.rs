@@ -42,9 +42,10 @@ const MAX_TRANSFER: usize = 1 << 30;
 const MAX_READS: u32 = 255;
 /// The vendor that `rxe` says it is of: none.
 const RXE_VENDOR: u32 = 0xff_ff_ff;
-/// For how long, and how often, a removed device is looked for in the list of devices.
-const FORGET_TRIES: u32 = 250;
+/// How often a removed device is looked for in the list of devices, and after what time: twice as long each time.
+const FORGET_TRIES: u32 = 20;
 const FORGET_PAUSE: Duration = Duration::from_millis(20);
+const FORGET_MOST: Duration = Duration::from_secs(1);
 
 /// What is open of a device.
 pub(crate) struct Opened {
@@ -339,13 +340,19 @@ impl AdapterCore {
 }
 
 /// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is
-/// told a little before, and no id is left: until then the removal waits in the kernel.
+/// told a little before, and no id is left, of which the kernel may take a minute to destroy the last: until then the
+/// removal waits in the kernel.
 async fn forget(device: String, targets: Arc<Targets>) {
-    for _ in 0..FORGET_TRIES {
-        tokio::time::sleep(FORGET_PAUSE).await;
+    let mut pause = FORGET_PAUSE;
+    let mut tries = 0;
+    while tries < FORGET_TRIES || !targets.is_empty() {
+        tokio::time::sleep(pause).await;
+        pause = FORGET_MOST.min(pause * 2);
+        tries += 1;
+        let left = targets.is_empty();
         if device_names().is_ok_and(|names| !names.contains(&device)) {
             forget_removed_devices();
-            if targets.is_empty() {
+            if left {
                 return;
             }
         }

@@ -69,14 +69,15 @@ impl Targets {
 
     fn watch(self: &Arc<Self>, id: CmId, key: u64, target: Weak<dyn Target>) -> Arc<Identifier> {
         self.lock().insert(key, target);
-        Arc::new(Identifier { id, targets: self.clone() })
+        Arc::new(Identifier { id, _entry: Entry { key, targets: self.clone() } })
     }
 }
 
 /// An rdma_cm id that is listed under its key for as long as it exists.
 pub(crate) struct Identifier {
+    // Dropped in this order: the kernel may take its time to destroy it, and until then it is there.
     id: CmId,
-    targets: Arc<Targets>,
+    _entry: Entry,
 }
 
 impl Deref for Identifier {
@@ -87,8 +88,14 @@ impl Deref for Identifier {
     }
 }
 
-impl Drop for Identifier {
+/// A place in the list.
+struct Entry {
+    key: u64,
+    targets: Arc<Targets>,
+}
+
+impl Drop for Entry {
     fn drop(&mut self) {
-        let _target = self.targets.lock().remove(&self.id.key());
+        let _target = self.targets.lock().remove(&self.key);
     }
 }
