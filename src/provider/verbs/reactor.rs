@@ -126,7 +126,7 @@ async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventCh
         Some(Ok(true))
     })
     .await;
-    tell("connection events", outcome);
+    tell(&alive.0, "connection events", outcome);
 }
 
 async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<CompletionChannel>>) {
@@ -137,7 +137,7 @@ async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<Complet
         Some(looking.turn(&adapter, completions))
     })
     .await;
-    tell("completions", outcome);
+    tell(&alive.0, "completions", outcome);
 }
 
 /// How the completion channel and the queues behind it are looked at.
@@ -208,7 +208,7 @@ async fn run_device(adapter: Weak<AdapterCore>, source: AsyncFd<AsyncEvents>) {
         Some(device_events(&adapter, context))
     })
     .await;
-    tell("device events", outcome);
+    tell(&alive.0, "device events", outcome);
 }
 
 fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
@@ -232,8 +232,12 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
     Ok(true)
 }
 
-fn tell(what: &str, outcome: io::Result<()>) {
-    if let Err(error) = outcome {
-        warn!(%error, "no more {what}");
+/// A source that fails is one of a device that was taken away; this may be the first word of it. Errors of the runtime,
+/// which has shut down, have no number.
+fn tell(adapter: &Weak<AdapterCore>, what: &str, outcome: io::Result<()>) {
+    let Err(error) = outcome else { return };
+    warn!(%error, "no more {what}");
+    if let (Some(_), Some(adapter)) = (error.raw_os_error(), adapter.upgrade()) {
+        adapter.remove();
     }
 }
