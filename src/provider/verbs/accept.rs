@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tracing::debug;
 
-use super::cm::{Cm, Inner};
+use super::cm::{Cm, Dialing, Inner};
 use super::connect::Offer;
 use super::queue_pair::QueuePairCore;
 use crate::error::{AcceptError, Reason};
@@ -109,6 +109,9 @@ impl Cm {
                 queue_pair.lend().ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOTCONN))?;
             id.accept(&inner.offer.parameters(limits, device.queue_pair.number()))
         });
+        if outcome.is_ok() && self.adapter.is_iwarp() {
+            inner.dialing = Dialing::Waiting;
+        }
         outcome.map_err(|error| {
             inner.progress.reason = error.raw_os_error().map(Reason::Errno);
             // Most often the peer has gone, and the event that says so is on its way.

@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
     timer: Option<AbortHandle>,
-    /// How far a connect is, while its id cannot go without waiting for it.
+    /// How far a connect or an accept is, while its id cannot go without waiting for it.
     pub(crate) dialing: Dialing,
     /// Ids of earlier attempts that are still going, and use the bound port meanwhile.
     retiring: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Inner {
     redial: bool,
 }
 
-/// A connect that the connection manager cannot take back at once.
+/// A connect, or over iWARP an accept, that the connection manager cannot take back at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialing {
     /// There is none.
@@ -72,7 +72,8 @@ pub(crate) enum Dialing {
     /// It is in the call that connects TCP, of an iWARP driver.
     Calling,
     /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
-    /// the driver's patience; over InfiniBand for the last message about it, of which the kernel can lose sight.
+    /// the driver's patience, and after an accept for the peer's first message, where it has to send one; over
+    /// InfiniBand for the last message about it, of which the kernel can lose sight.
     Waiting,
 }
 
