@@ -10,12 +10,14 @@ use std::net::SocketAddr;
 use common::cm::exchange;
 use common::verbs::{FOREVER, Link, Process, connected_at_with, driver, role, run, say};
 use common::*;
+use futures::FutureExt;
 use nix::sys::resource::{Resource, setrlimit};
 use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 use tokio_rdma::error::{OpenError, RegisterError};
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, Buffer, ConnectParams, DisconnectReason, Op, Provider, QueuePairConfig,
-    Status,
+    AcceptParams, Access, Adapter, Buffer, ConnectParams, DisconnectReason, Op, Provider, QueuePair,
+    QueuePairConfig, Status,
 };
 
 /// No user in particular, with no right in particular.
@@ -97,32 +99,78 @@ async fn exchange_anew(adapter: &Adapter) {
     exchange(adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
 
-// DIS-11: siw notices by itself, rxe by what it cannot send.
+/// Sends and receives for as long as that goes well, and tells when it has done so once.
+async fn talk(adapter: Adapter, own: QueuePair, begun: oneshot::Sender<()>) -> Status {
+    let mut begun = Some(begun);
+    loop {
+        let receive = match own.receive(adapter.buffer(8).expect("memory")) {
+            Ok(receive) => receive,
+            Err(refused) => return refused.status(),
+        };
+        let send = match own.send(adapter.buffer(8).expect("memory")) {
+            Ok(send) => send,
+            Err(refused) => return refused.status(),
+        };
+        let (sent, received) = tokio::join!(status(send), status(receive));
+        if let Some(failed) = [sent, received].into_iter().find(|status| *status != Status::SUCCESS) {
+            return failed;
+        }
+        if let Some(begun) = begun.take() {
+            let _ = begun.send(());
+        }
+    }
+}
+
+// DIS-11: each end learns of it by what it cannot send. An end that sends nothing does not, except from `siw`, which hears
+// of its interface.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_breaks_is_seen() {
+async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     let Some(driver) = driver() else { return };
     let link = Link::new(driver);
     let adapter = link.open();
-    let params = ConnectParams::default().retry_count(2).ack_timeout(14);
-    let pair =
-        connected_at_with(&adapter, link.address, params, AcceptParams::default().ack_timeout(14)).await;
-    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
-    let receive = pair.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
-    let disconnected = tokio::spawn({
-        let connection = pair.active.connection.clone();
-        async move { connection.disconnected().await }
-    });
-    run("ip", &format!("link set {} down", link.name));
-    let sent = pair.active.queue_pair.send(adapter.buffer(8).expect("memory"));
-    let outcome = match sent {
-        Ok(op) => status(op).await,
-        Err(refused) => refused.status(),
+    let connected = async || {
+        // Few and short repeats.
+        let connect = ConnectParams::default().retry_count(2).ack_timeout(14);
+        let accept = AcceptParams::default().ack_timeout(14);
+        connected_at_with(&adapter, link.address, connect, accept).await
     };
-    let reason = within(disconnected).await.expect("no panic");
-    assert!(is_lost(&reason), "{reason:?}");
-    assert_eq!(status(receive).await, Status::CANCELED);
-    // Which one depends on what the driver tries first without a route.
-    assert_ne!(outcome, Status::SUCCESS);
+    let (busy, idle) = (connected().await, connected().await);
+    exchange(&adapter, &idle.active.queue_pair, &idle.passive.queue_pair).await;
+    let receive = idle.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut talks = Vec::new();
+    for end in [&busy.active, &busy.passive] {
+        let (tell, begun) = oneshot::channel();
+        let talk = tokio::spawn(talk(adapter.clone(), end.queue_pair.clone(), tell));
+        talks.push((begun, talk, end.connection.clone()));
+    }
+    for (begun, _, _) in &mut talks {
+        within(begun).await.expect("they talk");
+    }
+    run("ip", &format!("link set {} down", link.name));
+    for (_, talk, connection) in talks {
+        assert_ne!(within(talk).await.expect("no panic"), Status::SUCCESS);
+        let reason = within(connection.disconnected()).await;
+        assert!(is_lost(&reason), "{reason:?}");
+        assert!(driver == "siw" || matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
+        within(connection.disconnect()).await.expect_err("it is over");
+    }
+    let ends = [&idle.active, &idle.passive];
+    if driver == "siw" {
+        for end in ends {
+            let reason = within(end.connection.disconnected()).await;
+            assert!(is_lost(&reason), "{reason:?}");
+        }
+        assert_eq!(status(receive).await, Status::CANCELED);
+        return;
+    }
+    for end in ends {
+        assert_eq!(end.connection.disconnected().now_or_never(), None, "nobody has told");
+    }
+    // And when the path is back before anything is sent, nothing has happened.
+    run("ip", &format!("link set {} up", link.name));
+    let send = idle.passive.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    assert_eq!(status(send).await, Status::SUCCESS);
+    assert_eq!(status(receive).await, Status::SUCCESS);
 }
 
 // CM-34: whose sends are repeated how often, is said by who would have to receive them.
