@@ -323,12 +323,14 @@ async fn addresses_are_known_at_their_moments() {
         // CM-26: the peer has not answered yet.
         assert_eq!(connector.peer_addr(), invalid);
         let passive = queue_pair(&adapter);
-        let accepting = tokio::spawn(async move { request.accept(&passive, AcceptParams::default()).await });
+        let accepting = tokio::spawn(async move {
+            request.accept(&passive, AcceptParams::default()).await.map(|accepted| (accepted, passive))
+        });
         let reply = outcome(connecting).await.expect("the peer accepts");
         // CM-26
         assert_eq!((reply.peer_addr(), connector.peer_addr()), (address, Ok(address)));
         let connection = within(reply.complete()).await.expect("complete");
-        let accepted = outcome(accepting).await.expect("accepted");
+        let (accepted, passive) = outcome(accepting).await.expect("accepted");
         // CM-25, CM-26: when connected, both ends agree.
         assert_eq!(connector.local_addr(), Ok(connection.local_addr()));
         assert_eq!(connector.peer_addr(), Ok(address));
@@ -337,7 +339,7 @@ async fn addresses_are_known_at_their_moments() {
             (accepted.local_addr(), accepted.peer_addr()),
             (connection.peer_addr(), connection.local_addr())
         );
-        drop(accepted);
+        drop((accepted, passive));
         let _ = within(connection.disconnect()).await;
         // CM-26: not after the end.
         assert_eq!(connector.peer_addr(), invalid);

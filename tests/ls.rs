@@ -6,12 +6,14 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
 use common::cm::*;
 use common::deviation::*;
 use common::device::is_emulated;
 use common::*;
 use futures::StreamExt;
+use tokio::sync::Notify;
 use tokio_rdma::error::{AcceptError, BindError, ConnectError, StateError};
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, ReadLimits, Request, Status};
 
@@ -181,6 +183,16 @@ async fn requests_are_a_stream() {
     assert!(within(requests.next()).await.is_none());
 }
 
+/// A waker that says when it was used.
+#[derive(Default)]
+struct Told(Notify);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
 // LS-06
 #[tokio::test]
 async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
@@ -194,8 +206,12 @@ async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
     let _asking = asking(&adapter, address, 1);
     assert_eq!(number(&within(waits.remove(0)).await.expect("a request")), 1);
     // Delivered to a wait that is dropped before it looks: the next one gets it.
-    let unlucky = waits.remove(0);
+    let mut unlucky = waits.remove(0);
+    let told = Arc::new(Told::default());
+    let waker = Waker::from(told.clone());
+    assert!(unlucky.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let _asking = asking(&adapter, address, 2);
+    within(told.0.notified()).await;
     let mut next = Box::pin(listener.request());
     assert!(futures::poll!(&mut next).is_pending());
     let _third = asking(&adapter, address, 3);
@@ -326,14 +342,17 @@ async fn a_request_is_inspected_before_it_is_accepted() {
         assert_eq!(Ok(request.peer_addr()), asked.connector.local_addr());
         let passive = queue_pair(&adapter);
         let accept = AcceptParams::default().private_data(&b"me"[..]).read_limits(ReadLimits::new(1, 1));
-        let accepting = tokio::spawn(async move { request.accept(&passive, accept).await });
+        let accepting =
+            tokio::spawn(
+                async move { request.accept(&passive, accept).await.map(|theirs| (theirs, passive)) },
+            );
         let reply = outcome(asked.connecting).await.expect("the peer accepts");
         // LS-12
         assert_data(&adapter, reply.private_data(), b"me");
         let served = if accept_lowers_reads(&adapter) { 1 } else { 9 };
         assert_eq!(reply.read_limits(), ReadLimits::new(1, served));
         let _ours = within(reply.complete()).await.expect("complete");
-        let theirs = outcome(accepting).await.expect("accepted");
+        let (theirs, _passive) = outcome(accepting).await.expect("accepted");
         assert_eq!(theirs.read_limits(), ReadLimits::new(served, 1));
     }
 }

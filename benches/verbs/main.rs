@@ -44,9 +44,6 @@ enum Role {
         process: Process,
         #[arg(long, default_value_t = 64)]
         connections: usize,
-        /// How many in all.
-        #[arg(long, default_value_t = 64)]
-        total: usize,
     },
 }
 
@@ -90,9 +87,8 @@ fn main() -> io::Result<()> {
         Role::Serve(process) => process.block_on(round_trips::serve),
         Role::Ping(process) => process.block_on(round_trips::ping),
         Role::Accept(process) => process.block_on(connections::accept),
-        Role::Connect { process, connections, total } => process.block_on(async move |open, address| {
-            connections::connect(open, address, connections, total).await
-        }),
+        Role::Connect { process, connections } => process
+            .block_on(async move |open, address| connections::connect(open, address, connections).await),
     }
 }
 
