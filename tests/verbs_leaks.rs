@@ -12,9 +12,9 @@ use common::cm::exchange;
 use common::life::polled;
 use common::verbs::{Link, alone, descriptors, driver, nothing_held, resources};
 use common::*;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use tokio::runtime::{Builder, Runtime};
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePair};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePair, Status};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -69,6 +69,33 @@ async fn come_and_go(adapter: &Adapter, address: SocketAddr, most: usize) {
         connection.disconnect().await.ok()
     };
     given_up(connect, most).await;
+}
+
+// CQ-08: each reserves what it may need of one, and a queue that nobody needs any more goes.
+#[test]
+fn queue_pairs_share_completion_queues() {
+    leaves_nothing(async |adapter| {
+        let queues = || resources().iter().filter(|line| line.starts_with("cq")).count();
+        let before = queues();
+        let mut pairs = join_all((0..20).map(|_| connected(&adapter))).await;
+        let now = queues();
+        assert!(now > before && now < before + 10, "{before}, then {now} with 40 queue pairs");
+        for flush in [true, false] {
+            let exchanges = pairs
+                .iter()
+                .map(|pair| exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair));
+            join_all(exchanges).await;
+            // The end of one is of no concern to the others.
+            if let Some(Pair { active, passive }) = pairs.pop().filter(|_| flush) {
+                let receive = active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+                active.queue_pair.flush();
+                assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+                within(passive.connection.disconnected()).await;
+            }
+        }
+        drop(pairs);
+        life::eventually("all but the first go", || queues() == before).await;
+    });
 }
 
 // CAN-03, CAN-04: step by step, with a peer that goes on.

@@ -55,7 +55,7 @@ impl Completions {
         shares.iter().find(|share| share.queue.completions.key() == key).map(|share| share.queue.clone())
     }
 
-    /// Lets every queue go that no queue pair holds.
+    /// Lets every queue go once no queue pair holds it.
     pub(crate) fn close(&self) {
         let shares = std::mem::take(&mut *self.lock());
         drop(shares);
@@ -66,12 +66,15 @@ impl Completions {
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     fn reserve(&self, adapter: &AdapterCore, opened: &Opened, entries: u32) -> io::Result<Arc<Queue>> {
-        let mut shares = self.lock();
-        if let Some(share) = shares.iter_mut().find(|share| share.free >= entries) {
-            share.free -= entries;
-            return Ok(share.queue.clone());
-        }
-        let before = shares.last().map_or(FIRST / 2, |share| share.queue.completions.entries());
+        let before = {
+            let mut shares = self.lock();
+            if let Some(share) = shares.iter_mut().find(|share| share.free >= entries) {
+                share.free -= entries;
+                return Ok(share.queue.clone());
+            }
+            shares.last().map_or(FIRST / 2, |share| share.queue.completions.entries())
+        };
+        // Without the lock, which the reactor wants; if another one is made meanwhile, then there are two.
         let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
         let completions =
             CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key())?;
@@ -79,7 +82,7 @@ impl Completions {
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
-        shares.push(Share { queue: queue.clone(), free });
+        self.lock().push(Share { queue: queue.clone(), free });
         Ok(queue)
     }
 
