@@ -247,6 +247,27 @@ async fn a_retryable_failure_is_followed_by_success() {
     }
 }
 
+// CM-19: what the device had flushed of the attempt that failed does not end the connection that follows.
+#[tokio::test]
+async fn a_failure_is_over_when_the_next_attempt_begins() {
+    // A provider may wait this long to learn why something was flushed.
+    const LATE: Duration = Duration::from_secs(2);
+    let adapter = adapter();
+    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+    let receive = asked.active.receive(adapter.buffer(16).expect("memory")).expect("posted");
+    within(asked.request.reject(b"no")).await.expect("rejected");
+    outcome(asked.connecting).await.expect_err("rejected");
+    let begun = tokio::time::Instant::now();
+    let link = connect_on(&adapter, &asked.active, &asked.connector).await;
+    speak_first((&adapter, &asked.active), (&adapter, &link.passive)).await;
+    let send = link.passive.send(adapter.buffer_from(b"kept").expect("memory")).expect("posted");
+    within(send).await.0.expect("sent");
+    assert_eq!(within(receive).await.0.expect("received").bytes, 4);
+    while begun.elapsed() < LATE {
+        exchange(&adapter, &asked.active, &link.passive).await;
+    }
+}
+
 // CM-22: NdDualConnection.
 #[tokio::test]
 async fn nd_dual_connection_a_second_connect_is_already_active() {

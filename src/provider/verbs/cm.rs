@@ -146,8 +146,23 @@ impl Cm {
     /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is
     /// told that nothing more will come.
     pub(crate) fn broken(&self, status: Status, reason: Reason) {
+        self.lose(status, reason, |_| true);
+    }
+
+    /// The same, which is of interest only for as long as it is this one of the device's queue pairs that is used: the
+    /// connector may be at another attempt by now.
+    pub(crate) fn broken_by(&self, key: u32, status: Status, reason: Reason) {
+        self.lose(status, reason, |inner| {
+            inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key))
+        });
+    }
+
+    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) {
         let mut later = Later::default();
         let mut inner = self.lock();
+        if !applies(&inner) {
+            return;
+        }
         let connected = inner.progress.state() == State::Connected;
         if connected {
             let lost = DisconnectReason::Lost { status, reason: reason.clone() };

@@ -154,8 +154,8 @@ impl Inner {
 struct Found {
     after: Aftermath,
     received: bool,
-    /// The first request that failed.
-    broken: Option<u32>,
+    /// How the first request failed, and the key of the device's queue pair.
+    broken: Option<(u32, u32)>,
 }
 
 impl QueuePairCore {
@@ -212,6 +212,11 @@ impl QueuePairCore {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which of the device's queue pairs it uses.
+    pub(crate) fn key(&self) -> Option<u32> {
+        self.lock().device.as_ref().map(|device| device.key())
     }
 
     /// The device's number of it.
@@ -455,9 +460,11 @@ impl QueuePairCore {
             return Err((PostErrorKind::TooLong, payload));
         }
         let mut inner = self.lock();
+        if self.adapter.is_removed() {
+            return Err((PostErrorKind::DeviceRemoved, payload));
+        }
         if let Err(kind) = inner.state.admits(kind) {
-            let removed = self.adapter.is_removed();
-            return Err((if removed { PostErrorKind::DeviceRemoved } else { kind }, payload));
+            return Err((kind, payload));
         }
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
             return Err((PostErrorKind::QueueFull, payload));
@@ -523,8 +530,8 @@ impl QueuePairCore {
         if found.received {
             self.data_arrived();
         }
-        if let Some(status) = found.broken {
-            self.broke(status);
+        if let Some((status, key)) = found.broken {
+            self.broke(status, key);
         }
     }
 
@@ -540,7 +547,7 @@ impl QueuePairCore {
     }
 
     fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
-        let RequestId { receive, sequence, .. } = id;
+        let RequestId { key, receive, sequence } = id;
         if !inner.queue(receive).finished(sequence, said) {
             debug!(sequence, receive, "a completion of nothing");
             return;
@@ -557,13 +564,13 @@ impl QueuePairCore {
             // First the connection is over, then its requests fail (`X3`).
             inner.failed.push((ticket, Completed { status, bytes: 0, payload }));
             if !std::mem::replace(&mut inner.broken, true) {
-                found.broken = Some(said.status);
+                found.broken = Some((said.status, key));
             }
         }
     }
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
-    fn broke(&self, completion: u32) {
+    fn broke(&self, completion: u32, key: u32) {
         let Some(cm) = self.lock().cm.upgrade() else {
             let inner = self.lock();
             return self.finish(inner, Status::CANCELED).settle();
@@ -572,7 +579,7 @@ impl QueuePairCore {
         let status = status_of(completion, false);
         let reason = Reason::Completion(completion);
         if completion != wc_status::WR_FLUSH_ERR {
-            cm.broken(status, reason);
+            cm.broken_by(key, status, reason);
             return;
         }
         // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
@@ -580,7 +587,7 @@ impl QueuePairCore {
         runtime.spawn(async move {
             tokio::time::sleep(GRACE).await;
             if let Some(cm) = cm.upgrade() {
-                cm.broken(status, reason);
+                cm.broken_by(key, status, reason);
             }
         });
     }
