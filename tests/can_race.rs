@@ -5,7 +5,6 @@
 mod common;
 
 use common::deviation::*;
-use common::device::is_emulated;
 use common::life::*;
 use common::*;
 
@@ -13,65 +12,78 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use tokio_rdma::error::{AcceptError, ConnectError};
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, Connection, Connector, DisconnectReason, QueuePair, Status,
+    AcceptParams, Adapter, Buffer, ConnectParams, Connection, Connector, DisconnectReason, Op, QueuePair,
+    Status,
 };
 
 /// A delay that looks for the moment at which two calls meet: of the cancel, or where it is negative of the other call.
+///
+/// It goes twice as far each time for as long as the same call is the earlier one, and half as far back when the other
+/// is: so both orders occur, however long a thread takes to start, and most attempts are near the moment.
 struct Aim {
-    spins: i32,
+    /// In nanoseconds.
+    delay: i64,
     early: usize,
     late: usize,
-    /// By which part of it the delay changes.
-    step: i32,
+    /// The last change of the delay.
+    step: i64,
 }
 
 impl Aim {
-    fn new(spins: i32) -> Self {
-        // Where everything takes long there is no time for many steps.
-        Self { spins, early: 0, late: 0, step: if is_emulated() { 2 } else { 16 } }
-    }
+    const LEAST: i64 = 20;
+    const MOST: i64 = 100_000_000;
 
-    fn change(&self) -> i32 {
-        (self.spins.abs() / self.step).max(if is_emulated() { 500 } else { 1 })
+    fn new(delay: i64) -> Self {
+        Self { delay, early: 0, late: 0, step: delay }
     }
 
     /// Took effect: wait longer the next time.
     fn early(&mut self) {
         self.early += 1;
-        self.spins = self.spins.saturating_add(self.change());
+        self.turn(1);
     }
 
     /// Came too late: wait less.
     fn late(&mut self) {
         self.late += 1;
-        self.spins = self.spins.saturating_sub(self.change());
+        self.turn(-1);
+    }
+
+    fn turn(&mut self, direction: i64) {
+        let last = self.step.abs();
+        let next = if self.step.signum() == direction { last * 2 } else { last / 2 };
+        self.step = direction * next.clamp(Self::LEAST, Self::MOST);
+        self.delay += self.step;
     }
 
     /// Lets the cancel have its start.
     fn wait(&self) {
-        spin(self.spins.saturating_neg());
+        spin(-self.delay);
     }
 }
 
-/// So many turns; none if it is negative.
-fn spin(turns: i32) {
-    for _ in 0..turns {
+/// Spins for so many nanoseconds; not at all if they are negative.
+fn spin(nanoseconds: i64) {
+    let Ok(nanoseconds) = u64::try_from(nanoseconds) else { return };
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_nanos(nanoseconds) {
         std::hint::spin_loop();
     }
 }
 
-/// Cancels on another thread, so many turns after the flag is up.
-fn cancel_after(connector: &Arc<Connector>, go: &Arc<AtomicBool>, spins: i32) -> std::thread::JoinHandle<()> {
+/// Cancels on another thread, so much later than the flag is up.
+fn cancel_after(connector: &Arc<Connector>, go: &Arc<AtomicBool>, delay: i64) -> std::thread::JoinHandle<()> {
     let (connector, go) = (connector.clone(), go.clone());
     std::thread::spawn(move || {
         while !go.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        spin(spins);
+        spin(delay);
         connector.cancel();
     })
 }
@@ -106,7 +118,7 @@ async fn learns(accepted: Result<Connection, AcceptError>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
-    let mut aim = Aim::new(1000);
+    let mut aim = Aim::new(10_000);
     for _ in 0..often(600, 30) {
         let (listener, address) = listening(&adapter);
         let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
@@ -114,7 +126,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
         let (passive, moved) = (listener.clone(), theirs.clone());
         let accept = tokio::spawn(async move { passive.accept_next(&moved, AcceptParams::default()).await });
         let go = Arc::new(AtomicBool::new(false));
-        let canceller = cancel_after(&connector, &go, aim.spins);
+        let canceller = cancel_after(&connector, &go, aim.delay);
         let mut connect = pin!(connector.connect_and_complete(&mine, address, ConnectParams::default()));
         // Before the first poll there is nothing to cancel.
         let first = futures::poll!(&mut connect);
@@ -153,7 +165,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
-    let mut aim = Aim::new(100);
+    let mut aim = Aim::new(1000);
     for _ in 0..often(1500, 40) {
         let (listener, address) = listening(&adapter);
         let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
@@ -163,7 +175,7 @@ async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
         let reply = within(connector.connect(&mine, address, ConnectParams::default())).await;
         let reply = reply.expect("accepted");
         let go = Arc::new(AtomicBool::new(false));
-        let canceller = cancel_after(&connector, &go, aim.spins);
+        let canceller = cancel_after(&connector, &go, aim.delay);
         go.store(true, Ordering::Release);
         aim.wait();
         let outcome = within(reply.complete()).await;
@@ -232,6 +244,12 @@ async fn a_request_is_not_lost_to_a_cancel() {
     assert!(canceled.load(Ordering::Relaxed) > 0, "some were");
 }
 
+/// A receive for the word that the active side says first, where it must.
+fn first_word(adapter: &Adapter, queue_pair: &QueuePair) -> Option<Op<Buffer>> {
+    let buffer = || adapter.buffer(1).expect("memory");
+    (!passive_sends_first(adapter)).then(|| queue_pair.receive(buffer()).expect("posted"))
+}
+
 // CAN-13
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn everything_may_be_called_from_everywhere_at_once() {
@@ -244,9 +262,13 @@ async fn everything_may_be_called_from_everywhere_at_once() {
         tasks.push(tokio::spawn(async move {
             for round in 0..often(20, 4) {
                 let queue_pair = queue_pair(&adapter);
+                let first = first_word(&adapter, &queue_pair);
                 // One that is lost before it was found complete has not been accepted.
                 let accepted = listener.accept_next(&queue_pair, AcceptParams::default()).await;
                 if let Ok(connection) = accepted {
+                    if let Some(first) = first {
+                        within(first).await.0.expect("received");
+                    }
                     abuse(&adapter, &queue_pair, &connection, round % 4).await;
                 }
             }
@@ -255,9 +277,12 @@ async fn everything_may_be_called_from_everywhere_at_once() {
             for round in 0..often(20, 4) {
                 let (queue_pair, connector) = (queue_pair(&active), active.connector());
                 let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
-                if let Some(connection) = assert_connected(&active, connect.await) {
-                    abuse(&active, &queue_pair, &connection, round % 3).await;
+                let connection = connect.await.expect("connected");
+                if !passive_sends_first(&active) {
+                    let word = queue_pair.send(active.buffer_from(b"!").expect("memory")).expect("posted");
+                    within(word).await.0.expect("sent");
                 }
+                abuse(&active, &queue_pair, &connection, round % 3).await;
             }
         }));
     }

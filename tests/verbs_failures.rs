@@ -5,10 +5,13 @@
 
 mod common;
 
+use std::fs::Permissions;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 
 use common::cm::exchange;
-use common::verbs::{FOREVER, Link, Process, connected_at_with, driver, role, run, say};
+use common::verbs::{FOREVER, Link, Process, alone, connected_at_with, driver, role, run, say};
 use common::*;
 use futures::FutureExt;
 use nix::sys::resource::{Resource, setrlimit};
@@ -126,7 +129,10 @@ async fn talk(adapter: Adapter, own: QueuePair, begun: oneshot::Sender<()>) -> S
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     let Some(driver) = driver() else { return };
-    let link = Link::new(driver);
+    let link = {
+        let _alone = alone();
+        Link::new(driver)
+    };
     let adapter = link.open();
     let connected = async || {
         // Few and short repeats.
@@ -295,14 +301,25 @@ impl Closed {
         let names = names.map(|entry| entry.expect("an entry").path().display().to_string());
         let names: Vec<_> = names.filter(|name| name.contains(which)).collect();
         assert!(!names.is_empty());
-        names.iter().for_each(|name| run("chmod", &format!("600 {name}")));
-        Self(names)
+        let closed = Self(names);
+        closed.allow(0o600);
+        closed
+    }
+
+    /// One that a test before this one has made may go at any moment.
+    fn allow(&self, mode: u32) {
+        for name in &self.0 {
+            match std::fs::set_permissions(name, Permissions::from_mode(mode)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome.expect(name),
+            }
+        }
     }
 }
 
 impl Drop for Closed {
     fn drop(&mut self) {
-        self.0.iter().for_each(|name| run("chmod", &format!("666 {name}")));
+        self.allow(0o666);
     }
 }
 
@@ -311,6 +328,8 @@ async fn no_permission_is_said_to_be_that() {
     if driver().is_none() {
         return;
     }
+    // No device may appear meanwhile.
+    let _alone = alone();
     for which in ["rdma_cm", "uverbs"] {
         let _closed = Closed::new(which);
         let mut process = Process::start("open", &v4().to_string(), Some(NOBODY));
@@ -350,6 +369,8 @@ async fn the_limit_on_locked_memory_is_said_to_be_that() {
     if driver().is_none() {
         return;
     }
+    // Nobody may take the permission away meanwhile.
+    let _alone = alone();
     let mut process = Process::start("lock", "-", Some(NOBODY));
     assert_eq!(process.hear(), "as it should be");
 }
