@@ -20,9 +20,6 @@ use crate::test::Settings;
 /// What runs the programs in the guest, one after the other.
 const RUNNER: &str = include_str!("../../guest/tests.sh");
 
-/// What is left out on a device, and why.
-const OPEN: &str = include_str!("../../guest/open.txt");
-
 /// How long a suite may take in all. What has not been run by then counts as failed.
 const SUITE_LIMIT: Duration = minutes(25);
 
@@ -117,9 +114,6 @@ impl Suite {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
         }
-        for (test, reason) in open(OPEN, self.word) {
-            println!("open on {}: {test}: {reason}", self.word);
-        }
         let image = image::prepare()?;
         // All files of all suites at once, so that the next suite finds them built.
         let every: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
@@ -164,21 +158,11 @@ impl Suite {
         // As cargo would have it for these programs; it is that of this one otherwise.
         words.push(format!("CARGO_MANIFEST_DIR={}", root.display()));
         words.extend(self.device.map(|device| format!("TOKIO_RDMA_TEST_DEVICE={device}")));
-        let skip: Vec<_> = open(OPEN, self.word).map(|(test, _)| format!("--skip {test}")).collect();
-        words.push(format!("OPEN={}", skip.join(" ")));
         words.extend(["sh", "-c", RUNNER, "tests"].map(str::to_owned));
         words.push(self.seconds.to_string());
         words.extend(programs.iter().map(|program| program.path.clone()));
         words
     }
-}
-
-/// The tests that are left out for a word of a suite, each with its reason.
-fn open<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    text.lines().filter(|line| !line.starts_with('#')).filter_map(move |line| {
-        let (device, rest) = line.split_once(' ')?;
-        rest.split_once(' ').filter(|_| device == word)
-    })
 }
 
 /// A file of tests that the machine is for.
@@ -274,16 +258,6 @@ fn text_of(message: &str, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_open_is_open_on_its_device() {
-        let text = "# why\nsiw a_test for a reason\nrxe another slowly\n";
-        assert_eq!(open(text, "siw").collect::<Vec<_>>(), [("a_test", "for a reason")]);
-        assert_eq!(open(text, "soft").count(), 0);
-        let known = OPEN.lines().filter(|line| !line.starts_with('#')).count();
-        let found: usize = ["soft", "rxe", "siw", "guest"].iter().map(|word| open(OPEN, word).count()).sum();
-        assert_eq!(found, known, "every line is a device, a test and a reason");
-    }
 
     #[test]
     fn the_header_of_a_file_says_where_it_runs() {
