@@ -105,6 +105,15 @@ impl Connection {
     /// When the peer disconnects, this is ready before the outstanding requests finish `CANCELED`. Any number of tasks
     /// may wait.
     ///
+    /// # A path or a peer that is gone without a word
+    /// The `soft` provider asks a peer that has been silent for a while, see `SoftConfig::path_timeout`. The devices of
+    /// the `verbs` provider do not: they know no keepalive, and notice only that something they sent is not
+    /// acknowledged. Over InfiniBand and RoCE that takes [`retry_count`](crate::ConnectParams::retry_count) times one
+    /// to four [`ack_timeout`](crate::ConnectParams::ack_timeout)s, over iWARP as long as the driver's TCP tries, often a
+    /// quarter of an hour; an end that only receives waits for ever. A program that has to know sends something from
+    /// time to time, and limits how long it waits for the answer. (Some drivers also tell when their own interface goes
+    /// down: `siw` does, `rxe` does not, and its connections go on when it is up again in time.)
+    ///
     /// # Cancel safety
     /// Dropping the future costs nothing.
     pub async fn disconnected(&self) -> DisconnectReason {
