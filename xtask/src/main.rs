@@ -38,7 +38,7 @@ struct Task {
 const TASKS: &[Task] = &[
     Task {
         name: "test",
-        arguments: "[--no-install] [--no-guest] [--filter STEP]",
+        arguments: "[--no-install] [--no-guest] [--sanitizer address] [--filter STEP]",
         about: "run every check and every test; one closing line with the counts",
         run: test::main,
     },

@@ -54,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) install: bool,
     /// Whether the steps of the guest machine are wanted.
     pub(crate) guest: bool,
+    /// Whether only these are, with programs that AddressSanitizer watches.
+    pub(crate) sanitizer: bool,
     /// Whether the variable `CI` is `true`: then everything must run.
     pub(crate) ci: bool,
     /// The argument of `--filter`.
@@ -64,7 +66,14 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { install: true, guest: true, ci: false, filter: None, failures: RefCell::default() }
+        Self {
+            install: true,
+            guest: true,
+            sanitizer: false,
+            ci: false,
+            filter: None,
+            failures: RefCell::default(),
+        }
     }
 }
 
@@ -84,6 +93,11 @@ impl Settings {
                 settings.filter = Some(step.clone());
             } else if let Some(step) = argument.strip_prefix("--filter=") {
                 settings.filter = Some(step.to_owned());
+            } else if argument == "--sanitizer" {
+                settings.sanitizer = true;
+                if arguments.next().is_none_or(|name| name != "address") {
+                    return Err(Usage("`--sanitizer` can be `address`".into()));
+                }
             } else {
                 return Err(Usage(format!("unexpected argument `{argument}`")));
             }
@@ -103,7 +117,8 @@ impl Settings {
 
     /// The steps to run: all; or the one of that name; or those whose name contains the word.
     fn chosen(&self) -> Result<Vec<&'static Step>, Usage> {
-        let wanted = || STEPS.iter().filter(|step| self.guest || step.place == HOST);
+        let wanted =
+            || STEPS.iter().filter(|step| if step.place == HOST { !self.sanitizer } else { self.guest });
         let Some(word) = &self.filter else {
             return Ok(wanted().collect());
         };
@@ -190,6 +205,8 @@ mod tests {
         let filter = Some("fmt".into());
         assert_eq!(settings, Settings { install: false, guest: false, filter, ..Settings::default() });
         assert!(parse("--filter").is_err());
+        assert!(parse("--sanitizer address").expect("a good command line").sanitizer);
+        assert!(parse("--sanitizer").is_err() && parse("--sanitizer memory").is_err());
         assert!(parse("--wrong").is_err());
         assert!(parse("--filter nonsense").and_then(|settings| settings.chosen()).is_err());
     }
@@ -207,6 +224,12 @@ mod tests {
         assert!(names("--no-guest").iter().all(|name| !name.starts_with("guest")));
         assert_eq!(names("--no-guest").len() + names("--filter guest").len(), STEPS.len());
         assert!(parse("--no-guest --filter guest").and_then(|settings| settings.chosen()).is_err());
+    }
+
+    #[test]
+    fn the_sanitizer_is_for_the_guest() {
+        assert_eq!(names("--sanitizer address"), names("--filter guest"));
+        assert_eq!(names("--sanitizer address --filter rxe"), ["guest-rxe"]);
     }
 
     #[test]

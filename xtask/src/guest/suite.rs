@@ -23,6 +23,9 @@ const RUNNER: &str = include_str!("../../guest/tests.sh");
 /// How long a suite may take in all. What has not been run by then counts as failed.
 const SUITE_LIMIT: Duration = minutes(25);
 
+/// How many times as long everything takes with AddressSanitizer.
+const SANITIZED: u32 = 3;
+
 /// The tests of one device, or those that need the machine for something else.
 #[derive(Debug)]
 struct Suite {
@@ -117,10 +120,12 @@ impl Suite {
         let image = image::prepare()?;
         // All files of all suites at once, so that the next suite finds them built.
         let every: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let mut programs = build(&every)?;
+        let mut programs = build(&every, settings.sanitizer)?;
         programs.retain(|program| names.contains(&program.name.as_str()));
 
-        let deadline = Instant::now() + SUITE_LIMIT;
+        let factor = if settings.sanitizer { SANITIZED } else { 1 };
+        let seconds = self.seconds * u64::from(factor);
+        let deadline = Instant::now() + SUITE_LIMIT * factor;
         let mut tally = Tally::default();
         let mut left = &programs[..];
         while !left.is_empty() {
@@ -138,8 +143,9 @@ impl Suite {
                 folder: &folder,
                 clock: Clock::Device,
             };
-            let mut progress = Progress::new(self.place, left, self.seconds, settings);
-            let ended = machine.run_lines(&self.command(left), |line| progress.line(line));
+            let mut progress = Progress::new(self.place, left, seconds, settings);
+            let command = self.command(left, seconds);
+            let ended = machine.run_lines(&command, |line| progress.line(line));
             let (begun, sum) = progress.finish(ended.map(|_| ()));
             tally += sum;
             if begun == 0 {
@@ -152,14 +158,14 @@ impl Suite {
     }
 
     /// The command in the guest.
-    fn command(&self, programs: &[Program]) -> Vec<String> {
+    fn command(&self, programs: &[Program], seconds: u64) -> Vec<String> {
         let root = crate::root();
         let mut words = vec!["env".to_owned(), "RUST_BACKTRACE=0".to_owned()];
         // As cargo would have it for these programs; it is that of this one otherwise.
         words.push(format!("CARGO_MANIFEST_DIR={}", root.display()));
         words.extend(self.device.map(|device| format!("TOKIO_RDMA_TEST_DEVICE={device}")));
         words.extend(["sh", "-c", RUNNER, "tests"].map(str::to_owned));
-        words.push(self.seconds.to_string());
+        words.push(seconds.to_string());
         words.extend(programs.iter().map(|program| program.path.clone()));
         words
     }
@@ -210,7 +216,18 @@ fn runs_on(text: &str) -> Result<Vec<&'static str>, String> {
 }
 
 /// Builds files of tests, and the examples that they run, with the feature `verbs`.
-fn build(names: &[&str]) -> Result<Vec<Program>, String> {
+fn build(names: &[&str], sanitizer: bool) -> Result<Vec<Program>, String> {
+    let cargo = |arguments: &[&str]| {
+        let mut command = cargo(arguments);
+        if sanitizer {
+            // With a target named, the flags are not for what runs while it builds.
+            command.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"]);
+            command.envs([("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Zsanitizer=address")]);
+            // Enough to name the lines of a report, and a fraction of the size.
+            command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+        }
+        command
+    };
     exec::show(cargo(&["build", "--examples", "--features", "verbs"]), minutes(30))?;
     let mut command: Command =
         cargo(&["test", "--no-run", "--features", "verbs", "--message-format=json-render-diagnostics"]);
