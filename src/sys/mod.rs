@@ -6,10 +6,18 @@
 //! themselves, with two exceptions that are taken care of here: the plain fields of a communication identifier
 //! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::CmId`]).
 //!
-//! Nothing here waits: the descriptors of all three kinds of events do not block, and events are copied and
-//! acknowledged before the call that takes them returns. So an object may be destroyed at any moment by any
-//! thread, although the libraries' destructors wait for events that were taken and not acknowledged. The one
-//! exception is [`id::CmId::connect`] over iWARP, in which drivers connect TCP.
+//! The descriptors of all three kinds of events do not block, and events are copied and acknowledged before the
+//! call that takes them returns. So an object may be destroyed at any moment by any thread, although the libraries'
+//! destructors wait for events that were taken and not acknowledged. What can wait in the kernel all the same:
+//!
+//! | call | for | so it is made |
+//! |---|---|---|
+//! | [`id::CmId::connect`] over iWARP | TCP, which drivers connect in there | off the runtime's threads |
+//! | dropping a [`CmId`] | its connect or accept, or the last message of it | so while one is under way |
+//! | dropping a [`QueuePair`] over iWARP | the id that connects it | so while the id may be there |
+//! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | in place: it was just resolved |
+//! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
+//! | [`MemoryRegion::deregister`] | the pages | in place, as memory is freed by any drop |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 /// Numbers of an enumeration of C, whose values later versions of the library add to, and a name for each.
