@@ -23,8 +23,8 @@ use tokio_rdma::{
 
 /// A delay that looks for the moment at which two calls meet: of the cancel, or where it is negative of the other call.
 ///
-/// It goes twice as far each time for as long as the same call is the earlier one, and half as far back when the other
-/// is: so both orders occur, however long a thread takes to start, and most attempts are near the moment.
+/// Until each of the two has been the earlier one, it goes twice as far each time: so both orders occur, however long a
+/// thread takes to start. Then it stays near the moment.
 struct Aim {
     /// In nanoseconds.
     delay: i64,
@@ -55,10 +55,9 @@ impl Aim {
     }
 
     fn turn(&mut self, direction: i64) {
-        let last = self.step.abs();
-        let next = if self.step.signum() == direction { last * 2 } else { last / 2 };
-        self.step = direction * next.clamp(Self::LEAST, Self::MOST);
-        self.delay += self.step;
+        let both = self.early > 0 && self.late > 0;
+        self.step = if both { self.delay.abs() / 16 } else { self.step * 2 }.clamp(Self::LEAST, Self::MOST);
+        self.delay += direction * self.step;
     }
 
     /// Lets the cancel have its start.
