@@ -33,7 +33,7 @@ fn rping_on_siw() {
 
 #[test]
 fn librdmacm_on_siw() {
-    on_siw("librdmacm_on_siw", peers::all);
+    on_siw("librdmacm_on_siw", peers::all_between_siw);
 }
 
 #[test]
