@@ -166,12 +166,18 @@ async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
         within(begun).await.expect("they talk");
     }
     run("ip", &format!("link set {} down", link.name));
+    // One of the two may be about to wait for what the other could not send, and would never hear of it.
+    let last = [&busy.active, &busy.passive]
+        .map(|end| end.queue_pair.send(adapter.buffer(8).expect("memory")).map(status));
     for (_, talk, connection) in talks {
         assert_ne!(within(talk).await.expect("no panic"), Status::SUCCESS);
         let reason = within(connection.disconnected()).await;
         assert!(is_lost(&reason), "{reason:?}");
         assert!(driver == "siw" || matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
         within(connection.disconnect()).await.expect("it says so, too");
+    }
+    for last in last.into_iter().flatten() {
+        assert_ne!(last.await, Status::SUCCESS);
     }
     let ends = [&idle.active, &idle.passive];
     if driver == "siw" {
