@@ -280,10 +280,9 @@ impl QueuePairCore {
         }
         inner.state.dissociate();
         inner.cm = Weak::new();
-        if self.adapter.is_removed() {
-            self.finish(inner, Status::DEVICE_REMOVED)
-        } else if inner.released {
-            self.finish(inner, Status::CANCELED)
+        if self.adapter.is_removed() || inner.released {
+            let status = self.status_of_the_rest();
+            self.finish(inner, status)
         } else if inner.used {
             self.renew(inner, true)
         } else {
@@ -297,11 +296,16 @@ impl QueuePairCore {
         let inner = self.lock();
         match inner.state {
             QueuePairState::Connected | QueuePairState::Over => {
-                let removed = self.adapter.is_removed();
-                self.finish(inner, if removed { Status::DEVICE_REMOVED } else { Status::CANCELED })
+                let status = self.status_of_the_rest();
+                self.finish(inner, status)
             }
             QueuePairState::Unconnected | QueuePairState::Associated => Aftermath::default(),
         }
+    }
+
+    /// How requests finish that the device has not finished.
+    fn status_of_the_rest(&self) -> Status {
+        if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
     }
 
     /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
@@ -372,12 +376,13 @@ impl QueuePairCore {
             }
         }
         for Outstanding { ticket, payload, .. } in kept {
-            let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
+            let completed = Completed { status: self.status_of_the_rest(), bytes: 0, payload };
             found.after.extend(self.table.complete(ticket, completed));
         }
         if let Err(error) = again {
             debug!(%error, "no new queue pair");
-            found.after.join(self.finish(inner, Status::CANCELED));
+            let status = self.status_of_the_rest();
+            found.after.join(self.finish(inner, status));
         }
         found.after
     }
