@@ -120,14 +120,16 @@ impl Queue {
         self.completions.arm()
     }
 
-    /// Polls the queue until it is empty, and puts what it finds into inboxes, into which their owners have to look.
+    /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.
     pub(crate) fn collect(&self, adapter: &AdapterCore) -> Touched {
         // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut touched = Touched::new();
         let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        // What has come since is told, or is for whoever is about to arm the queue.
+        let mut left = self.completions.entries() as usize;
         let mut count = BATCH;
         // One that was not filled has emptied the queue.
-        while count == BATCH {
+        while count == BATCH && left > 0 {
             count = match self.completions.poll(&mut batch) {
                 Ok(count) => count,
                 Err(error) => {
@@ -135,6 +137,7 @@ impl Queue {
                     break;
                 }
             };
+            left = left.saturating_sub(count);
             for completion in batch.iter() {
                 let key = RequestId::unpack(completion.wr_id).key;
                 if touched.last().is_none_or(|(last, _)| *last != key) {
