@@ -17,7 +17,7 @@ fn queue_pair(adapter: &Adapter) -> io::Result<QueuePair> {
 
 /// Accepts connections and sees each of them leave.
 pub(crate) async fn accept(open: Open, address: SocketAddr) -> io::Result<()> {
-    let adapter = open.adapter()?;
+    let adapter = open.adapter(&open.provider()?)?;
     let listener = adapter.listener();
     listener.bind(address)?;
     listener.listen(0)?;
@@ -43,8 +43,9 @@ async fn serve(adapter: &Adapter, request: Request) -> io::Result<()> {
 /// Connects so many at once, each of which ends as soon as it is established; prints the nanoseconds that
 /// it took, with the adapter's opening and without.
 pub(crate) async fn connect(open: Open, address: SocketAddr, count: usize) -> io::Result<()> {
+    let provider = open.provider()?;
     let start = Instant::now();
-    let adapter = open.adapter()?;
+    let adapter = open.adapter(&provider)?;
     let opened = Instant::now();
     let mut all = JoinSet::new();
     for _ in 0..count {

@@ -121,9 +121,13 @@ struct Open {
 }
 
 impl Open {
+    /// Loads the libraries and their drivers.
+    fn provider(self) -> Result<Provider, OpenError> {
+        Provider::verbs_with(VerbsConfig::default().spin(self.spin))
+    }
+
     /// The device that has the address, or the way to it.
-    fn adapter(self) -> Result<Adapter, OpenError> {
-        let provider = Provider::verbs_with(VerbsConfig::default().spin(self.spin))?;
+    fn adapter(self, provider: &Provider) -> Result<Adapter, OpenError> {
         provider.open(provider.resolve(provider.local_for(self.address.ip())?)?)
     }
 }

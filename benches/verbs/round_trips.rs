@@ -21,7 +21,7 @@ fn config() -> QueuePairConfig {
 
 /// Echoes what one client sends, until it leaves.
 pub(crate) async fn serve(open: Open, address: SocketAddr) -> io::Result<()> {
-    let adapter = open.adapter()?;
+    let adapter = open.adapter(&open.provider()?)?;
     let listener = adapter.listener();
     listener.bind(address)?;
     listener.listen(1)?;
@@ -46,7 +46,7 @@ pub(crate) async fn serve(open: Open, address: SocketAddr) -> io::Result<()> {
 
 /// As many round trips as each line of standard input says; prints the median of each.
 pub(crate) async fn ping(open: Open, address: SocketAddr) -> io::Result<()> {
-    let adapter = open.adapter()?;
+    let adapter = open.adapter(&open.provider()?)?;
     let queue_pair = adapter.queue_pair(config())?;
     let (mut out, mut back) = (adapter.buffer(MESSAGE)?, adapter.buffer(MESSAGE)?);
     let connector = adapter.connector();
