@@ -83,6 +83,10 @@ impl Completions {
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
         self.lock().push(Share { queue: queue.clone(), free });
+        // A removal may have closed all of them since the caller looked.
+        if adapter.is_removed() {
+            self.close();
+        }
         Ok(queue)
     }
 

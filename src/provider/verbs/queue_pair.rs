@@ -576,10 +576,15 @@ impl QueuePairCore {
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
     fn broke(&self, completion: u32, key: u32) {
-        let Some(cm) = self.lock().cm.upgrade() else {
-            let inner = self.lock();
+        let inner = self.lock();
+        // Its attempt may be over by now, and the queue pair as good as new.
+        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
+            return;
+        }
+        let Some(cm) = inner.cm.upgrade() else {
             return self.finish(inner, Status::CANCELED).settle();
         };
+        drop(inner);
         debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");
         let status = status_of(completion, false);
         let reason = Reason::Completion(completion);
