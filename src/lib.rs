@@ -66,6 +66,7 @@
 
 pub mod error;
 pub mod status;
+pub(crate) mod sync;
 pub mod types;
 
 #[cfg(feature = "soft")]
@@ -111,7 +112,10 @@ pub use cm::{
     AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
     ProviderKind, Reply, Request, Requests,
 };
-pub use mr::{Buffer, BufferPart, Region, RegionSlice, RemoteRegion};
-pub use qp::{Completion, Op, QueuePair, QueuePairConfig, WorkBuffer};
+pub use mr::{Buffer, BufferPart, MemoryWindow, Region, RegionSlice, RemoteRegion};
+pub use qp::{
+    Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,
+    SharedReceiveConfig, SharedReceiveQueue, WorkBuffer, WorkOptions, WorkResult,
+};
 pub use status::Status;
 pub use types::{Access, DisconnectReason, PrivateData, ReadLimits};

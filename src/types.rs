@@ -164,6 +164,8 @@ bitflags! {
         const REMOTE_WRITE = 5;
         /// It may be the sink of an RDMA Read on iWARP, where the sink is addressed over the wire.
         const READ_SINK = 8;
+        /// The peer may work on it by atomics.
+        const REMOTE_ATOMIC = 16;
     }
 }
 
@@ -221,4 +223,12 @@ pub enum OpKind {
     Write,
     /// RDMA Read.
     Read,
+    /// Atomic compare-and-swap.
+    CompareSwap,
+    /// Atomic fetch-and-add.
+    FetchAdd,
+    /// Binding of a memory window.
+    Bind,
+    /// Invalidation of a memory window.
+    Invalidate,
 }

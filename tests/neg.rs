@@ -25,7 +25,7 @@ struct Seen {
 async fn negotiate(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -> Seen {
     let (listener, address) = listening_at(adapter, v4());
     let config = QueuePairConfig::default().receive_depth(1).initiator_depth(1);
-    let [active, passive] = [(), ()].map(|()| adapter.queue_pair(config).expect("a queue pair"));
+    let [active, passive] = [(), ()].map(|()| adapter.queue_pair(config.clone()).expect("a queue pair"));
     let connector = adapter.connector();
     let active_side = async {
         let params = ConnectParams::default().read_limits(connect);

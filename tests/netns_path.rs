@@ -214,7 +214,7 @@ fn what_is_dropped_on_the_way_is_sent_again() {
         let (left, right) =
             (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
         let depth = QueuePairConfig::default().receive_depth(2 * DEPTH as usize);
-        let queue_pairs = [left.queue_pair(depth).unwrap(), right.queue_pair(depth).unwrap()];
+        let queue_pairs = [left.queue_pair(depth.clone()).unwrap(), right.queue_pair(depth).unwrap()];
         let [mine, theirs] = queue_pairs;
         let (listener, address) = listening_at(&right, RIGHT[0]);
         let connector = left.connector();

@@ -8,9 +8,12 @@ use super::connector::Connector;
 use super::listener::Listener;
 use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
-use crate::mr::{Buffer, Region};
+use crate::mr::{Buffer, MemoryWindow, Region};
 use crate::provider::{self, ProviderKind};
-use crate::qp::{QueuePair, QueuePairConfig};
+use crate::qp::{
+    CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig, SharedReceiveConfig,
+    SharedReceiveQueue,
+};
 use crate::types::{Access, AdapterId, ReadLimits};
 
 /// An opened adapter (IND2Adapter), and the protection domain of all that is created from it.
@@ -85,6 +88,22 @@ pub struct AdapterInfo {
     /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
     /// timeout. `None`: as long as it likes.
     pub answer_timeout: Option<Duration>,
+    /// The most bytes of an inline request (`InlineRequestThreshold`).
+    pub max_inline: usize,
+    /// The most results of a completion queue (`MaxCompletionQueueDepth`).
+    pub max_completion_depth: usize,
+    /// The most receives of a shared receive queue (`MaxSharedReceiveQueueDepth`); 0 where there are none.
+    pub max_shared_depth: usize,
+    /// Whether there are memory windows.
+    pub memory_windows: bool,
+    /// Whether there are atomics.
+    pub atomics: bool,
+    /// Whether a send can invalidate a window of the peer's.
+    pub invalidates: bool,
+    /// Whether a write can carry immediate data.
+    pub immediate: bool,
+    /// Whether a send can.
+    pub immediate_send: bool,
 }
 
 impl Adapter {
@@ -137,6 +156,14 @@ impl Adapter {
             notices_withdrawal: known.notices_withdrawal,
             checks_remote_read: known.checks_remote_read,
             answer_timeout: known.answer_timeout,
+            max_inline: known.inline,
+            max_completion_depth: known.completions,
+            max_shared_depth: known.shared_depth,
+            memory_windows: known.windows,
+            atomics: known.atomics,
+            invalidates: known.invalidates,
+            immediate: known.immediate.0,
+            immediate_send: known.immediate.1,
         }
     }
 
@@ -164,8 +191,41 @@ impl Adapter {
         if self.is_removed() {
             return Err(OpenError::DeviceRemoved);
         }
-        config.check(&self.provider.capabilities())?;
+        config.check(&self.provider.capabilities(), self.provider.domain())?;
         QueuePair::new(&self.provider, config)
+    }
+
+    /// A completion queue that is polled by hand. Source: `IND2Adapter::CreateCompletionQueue`.
+    ///
+    /// # Errors
+    /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
+    pub fn completion_queue(&self, config: CompletionQueueConfig) -> Result<CompletionQueue, OpenError> {
+        if self.is_removed() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        CompletionQueue::new(&self.provider, config)
+    }
+
+    /// A receive queue for several queue pairs. Source: `IND2Adapter::CreateSharedReceiveQueue`.
+    ///
+    /// # Errors
+    /// `InvalidParameter` with the number of the argument; `Unsupported`; `DeviceRemoved`; with a device also `Os`.
+    pub fn shared_receive_queue(&self, config: SharedReceiveConfig) -> Result<SharedReceiveQueue, OpenError> {
+        if self.is_removed() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        SharedReceiveQueue::new(&self.provider, config)
+    }
+
+    /// A memory window that is not bound yet. Source: `IND2Adapter::CreateMemoryWindow`.
+    ///
+    /// # Errors
+    /// `NotSupported` where [`AdapterInfo::memory_windows`] is false; `DeviceRemoved`; with a device also `Os`.
+    pub fn memory_window(&self) -> Result<MemoryWindow, RegisterError> {
+        if self.is_removed() {
+            return Err(RegisterError::DeviceRemoved);
+        }
+        MemoryWindow::new(&self.provider)
     }
 
     /// A buffer of `length` zeroes.

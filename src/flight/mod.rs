@@ -5,12 +5,17 @@
 //! payload meet the future again. A future that is dropped leaves its slot behind as an orphan: the payload is
 //! freed when the provider is done with it, not before (`CAN-09`).
 
+mod low_water;
 mod op;
+mod results;
 mod table;
 
+pub(crate) use low_water::{LowWater, Watch};
 pub(crate) use op::sealed::{Lender, Parts};
 pub use op::{Completion, Op, WorkBuffer};
-pub(crate) use table::{After, Aftermath, Completed, Table, Ticket};
+pub use results::NotifyKind;
+pub(crate) use results::{Joined, Notified, Outlet, Owner, Polled, Results};
+pub(crate) use table::{Aftermath, Completed, Extra, Label, Table, Ticket};
 
 use smallvec::SmallVec;
 

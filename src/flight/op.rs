@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use super::table::{Table, Ticket};
 use crate::error::CompletionError;
 use crate::status::Status;
-use crate::types::OpKind;
+use crate::types::{OpKind, RemoteKey};
 
 /// What a work request did, once it succeeded. Source: `ND2_RESULT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,14 @@ pub struct Completion {
     pub kind: OpKind,
     /// How many bytes it moved; for a receive, the length of the message.
     pub bytes: usize,
+    /// Immediate data that came with the message of a receive.
+    pub immediate: Option<u32>,
+    /// The key of the memory window that the message of a receive has invalidated.
+    pub invalidated: Option<RemoteKey>,
 }
 
 /// Memory that a work request can use: [`Buffer`](crate::mr::Buffer), several of them as a scatter-gather list
-/// (`Vec<Buffer>`, `[Buffer; N]`), or a part of a [`Region`](crate::mr::Region).
+/// (`Vec<Buffer>`, `[Buffer; N]`), a part of a [`Region`](crate::mr::Region), or `()` for no memory at all.
 ///
 /// The request owns it until it completes; the future gives it back. This trait is sealed.
 pub trait WorkBuffer: sealed::Lender {}
@@ -48,6 +52,8 @@ pub(crate) mod sealed {
         type Rest: Send + Unpin + 'static;
         /// Whether the request may use the buffer at all: `adapter` is the one of the queue pair.
         fn allows(&self, adapter: u64, access: Access) -> bool;
+        /// How many bytes it lends.
+        fn length(&self) -> usize;
         /// Takes it apart.
         fn lend(self) -> Parts<Self::Rest>;
         /// Puts it together again.
@@ -57,7 +63,8 @@ pub(crate) mod sealed {
 
 /// A posted work request: await it for the outcome and the buffer.
 ///
-/// It was posted when the call returned, and proceeds whether or not this is polled.
+/// It was posted when the call returned, and proceeds whether or not this is polled. Where the queue pair has a
+/// [`CompletionQueue`](crate::qp::CompletionQueue) of the user's, this is ready once that has been polled for the result.
 ///
 /// # Cancel safety
 /// Dropping it forgets the result. The request goes on; its memory stays with the provider until it completes and is
@@ -90,7 +97,12 @@ impl<B: WorkBuffer> Future for Op<B> {
             unreachable!("an uncollected request has a slot until its future collects it");
         };
         let result = match completed.status {
-            Status::SUCCESS => Ok(Completion { kind: self.kind, bytes: completed.bytes }),
+            Status::SUCCESS => Ok(Completion {
+                kind: self.kind,
+                bytes: completed.bytes,
+                immediate: completed.extra.immediate,
+                invalidated: completed.extra.invalidated.map(RemoteKey),
+            }),
             status => Err(CompletionError { status }),
         };
         Poll::Ready((result, B::reclaim(sealed::Parts { payload: completed.payload, rest })))

@@ -1,6 +1,6 @@
 //! The slots in which completions meet the futures that wait for them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 
 use super::Payload;
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::OpKind;
 
 /// Names the slot of one work request, until its completion has been collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,19 +22,54 @@ pub(crate) struct Completed {
     /// Bytes received, sent, written or read; 0 when it failed.
     pub(crate) bytes: usize,
     pub(crate) payload: Payload,
+    pub(crate) extra: Extra,
+}
+
+impl Completed {
+    /// One that did not succeed.
+    pub(crate) fn failed(status: Status, payload: Payload) -> Self {
+        Self { status, bytes: 0, payload, extra: Extra::default() }
+    }
+
+    /// One that did.
+    pub(crate) fn done(bytes: usize, payload: Payload) -> Self {
+        Self { status: Status::SUCCESS, bytes, payload, extra: Extra::default() }
+    }
+}
+
+/// What only some completions have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extra {
+    /// The sender of the message asked for a solicited event.
+    pub(crate) solicited: bool,
+    /// Its success is not to be reported.
+    pub(crate) silent: bool,
+    /// Immediate data that came with the message.
+    pub(crate) immediate: Option<u32>,
+    /// The key of the window that the message has invalidated.
+    pub(crate) invalidated: Option<u32>,
+}
+
+/// What a work request is to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) kind: OpKind,
+    /// A number of the user's choice.
+    pub(crate) context: u64,
 }
 
 /// What follows a completion, once no lock is held.
-#[derive(Debug)]
 pub(crate) enum After {
     /// The future that waits.
     Wake(Waker),
     /// The memory of a future that was dropped.
     Free(#[allow(dead_code, reason = "held to be dropped")] Completed),
+    /// Anything else.
+    Run(Box<dyn FnOnce() + Send>),
 }
 
 /// Completions whose foreign code has yet to run: call [`settle`](Self::settle) without a lock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "futures wait for it"]
 pub(crate) struct Aftermath(SmallVec<[After; 4]>);
 
@@ -45,8 +82,10 @@ impl Aftermath {
     /// Wakes and frees, in the order of the completions.
     pub(crate) fn settle(self) {
         for after in self.0 {
-            if let After::Wake(waker) = after {
-                waker.wake();
+            match after {
+                After::Wake(waker) => waker.wake(),
+                After::Run(run) => run(),
+                After::Free(_) => {}
             }
         }
     }
@@ -58,7 +97,12 @@ impl Extend<After> for Aftermath {
     }
 }
 
-enum Slot {
+struct Slot {
+    label: Label,
+    state: State,
+}
+
+enum State {
     /// The provider has the payload; the future may be waiting.
     Pending(Option<Waker>),
     /// The provider has the payload, and nobody waits any more.
@@ -81,8 +125,8 @@ impl Table {
     }
 
     /// A slot for a request about to be posted.
-    pub(crate) fn open(&self) -> Ticket {
-        Ticket(self.lock().insert(Slot::Pending(None)))
+    pub(crate) fn open(&self, label: Label) -> Ticket {
+        Ticket(self.lock().insert(Slot { label, state: State::Pending(None) }))
     }
 
     /// Gives the slot back unused: the post failed inline.
@@ -91,30 +135,43 @@ impl Table {
         drop(slot);
     }
 
-    /// The provider is done. What is left to do for it, waking the future or freeing what an abandoned one left
-    /// behind, runs foreign code: the caller drops its locks first, see [`Aftermath`].
-    #[must_use]
-    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed) -> Option<After> {
+    /// The provider is done: hands over what it had. What is left to do for it, waking the future or freeing what an
+    /// abandoned one left behind, runs foreign code: the caller drops its locks first, see [`Aftermath`].
+    pub(crate) fn complete(
+        &self,
+        ticket: Ticket,
+        completed: Completed,
+        after: &mut Aftermath,
+    ) -> Option<Label> {
         let mut slots = self.lock();
-        match slots.get_mut(ticket.0) {
-            Some(slot @ Slot::Pending(_)) => match std::mem::replace(slot, Slot::Done(completed)) {
-                Slot::Pending(waker) => waker.map(After::Wake),
-                Slot::Orphaned | Slot::Done(_) => None,
+        let Some(slot) = slots.get_mut(ticket.0) else {
+            drop(slots);
+            after.0.push(After::Free(completed));
+            return None;
+        };
+        let label = slot.label;
+        let follows = match &mut slot.state {
+            state @ State::Pending(_) => match std::mem::replace(state, State::Done(completed)) {
+                State::Pending(waker) => waker.map(After::Wake),
+                State::Orphaned | State::Done(_) => None,
             },
-            Some(Slot::Orphaned) => {
+            State::Orphaned => {
                 slots.remove(ticket.0);
                 Some(After::Free(completed))
             }
             // A second completion of one request would be a bug of the provider; the first one stands.
-            Some(Slot::Done(_)) | None => Some(After::Free(completed)),
-        }
+            State::Done(_) => Some(After::Free(completed)),
+        };
+        drop(slots);
+        after.extend(follows);
+        Some(label)
     }
 
     /// The completion, once: afterwards the ticket is void.
     pub(crate) fn poll(&self, ticket: Ticket, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
         let mut slots = self.lock();
         let replaced = match slots.get_mut(ticket.0) {
-            Some(Slot::Pending(waker)) => {
+            Some(Slot { state: State::Pending(waker), .. }) => {
                 if waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
                     return Poll::Pending;
                 }
@@ -122,7 +179,7 @@ impl Table {
             }
             _ => {
                 return Poll::Ready(match slots.try_remove(ticket.0) {
-                    Some(Slot::Done(completed)) => Some(completed),
+                    Some(Slot { state: State::Done(completed), .. }) => Some(completed),
                     _ => None,
                 });
             }
@@ -136,9 +193,11 @@ impl Table {
     pub(crate) fn abandon(&self, ticket: Ticket) {
         let mut slots = self.lock();
         let old = match slots.get_mut(ticket.0) {
-            Some(slot @ Slot::Pending(_)) => Some(std::mem::replace(slot, Slot::Orphaned)),
-            Some(Slot::Done(_)) => slots.try_remove(ticket.0),
-            Some(Slot::Orphaned) | None => None,
+            Some(Slot { state: state @ State::Pending(_), .. }) => {
+                Some(std::mem::replace(state, State::Orphaned))
+            }
+            Some(Slot { state: State::Done(_), .. }) => slots.try_remove(ticket.0).map(|slot| slot.state),
+            Some(Slot { state: State::Orphaned, .. }) | None => None,
         };
         drop(slots);
         drop(old);
@@ -151,7 +210,7 @@ impl Table {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(tokio_rdma_model)))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,9 +219,10 @@ mod tests {
     use super::*;
     use crate::memory::Owned;
 
+    const SEND: Label = Label { kind: OpKind::Send, context: 7 };
+
     fn completed() -> Completed {
-        let payload = Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]);
-        Completed { status: Status::SUCCESS, bytes: 8, payload }
+        Completed::done(8, Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]))
     }
 
     #[derive(Default)]
@@ -180,10 +240,10 @@ mod tests {
         let (table, count) = (Table::default(), Arc::new(Count::default()));
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
-        let ticket = table.open();
+        let ticket = table.open(SEND);
         assert!(table.poll(ticket, &mut cx).is_pending());
         let mut after = Aftermath::default();
-        after.extend(table.complete(ticket, completed()));
+        assert_eq!(table.complete(ticket, completed(), &mut after), Some(SEND));
         after.settle();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(matches!(table.poll(ticket, &mut cx), Poll::Ready(Some(Completed { bytes: 8, .. }))));
@@ -194,10 +254,12 @@ mod tests {
     #[test]
     fn an_orphan_keeps_its_place_until_the_provider_is_done() {
         let table = Table::default();
-        let ticket = table.open();
+        let ticket = table.open(SEND);
         table.abandon(ticket);
         assert_eq!(table.lock().len(), 1, "the provider still has the payload");
-        assert!(matches!(table.complete(ticket, completed()), Some(After::Free(_))));
+        let mut after = Aftermath::default();
+        table.complete(ticket, completed(), &mut after);
+        assert!(matches!(after.0.as_slice(), [After::Free(_)]));
         assert!(table.lock().is_empty());
     }
 
@@ -205,9 +267,11 @@ mod tests {
     #[test]
     fn a_post_that_failed_leaves_nothing() {
         let table = Table::default();
-        let ticket = table.open();
+        let ticket = table.open(SEND);
         table.close(ticket);
         assert!(table.lock().is_empty());
-        assert!(matches!(table.complete(ticket, completed()), Some(After::Free(_))), "nobody is waiting");
+        let mut after = Aftermath::default();
+        assert_eq!(table.complete(ticket, completed(), &mut after), None, "nobody is waiting");
+        assert!(matches!(after.0.as_slice(), [After::Free(_)]));
     }
 }

@@ -99,6 +99,10 @@ impl Lender for Buffer {
         self.domain == domain
     }
 
+    fn length(&self) -> usize {
+        self.len()
+    }
+
     fn lend(self) -> Parts<u64> {
         Parts { payload: Payload::from_iter([self.memory.share().whole()]), rest: self.domain }
     }
@@ -114,6 +118,10 @@ impl Lender for BufferPart {
 
     fn allows(&self, domain: u64, access: Access) -> bool {
         self.buffer.allows(domain, access)
+    }
+
+    fn length(&self) -> usize {
+        self.range.len()
     }
 
     fn lend(self) -> Parts<Self::Rest> {
@@ -136,6 +144,10 @@ impl Lender for Vec<Buffer> {
         self.iter().all(|buffer| buffer.allows(domain, access))
     }
 
+    fn length(&self) -> usize {
+        self.iter().map(|buffer| buffer.len()).sum()
+    }
+
     fn lend(self) -> Parts<Self::Rest> {
         let rest = self.iter().map(|buffer| buffer.domain).collect();
         Parts { payload: self.into_iter().map(|buffer| buffer.memory.share().whole()).collect(), rest }
@@ -152,6 +164,10 @@ impl<const N: usize> Lender for [Buffer; N] {
 
     fn allows(&self, domain: u64, access: Access) -> bool {
         self.iter().all(|buffer| buffer.allows(domain, access))
+    }
+
+    fn length(&self) -> usize {
+        self.iter().map(|buffer| buffer.len()).sum()
     }
 
     fn lend(self) -> Parts<Self::Rest> {

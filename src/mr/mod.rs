@@ -1,9 +1,13 @@
 //! Memory for work requests: [`Buffer`] for what stays private, [`Region`] for what a peer may reach by key.
 
 mod buffer;
+mod inline;
 mod region;
 mod remote;
+mod window;
 
 pub use buffer::{Buffer, BufferPart};
+pub use inline::Inline;
 pub use region::{Region, RegionSlice};
 pub use remote::RemoteRegion;
+pub use window::MemoryWindow;

@@ -64,6 +64,14 @@ impl Region {
         self.inner.registration.access()
     }
 
+    pub(crate) fn is_of(&self, domain: u64) -> bool {
+        self.inner.adapter.domain() == domain
+    }
+
+    pub(crate) fn registration(&self) -> Registration {
+        self.inner.registration.clone()
+    }
+
     /// The key (GetRemoteToken).
     pub fn key(&self) -> RemoteKey {
         self.inner.registration.key()
@@ -179,6 +187,10 @@ impl Lender for RegionSlice {
         self.region.inner.adapter.domain() == domain
             && self.region.access().contains(access)
             && self.region.is_registered()
+    }
+
+    fn length(&self) -> usize {
+        self.range.len()
     }
 
     fn lend(self) -> Parts<Self> {

@@ -60,7 +60,7 @@ impl QueuePairState {
     /// `ConnectionInvalid` for what needs a connection (`QP-06`).
     pub(crate) fn admits(self, kind: OpKind) -> Result<(), PostErrorKind> {
         match (self, kind) {
-            (_, OpKind::Receive) | (Self::Connected, OpKind::Send | OpKind::Write | OpKind::Read) => Ok(()),
+            (_, OpKind::Receive) | (Self::Connected, _) => Ok(()),
             (Self::Unconnected | Self::Associated | Self::Over, _) => Err(PostErrorKind::ConnectionInvalid),
         }
     }

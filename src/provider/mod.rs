@@ -9,7 +9,7 @@
 //! * It drives [`proto::connector`](crate::proto::connector), which decides what each call and each event means; the
 //!   provider only carries out its actions.
 //! * A posted request finishes exactly once, in post order within its queue, through the
-//!   [`Table`](crate::flight::Table) of its queue pair. Its payload is not touched afterwards.
+//!   [`Outlet`] of its queue. Its payload is not touched afterwards.
 //! * `disconnected()` resolves before the requests of the connection are flushed.
 //! * No call blocks, no lock is held across an await or a wake, and every future may be dropped at any time.
 //! * When the adapter goes away every pending operation finishes with `DEVICE_REMOVED`.
@@ -26,23 +26,24 @@ pub(crate) mod requests;
 pub(crate) mod soft;
 #[cfg(feature = "verbs")]
 pub(crate) mod verbs;
+pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::error::{
-    AcceptError, BindError, ConnectError, OpenError, PostErrorKind, RegisterError, StateError,
+    AcceptError, BindError, ConnectError, OpenError, PostErrorKind, RegisterError, ResizeError, StateError,
 };
-use crate::flight::{Payload, Table, Ticket};
+use crate::flight::{Outlet, Payload, Ticket};
 use crate::memory::{Owned, Shared};
-use crate::types::{
-    Access, AdapterId, ConnectionId, DisconnectReason, OpKind, PrivateData, ReadLimits, RemoteKey,
-};
+use crate::types::{Access, AdapterId, ConnectionId, DisconnectReason, PrivateData, ReadLimits, RemoteKey};
 use drive::Drive;
 use inside::Inside;
+use members::{Member, Membership};
 use params::{AcceptParams, ConnectParams};
+use work::Work;
 
 /// Which driver serves an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +102,7 @@ macro_rules! impossible {
 }
 
 #[cfg(not(any(feature = "soft", feature = "verbs")))]
-impossible!(Adapter, QueuePair, Connector, Listener, Registration);
+impossible!(Adapter, QueuePair, Connector, Listener, Registration, SharedReceives, Window);
 
 /// What an adapter is and can do, in the provider's words.
 #[derive(Clone, Debug)]
@@ -131,6 +132,31 @@ pub(crate) struct Capabilities {
     pub(crate) notices_withdrawal: bool,
     pub(crate) checks_remote_read: bool,
     pub(crate) answer_timeout: Option<Duration>,
+    pub(crate) inline: usize,
+    pub(crate) completions: usize,
+    /// The most receives of a shared queue; 0 where there are none.
+    pub(crate) shared_depth: usize,
+    pub(crate) windows: bool,
+    pub(crate) atomics: bool,
+    pub(crate) invalidates: bool,
+    /// Immediate data with a write, and with a send.
+    pub(crate) immediate: (bool, bool),
+}
+
+/// What a queue pair is made of.
+pub(crate) struct QueuePairParts {
+    pub(crate) receive_depth: usize,
+    pub(crate) initiator_depth: usize,
+    pub(crate) receive_entries: usize,
+    pub(crate) initiator_entries: usize,
+    /// The most bytes of an inline request.
+    pub(crate) inline: usize,
+    /// Where receives complete. Those of a shared queue have its table.
+    pub(crate) receive: Outlet,
+    pub(crate) initiator: Outlet,
+    pub(crate) shared: Option<SharedReceives>,
+    /// The processor on which completions are best handled.
+    pub(crate) affinity: Option<usize>,
 }
 
 /// An opened adapter.
@@ -156,22 +182,60 @@ impl Adapter {
         dispatch!(self, Adapter(adapter) => adapter.capabilities())
     }
 
-    /// A queue pair with these depths and scatter-gather entries, of its receive and its initiator queue.
+    /// A queue pair.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn queue_pair(
-        &self,
-        depths: (usize, usize),
-        entries: (usize, usize),
-    ) -> Result<QueuePair, OpenError> {
+    pub(crate) fn queue_pair(&self, parts: QueuePairParts) -> Result<QueuePair, OpenError> {
         Ok(derive!(self, Adapter => QueuePair,
-            soft(adapter) => {
-                // The soft provider takes as many entries as it is given.
-                let _ = entries;
-                soft::queue_pair::QueuePairCore::new(adapter.clone(), depths.0, depths.1)
-            },
-            verbs(adapter) => verbs::queue_pair::QueuePairCore::new(adapter.clone(), depths, entries)?
+            soft(adapter) => soft::queue_pair::QueuePairCore::new(adapter.clone(), parts),
+            verbs(adapter) => verbs::queue_pair::QueuePairCore::new(adapter.clone(), parts)?
+        ))
+    }
+
+    /// Puts an object on the list of those that end with the adapter.
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
+        dispatch!(self, Adapter(adapter) => adapter.join(member))
+    }
+
+    /// Takes what its devices have completed, for who polls and does not wait for the reactor.
+    pub(crate) fn progress(&self) {
+        match self {
+            // Its tasks run whenever there is something.
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.progress(),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            handle => handle.none(),
+        }
+    }
+
+    /// A receive queue for several queue pairs, with room for so many receives of so many entries each. What is left in
+    /// it when it ends goes to the outlet.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn shared_receives(
+        &self,
+        depth: usize,
+        entries: usize,
+        outlet: Outlet,
+    ) -> Result<SharedReceives, OpenError> {
+        Ok(derive!(self, Adapter => SharedReceives,
+            soft(adapter) => soft::shared::SharedReceives::new(adapter, depth, entries, outlet)?,
+            verbs(adapter) => verbs::shared::SharedReceives::new(adapter, depth, entries, outlet)?
+        ))
+    }
+
+    /// A memory window that is not bound.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn window(&self) -> Result<Window, RegisterError> {
+        Ok(derive!(self, Adapter => Window,
+            soft(adapter) => soft::window::Window::new(adapter)?,
+            verbs(adapter) => verbs::window::Window::new(adapter)?
         ))
     }
 
@@ -266,6 +330,54 @@ impl Registration {
     }
 }
 
+/// A memory window.
+#[derive(Clone)]
+pub(crate) enum Window {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::window::Window>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::window::Window>),
+}
+
+impl Window {
+    /// What it is bound to since the last call that binds or invalidates it: key, remote address, length.
+    pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
+        dispatch!(self, Window(window) => window.bound())
+    }
+}
+
+/// A receive queue of several queue pairs.
+#[derive(Clone)]
+pub(crate) enum SharedReceives {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::shared::SharedReceives>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::shared::SharedReceives>),
+}
+
+impl SharedReceives {
+    /// Posts a receive. There is room: the caller counts.
+    ///
+    /// # Errors
+    /// Why not, with the payload.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        dispatch!(self, SharedReceives(shared) => shared.receive(ticket, payload))
+    }
+
+    /// Makes room for so many receives; there are not more.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
+        dispatch!(self, SharedReceives(shared) => shared.resize(depth))
+    }
+
+    /// The user has dropped the last handle, and no queue pair uses it.
+    pub(crate) fn released(&self) {
+        dispatch!(self, SharedReceives(shared) => shared.released())
+    }
+}
+
 /// A queue pair.
 #[derive(Clone)]
 pub(crate) enum QueuePair {
@@ -276,10 +388,6 @@ pub(crate) enum QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn table(&self) -> &Arc<Table> {
-        dispatch!(self, QueuePair(queue_pair) => &queue_pair.table)
-    }
-
     /// Posts a receive.
     ///
     /// # Errors
@@ -288,22 +396,26 @@ impl QueuePair {
         dispatch!(self, QueuePair(queue_pair) => queue_pair.receive(ticket, payload))
     }
 
-    /// Posts a send, write or read.
+    /// Posts a request of the initiator queue.
     ///
     /// # Errors
     /// Why not, with the payload.
-    pub(crate) fn initiate(
-        &self,
-        ticket: Ticket,
-        kind: OpKind,
-        remote: (u32, u64),
-        payload: Payload,
-    ) -> Result<(), (PostErrorKind, Payload)> {
-        dispatch!(self, QueuePair(queue_pair) => queue_pair.initiate(ticket, kind, remote, payload))
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+        dispatch!(self, QueuePair(queue_pair) => queue_pair.initiate(work))
+    }
+
+    /// Has the device look at what was deferred.
+    pub(crate) fn ring(&self) {
+        dispatch!(self, QueuePair(queue_pair) => queue_pair.ring())
     }
 
     pub(crate) fn flush(&self) {
         dispatch!(self, QueuePair(queue_pair) => queue_pair.flush())
+    }
+
+    /// A completion queue of it has lost a result: its connection ends.
+    pub(crate) fn overrun(&self) {
+        dispatch!(self, QueuePair(queue_pair) => queue_pair.overrun())
     }
 
     /// The user has dropped the last handle.

@@ -1,21 +1,42 @@
-//! The size of a queue pair.
+//! The size of a queue pair, and the queues that it shares with others.
 
+use super::completion_queue::CompletionQueue;
+use super::shared::SharedReceiveQueue;
 use crate::error::OpenError;
 use crate::provider::Capabilities;
 
-/// How many requests a queue pair holds. Source: `IND2Adapter::CreateQueuePair`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many requests a queue pair holds, and where their results go. Source: `IND2Adapter::CreateQueuePair`.
+#[derive(Clone, Debug)]
 pub struct QueuePairConfig {
     pub(crate) receive_depth: usize,
     pub(crate) initiator_depth: usize,
     pub(crate) receive_entries: usize,
     pub(crate) initiator_entries: usize,
+    /// `None`: as much as is usual, if the adapter has it.
+    pub(crate) inline: Option<usize>,
+    pub(crate) context: u64,
+    pub(crate) receive_completions: Option<CompletionQueue>,
+    pub(crate) initiator_completions: Option<CompletionQueue>,
+    pub(crate) shared: Option<SharedReceiveQueue>,
 }
 
+/// The most bytes of an inline request when the user does not say.
+const USUAL_INLINE: usize = 64;
+
 impl Default for QueuePairConfig {
-    /// 128 requests and 4 scatter-gather entries in each queue.
+    /// 128 requests and 4 scatter-gather entries in each queue, 64 bytes inline where the adapter has that.
     fn default() -> Self {
-        Self { receive_depth: 128, initiator_depth: 128, receive_entries: 4, initiator_entries: 4 }
+        Self {
+            receive_depth: 128,
+            initiator_depth: 128,
+            receive_entries: 4,
+            initiator_entries: 4,
+            inline: None,
+            context: 0,
+            receive_completions: None,
+            initiator_completions: None,
+            shared: None,
+        }
     }
 }
 
@@ -27,7 +48,7 @@ impl QueuePairConfig {
         self
     }
 
-    /// The most sends, writes and reads that may be outstanding.
+    /// The most requests of the initiator queue that may be outstanding.
     #[must_use]
     pub fn initiator_depth(mut self, depth: usize) -> Self {
         self.initiator_depth = depth;
@@ -48,16 +69,84 @@ impl QueuePairConfig {
         self
     }
 
+    /// The most bytes of an inline send or write. Default: 64, or what the adapter has if that is less.
+    #[must_use]
+    pub fn inline(mut self, bytes: usize) -> Self {
+        self.inline = Some(bytes);
+        self
+    }
+
+    /// A number that its results carry in a completion queue that is polled. Default: 0.
+    #[must_use]
+    pub fn context(mut self, context: u64) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Both queues leave their results in this completion queue, to be polled by hand.
+    #[must_use]
+    pub fn completions(self, queue: &CompletionQueue) -> Self {
+        self.receive_completions(queue).initiator_completions(queue)
+    }
+
+    /// Receives leave their results in this completion queue. Default: they feed their futures.
+    #[must_use]
+    pub fn receive_completions(mut self, queue: &CompletionQueue) -> Self {
+        self.receive_completions = Some(queue.clone());
+        self
+    }
+
+    /// The requests of the initiator queue leave their results in this completion queue. Default: they feed their
+    /// futures.
+    #[must_use]
+    pub fn initiator_completions(mut self, queue: &CompletionQueue) -> Self {
+        self.initiator_completions = Some(queue.clone());
+        self
+    }
+
+    /// Messages take their receives from this queue, which other queue pairs share. Receives cannot be posted to the
+    /// queue pair then, and depth and entries are those of that queue. Source:
+    /// `IND2Adapter::CreateQueuePairWithSrq`.
+    #[must_use]
+    pub fn shared_receives(mut self, queue: &SharedReceiveQueue) -> Self {
+        self.shared = Some(queue.clone());
+        self
+    }
+
+    /// The most bytes inline, for an adapter that has so many at the most.
+    pub(crate) fn inline_bytes(&self, maximum: usize) -> usize {
+        self.inline.unwrap_or(USUAL_INLINE.min(maximum))
+    }
+
     /// Numbers the arguments as `CreateQueuePair` does.
-    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<(), OpenError> {
+    pub(crate) fn check(&self, capabilities: &Capabilities, domain: u64) -> Result<(), OpenError> {
+        let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
+        let foreign =
+            |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| queue.domain() != domain);
+        if foreign(&self.receive_completions) {
+            return wrong(2, "completion queue of another adapter");
+        }
+        if foreign(&self.initiator_completions) {
+            return wrong(3, "completion queue of another adapter");
+        }
+        if self.shared.as_ref().is_some_and(|shared| shared.domain() != domain) {
+            return wrong(5, "shared receive queue of another adapter");
+        }
+        let own = self.shared.is_none();
         let limits = [
-            (5, "receive queue depth", self.receive_depth, capabilities.depth),
-            (6, "initiator queue depth", self.initiator_depth, capabilities.depth),
-            (7, "receive scatter-gather entries", self.receive_entries, capabilities.entries),
-            (8, "initiator scatter-gather entries", self.initiator_entries, capabilities.entries),
+            (5, "receive queue depth", self.receive_depth, capabilities.depth, own),
+            (6, "initiator queue depth", self.initiator_depth, capabilities.depth, true),
+            (7, "receive scatter-gather entries", self.receive_entries, capabilities.entries, own),
+            (8, "initiator scatter-gather entries", self.initiator_entries, capabilities.entries, true),
         ];
-        match limits.into_iter().find(|(_, _, value, maximum)| *value == 0 || value > maximum) {
-            Some((argument, what, _, _)) => Err(OpenError::InvalidParameter { argument, what }),
+        let broken = |(_, _, value, maximum, counts): &(u8, &str, usize, usize, bool)| {
+            *counts && (*value == 0 || value > maximum)
+        };
+        match limits.iter().find(|limit| broken(limit)) {
+            Some((argument, what, ..)) => wrong(*argument, what),
+            None if self.inline_bytes(capabilities.inline) > capabilities.inline => {
+                wrong(9, "bytes of inline data")
+            }
             None => Ok(()),
         }
     }

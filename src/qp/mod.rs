@@ -1,8 +1,17 @@
-//! Queue pairs: where work requests are posted.
+//! Queue pairs, where work requests are posted; completion queues and shared receive queues.
 
+mod batch;
+mod completion_queue;
 mod config;
+mod options;
 mod pair;
+mod requests;
+mod shared;
 
-pub use crate::flight::{Completion, Op, WorkBuffer};
+pub use crate::flight::{Completion, NotifyKind, Op, WorkBuffer};
+pub use batch::Batch;
+pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkResult};
 pub use config::QueuePairConfig;
+pub use options::WorkOptions;
 pub use pair::QueuePair;
+pub use shared::{Low, SharedReceiveConfig, SharedReceiveQueue};

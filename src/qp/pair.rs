@@ -1,13 +1,16 @@
-//! The queue pair and its posting calls.
+//! The queue pair: its making, its simple posting calls, its end.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
+use super::batch::Batch;
+use super::completion_queue::CompletionQueue;
 use super::config::QueuePairConfig;
+use super::options::WorkOptions;
 use crate::error::{OpenError, PostError, PostErrorKind};
-use crate::flight::{self, Op, Parts, Payload, Ticket, WorkBuffer};
+use crate::flight::{self, Joined, Label, Op, Outlet, Parts, Payload, Table, Ticket, WorkBuffer};
 use crate::mr::RemoteRegion;
-use crate::provider;
+use crate::provider::{self, Capabilities, QueuePairParts};
 use crate::types::{Access, OpKind};
 
 /// A queue pair (IND2QueuePair): a receive queue and an initiator queue.
@@ -28,17 +31,28 @@ use crate::types::{Access, OpKind};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct QueuePair {
-    handle: Arc<Handle>,
+    pub(super) handle: Arc<Handle>,
+    /// Requests wait for the doorbell.
+    pub(super) defer: bool,
 }
 
-struct Handle {
-    provider: provider::QueuePair,
-    domain: u64,
-    config: QueuePairConfig,
-    /// The most entries of a read that the adapter takes.
-    read_entries: usize,
+pub(super) struct Handle {
+    pub(super) provider: provider::QueuePair,
+    pub(super) table: Arc<Table>,
+    pub(super) domain: u64,
+    pub(super) config: QueuePairConfig,
+    pub(super) capabilities: Capabilities,
+    /// The most bytes of an inline request.
+    pub(super) inline: usize,
+    /// Its places with its completion queues.
+    joined: OnceLock<Vec<Joined>>,
+}
+
+impl flight::Owner for Handle {
+    fn overrun(&self) {
+        self.provider.overrun();
+    }
 }
 
 impl Drop for Handle {
@@ -47,19 +61,61 @@ impl Drop for Handle {
     }
 }
 
+impl Clone for QueuePair {
+    fn clone(&self) -> Self {
+        // Also of a batch: a clone may outlive it, and rings for itself.
+        Self { handle: self.handle.clone(), defer: false }
+    }
+}
+
 impl QueuePair {
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
-        let depths = (config.receive_depth, config.initiator_depth);
-        let entries = (config.receive_entries, config.initiator_entries);
-        let provider = adapter.queue_pair(depths, entries)?;
-        let read_entries = adapter.capabilities().read_entries;
-        Ok(Self { handle: Arc::new(Handle { provider, domain: adapter.domain(), config, read_entries }) })
+        let capabilities = adapter.capabilities();
+        let table = Arc::<Table>::default();
+        let outlet = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
+            Some(queue) => Outlet::to_results(table.clone(), queue.results().clone(), config.context),
+            None => Outlet::to_futures(table.clone()),
+        };
+        let receive = match &config.shared {
+            Some(shared) => {
+                outlet(&config.receive_completions, shared.table()).counted(shared.count().clone())
+            }
+            None => outlet(&config.receive_completions, &table),
+        };
+        let queues = [&config.initiator_completions, &config.receive_completions];
+        let affinity = queues.into_iter().flatten().find_map(CompletionQueue::affinity);
+        let inline = config.inline_bytes(capabilities.inline);
+        let provider = adapter.queue_pair(QueuePairParts {
+            receive_depth: config.receive_depth,
+            initiator_depth: config.initiator_depth,
+            receive_entries: config.receive_entries,
+            initiator_entries: config.initiator_entries,
+            inline,
+            receive,
+            initiator: outlet(&config.initiator_completions, &table),
+            shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
+            affinity,
+        })?;
+        let domain = adapter.domain();
+        let joined = OnceLock::new();
+        let handle = Arc::new(Handle { provider, table, domain, config, capabilities, inline, joined });
+        let owner: Weak<dyn flight::Owner> = Arc::<Handle>::downgrade(&handle);
+        let queues = [&handle.config.initiator_completions, &handle.config.receive_completions];
+        let places = queues.into_iter().flatten().map(|queue| queue.results().join(owner.clone()));
+        let _ = handle.joined.set(places.collect());
+        Ok(Self { handle, defer: false })
     }
 
     pub(crate) fn provider(&self) -> &provider::QueuePair {
         &self.handle.provider
+    }
+
+    /// How many requests are open, orphans included.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn open_requests(&self) -> usize {
+        self.handle.table.len()
     }
 
     /// Posts a receive for one message, at any time, connected or not. Source: `IND2QueuePair::Receive`.
@@ -69,10 +125,23 @@ impl QueuePair {
     ///
     /// # Errors
     /// `QueueFull`; `TooManyEntries`; `AccessViolation` for memory of another adapter or without
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `DeviceRemoved`.
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NotSupported` where receives come from a shared queue; `DeviceRemoved`.
     pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
+        self.receive_with(buffer, 0)
+    }
+
+    /// The same with a number that the result carries in a completion queue that is polled.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Self::receive).
+    pub fn receive_with<B: WorkBuffer>(&self, buffer: B, context: u64) -> Result<Op<B>, PostError<B>> {
+        if self.handle.config.shared.is_some() {
+            let kind = PostErrorKind::NotSupported("a receive beside those of the shared queue");
+            return Err(PostError { kind, buffer });
+        }
         let entries = self.handle.config.receive_entries;
-        self.post(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None, |ticket, payload| {
+        let label = Label { kind: OpKind::Receive, context };
+        self.post(buffer, label, entries, Access::LOCAL_WRITE, None, |ticket, payload| {
             self.handle.provider.receive(ticket, payload)
         })
     }
@@ -85,7 +154,7 @@ impl QueuePair {
     /// `ConnectionInvalid` when not connected; `QueueFull`; `TooManyEntries`; `TooLong`; `AccessViolation` for memory
     /// of another adapter; `DeviceRemoved`.
     pub fn send<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
-        self.initiate(buffer, OpKind::Send, Access::empty(), None)
+        self.send_with(buffer, WorkOptions::default())
     }
 
     /// Posts an RDMA Write of the buffer to the start of `remote`. Source: `IND2QueuePair::Write`.
@@ -95,7 +164,7 @@ impl QueuePair {
     /// # Errors
     /// Those of [`send`](Self::send), and `AccessViolation` when the buffer is longer than `remote`.
     pub fn write<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
-        self.initiate(buffer, OpKind::Write, Access::empty(), Some(remote))
+        self.write_with(buffer, remote, WorkOptions::default())
     }
 
     /// Posts an RDMA Read from the start of `remote` that fills the buffer. Source: `IND2QueuePair::Read`.
@@ -107,38 +176,43 @@ impl QueuePair {
     /// Those of [`write`](Self::write); `AccessViolation` also for a region without
     /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` when the outbound read limit is 0.
     pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
-        self.initiate(buffer, OpKind::Read, Access::LOCAL_WRITE, Some(remote))
+        self.read_with(buffer, remote, WorkOptions::default())
+    }
+
+    /// Posting calls with one doorbell: what is posted through what this returns goes out when that is dropped.
+    ///
+    /// ```
+    /// # use tokio_rdma::{QueuePair, Buffer, RemoteRegion};
+    /// # async fn example(queue_pair: &QueuePair, parts: Vec<Buffer>, there: &RemoteRegion) -> std::io::Result<()> {
+    /// let batch = queue_pair.batch();
+    /// let mut writes = Vec::new();
+    /// for part in parts {
+    ///     writes.push(batch.write(part, there)?);
+    /// }
+    /// drop(batch);
+    /// for write in writes {
+    ///     write.await.0?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn batch(&self) -> Batch {
+        Batch::new(Self { handle: self.handle.clone(), defer: true })
     }
 
     /// Finishes everything outstanding in both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
     ///
     /// A queue pair that is not connected can be used as before. One that is connected loses its connection, as a
     /// verbs queue pair does that is moved to the error state: the peer may already be at work on what is flushed.
+    /// Receives of a shared queue stay there.
     pub fn flush(&self) {
         self.handle.provider.flush();
     }
 
-    fn initiate<B: WorkBuffer>(
+    pub(super) fn post<B: WorkBuffer>(
         &self,
         buffer: B,
-        kind: OpKind,
-        access: Access,
-        remote: Option<&RemoteRegion>,
-    ) -> Result<Op<B>, PostError<B>> {
-        let target = remote.map_or((0, 0), |remote| (remote.key.0, remote.address));
-        let mut entries = self.handle.config.initiator_entries;
-        if kind == OpKind::Read {
-            entries = entries.min(self.handle.read_entries);
-        }
-        self.post(buffer, kind, entries, access, remote, |ticket, payload| {
-            self.handle.provider.initiate(ticket, kind, target, payload)
-        })
-    }
-
-    fn post<B: WorkBuffer>(
-        &self,
-        buffer: B,
-        kind: OpKind,
+        label: Label,
         entries: usize,
         access: Access,
         remote: Option<&RemoteRegion>,
@@ -159,12 +233,11 @@ impl QueuePair {
         if !remote.is_none_or(fits) {
             return refuse(PostErrorKind::AccessViolation, payload, rest);
         }
-        let table = self.handle.provider.table();
-        let ticket = table.open();
+        let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
-            Ok(()) => Ok(Op::new(table.clone(), ticket, kind, rest)),
+            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, rest)),
             Err((kind, payload)) => {
-                table.close(ticket);
+                self.handle.table.close(ticket);
                 refuse(kind, payload, rest)
             }
         }

@@ -366,7 +366,7 @@ impl<'a> Session<'a> {
         }
         self.until("every future is ready", |session| session.pending.is_empty()).await;
         self.until("every request is over", |session| {
-            session.queue_pair.as_ref().is_none_or(|queue_pair| queue_pair.provider().table().len() == 0)
+            session.queue_pair.as_ref().is_none_or(|queue_pair| queue_pair.open_requests() == 0)
         })
         .await;
         if let Some(connection) = self.connection.take() {

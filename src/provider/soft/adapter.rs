@@ -31,6 +31,9 @@ pub(crate) const MAX_TRANSFER: usize = 1 << 30;
 pub(crate) const MAX_REGISTRATION: usize = 1 << 40;
 pub(crate) const MAX_DEPTH: usize = 1 << 16;
 pub(crate) const MAX_ENTRIES: usize = 16;
+/// Copied when it is posted.
+pub(crate) const MAX_INLINE: usize = 4096;
+pub(crate) const MAX_COMPLETIONS: usize = 1 << 20;
 
 /// When to list the addresses again after that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -153,6 +156,13 @@ impl AdapterCore {
             notices_withdrawal: true,
             checks_remote_read: true,
             answer_timeout: None,
+            inline: MAX_INLINE,
+            completions: MAX_COMPLETIONS,
+            shared_depth: 0,
+            windows: false,
+            atomics: false,
+            invalidates: false,
+            immediate: (false, false),
         }
     }
 

@@ -446,7 +446,7 @@ impl Cm {
             // A peer that does not speak of readiness counts as ready.
             implied: rtr == Rtr::None,
             inbound_reads: negotiated.limits.inbound,
-            table: queue_pair.table.clone(),
+            outlets: queue_pair.outlets.clone(),
             receives: queue_pair.receives.clone(),
             keys: self.adapter.keys.clone(),
             cm: self.clone(),

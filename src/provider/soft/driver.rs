@@ -312,7 +312,7 @@ impl Driver {
         // The reader lets go of the sink that it may be writing to, before the read completes.
         let current = self.receiver.take_receive();
         let mut after = Aftermath::default();
-        self.link.quiet_queue().flush(first, rest, &self.link.table, &mut after);
+        self.link.quiet_queue().flush(first, rest, &self.link.outlets.initiator, &mut after);
         after.settle();
         self.flush_receives(current, rest);
     }
@@ -329,7 +329,7 @@ impl Driver {
             return;
         }
         let mut after = Aftermath::default();
-        self.link.receives.flush(current, status, true, &self.link.table, &mut after);
+        self.link.receives.flush(current, status, true, &self.link.outlets.receive, &mut after);
         after.settle();
     }
 

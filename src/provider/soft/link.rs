@@ -12,10 +12,11 @@ use super::batch::{Batch, OwnedPiece};
 use super::cm::Cm;
 use super::keys::{Intent, KeyTable};
 use super::queue::ReceiveQueue;
-use super::send::{MAX_BATCHES, Next, Request, SendQueue, deregistered};
+use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use crate::error::PostErrorKind;
-use crate::flight::{Aftermath, Payload, Table};
+use crate::flight::{Aftermath, Outlet, Payload};
 use crate::memory;
+use crate::provider::work::{Flags, Work};
 use crate::status::Status;
 use crate::types::Role;
 use crate::wire::rdmap::{ReadRequest, Terminate};
@@ -75,6 +76,13 @@ impl Socket {
     }
 }
 
+/// Where the completions of a queue pair go.
+#[derive(Clone)]
+pub(crate) struct Outlets {
+    pub(crate) initiator: Outlet,
+    pub(crate) receive: Outlet,
+}
+
 /// The part of a connection that posting calls and the driver share.
 pub(crate) struct Link {
     pub(crate) crc: bool,
@@ -83,7 +91,7 @@ pub(crate) struct Link {
     pub(super) implied: bool,
     /// The most reads of the peer that are served at once.
     inbound_reads: usize,
-    pub(crate) table: Arc<Table>,
+    pub(crate) outlets: Outlets,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     pub(super) cm: Arc<Cm>,
@@ -106,7 +114,7 @@ pub(crate) struct LinkParts {
     pub(crate) role: Role,
     pub(crate) implied: bool,
     pub(crate) inbound_reads: u32,
-    pub(crate) table: Arc<Table>,
+    pub(crate) outlets: Outlets,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) cm: Arc<Cm>,
@@ -150,7 +158,8 @@ pub(super) enum Pumped {
 
 impl Link {
     pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
-        let LinkParts { socket, queue, crc, role, implied, inbound_reads, table, receives, keys, cm } = parts;
+        let LinkParts { socket, queue, crc, role, implied, inbound_reads, outlets, receives, keys, cm } =
+            parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
         let sending = Mutex::new(Sending { queue, socket: Some(socket) });
         Arc::new(Self {
@@ -158,7 +167,7 @@ impl Link {
             role,
             implied,
             inbound_reads,
-            table,
+            outlets,
             receives,
             keys,
             cm,
@@ -196,7 +205,7 @@ impl Link {
                     drop(sending);
                     let outcome = socket.write(&batch);
                     sending = self.send_queue();
-                    next = sending.offered(batch, outcome, &self.table, after);
+                    next = sending.offered(batch, outcome, &self.outlets.initiator, after);
                     batches += 1;
                 }
             }
@@ -237,14 +246,17 @@ impl Link {
     /// Posts a request of the initiator queue and writes it, if nothing is ahead of it.
     ///
     /// # Errors
-    /// Why it was not posted; the request comes back.
-    pub(crate) fn post(&self, request: Request) -> Result<(), (PostErrorKind, Request)> {
+    /// Why it was not posted; the payload comes back.
+    pub(crate) fn post(&self, request: Work) -> Result<(), (PostErrorKind, Payload)> {
         let mut sending = self.send_queue();
-        if let Err(kind) = sending.admits(request.kind) {
-            return Err((kind, request));
+        if let Err(kind) = sending.admits(request.verb.kind()) {
+            return Err((kind, request.payload));
         }
+        let defer = request.flags.contains(Flags::DEFER);
         sending.post(request);
-        self.go_on(sending);
+        if !defer {
+            self.go_on(sending);
+        }
         Ok(())
     }
 
@@ -277,7 +289,7 @@ impl Link {
     /// The oldest of our reads has been answered.
     pub(crate) fn answered(&self, after: &mut Aftermath) {
         let mut sending = self.send_queue();
-        sending.answered(&self.table, after);
+        sending.answered(&self.outlets.initiator, after);
         self.go_on(sending);
     }
 

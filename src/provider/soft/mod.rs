@@ -9,7 +9,8 @@
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
-//! | [`keys`] | registered memory and the keys of peers |
+//! | [`shared`] | receive queues of several queue pairs |
+//! | [`keys`], [`window`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
@@ -24,4 +25,6 @@ pub(crate) mod queue;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;
 pub(crate) mod send;
+pub(crate) mod shared;
 pub(crate) mod transport;
+pub(crate) mod window;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::PostErrorKind;
-use crate::flight::{Aftermath, Completed, Payload, Table, Ticket};
+use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::status::Status;
 
 /// A posted receive.
@@ -41,12 +41,12 @@ impl ReceiveQueue {
     ///
     /// # Errors
     /// `QueueFull`; nothing has been posted then.
-    pub(crate) fn post(&self, receive: Receive, table: &Table) -> Result<(), (PostErrorKind, Receive)> {
+    pub(crate) fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
         let mut inner = self.lock();
         if inner.dead {
             drop(inner);
             let mut after = Aftermath::default();
-            after.extend(cancel(receive, Status::CANCELED, table));
+            cancel(receive, Status::CANCELED, outlet, &mut after);
             after.settle();
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl ReceiveQueue {
         current: Option<Receive>,
         status: Status,
         dead: bool,
-        table: &Table,
+        outlet: &Outlet,
         after: &mut Aftermath,
     ) {
         let mut inner = self.lock();
@@ -87,14 +87,14 @@ impl ReceiveQueue {
         let overflowed = std::mem::take(&mut inner.overflowed);
         if let Some(receive) = current {
             let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
-            after.extend(cancel(receive, status, table));
+            cancel(receive, status, outlet, after);
         }
         for receive in inner.queue.drain(..) {
-            after.extend(cancel(receive, status, table));
+            cancel(receive, status, outlet, after);
         }
     }
 }
 
-fn cancel(receive: Receive, status: Status, table: &Table) -> Option<crate::flight::After> {
-    table.complete(receive.ticket, Completed { status, bytes: 0, payload: receive.payload })
+fn cancel(receive: Receive, status: Status, outlet: &Outlet, after: &mut Aftermath) {
+    outlet.complete(receive.ticket, Completed::failed(status, receive.payload), after);
 }

@@ -4,21 +4,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::adapter::{AdapterCore, MAX_TRANSFER};
 use super::cm::Cm;
-use super::link::Link;
+use super::link::{Link, Outlets};
 use super::queue::{Receive, ReceiveQueue};
-use super::send::Request;
 use crate::error::PostErrorKind;
-use crate::flight::{self, Aftermath, Payload, Table, Ticket};
+use crate::flight::{self, Aftermath, Payload, Ticket};
 use crate::proto::qp::{Busy, QueuePairState};
+use crate::provider::QueuePairParts;
 use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
+use crate::provider::work::Work;
 use crate::status::Status;
-use crate::types::OpKind;
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
-    pub(crate) table: Arc<Table>,
+    pub(crate) outlets: Outlets,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) initiator_depth: usize,
     binding: Mutex<Binding>,
@@ -35,11 +35,11 @@ struct Binding {
 }
 
 impl QueuePairCore {
-    pub(crate) fn new(adapter: Arc<AdapterCore>, receive_depth: usize, initiator_depth: usize) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Arc<Self> {
         let core = Arc::new(Self {
-            table: Arc::default(),
-            receives: Arc::new(ReceiveQueue::new(receive_depth)),
-            initiator_depth,
+            outlets: Outlets { initiator: parts.initiator, receive: parts.receive },
+            receives: Arc::new(ReceiveQueue::new(parts.receive_depth)),
+            initiator_depth: parts.initiator_depth,
             binding: Mutex::new(Binding {
                 state: QueuePairState::Unconnected,
                 cm: Weak::new(),
@@ -123,7 +123,7 @@ impl QueuePairCore {
             return Err((PostErrorKind::DeviceRemoved, payload));
         }
         self.receives
-            .post(Receive { ticket, payload }, &self.table)
+            .post(Receive { ticket, payload }, &self.outlets.receive)
             .map_err(|(kind, receive)| (kind, receive.payload))
     }
 
@@ -131,25 +131,41 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(
-        &self,
-        ticket: Ticket,
-        kind: OpKind,
-        remote: (u32, u64),
-        payload: Payload,
-    ) -> Result<(), (PostErrorKind, Payload)> {
-        if flight::length(&payload) > MAX_TRANSFER {
-            return Err((PostErrorKind::TooLong, payload));
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+        if flight::length(&work.payload) > MAX_TRANSFER {
+            return Err((PostErrorKind::TooLong, work.payload));
         }
         // The link is there from just before the queue pair counts as connected to the end of both.
         let state = self.binding().state;
-        match (state.admits(kind), self.link.get()) {
-            (Ok(()), Some(link)) => link
-                .post(Request { ticket, kind, remote, payload })
-                .map_err(|(kind, request)| (kind, request.payload)),
-            (Ok(()), None) => Err((PostErrorKind::ConnectionInvalid, payload)),
-            (Err(_), _) if self.adapter.is_removed() => Err((PostErrorKind::DeviceRemoved, payload)),
-            (Err(kind), _) => Err((kind, payload)),
+        match (state.admits(work.verb.kind()), self.link.get()) {
+            (Ok(()), Some(link)) => link.post(work),
+            (Ok(()), None) => Err((PostErrorKind::ConnectionInvalid, work.payload)),
+            (Err(_), _) if self.adapter.is_removed() => Err((PostErrorKind::DeviceRemoved, work.payload)),
+            (Err(kind), _) => Err((kind, work.payload)),
+        }
+    }
+
+    /// Has what was deferred sent.
+    pub(crate) fn ring(&self) {
+        if let Some(link) = self.link.get() {
+            link.kick();
+        }
+    }
+
+    /// A completion queue of it has lost a result: nothing can be relied upon any more.
+    pub(crate) fn overrun(&self) {
+        let (state, cm) = {
+            let binding = self.binding();
+            (binding.state, binding.cm.upgrade())
+        };
+        match (state, cm) {
+            (QueuePairState::Connected, Some(cm)) => cm.abandon("a completion queue overran"),
+            (_, cm) => {
+                if let Some(cm) = cm {
+                    cm.queue_pair_removed();
+                }
+                self.die(Status::CANCELED).settle();
+            }
         }
     }
 
@@ -168,7 +184,7 @@ impl QueuePairCore {
 
     fn flush_receives(&self, status: Status, dead: bool) -> Aftermath {
         let mut after = Aftermath::default();
-        self.receives.flush(None, status, dead, &self.table, &mut after);
+        self.receives.flush(None, status, dead, &self.outlets.receive, &mut after);
         after
     }
 

@@ -445,8 +445,7 @@ impl Receiver {
         match finish {
             Finish::Send { last: true } => {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
-                    let completed = Completed { status: Status::SUCCESS, bytes, payload };
-                    after.extend(link.table.complete(ticket, completed));
+                    link.outlets.receive.complete(ticket, Completed::done(bytes, payload), after);
                 }
             }
             Finish::Response { last: true } => link.answered(after),

@@ -15,9 +15,10 @@ use super::batch::Batch;
 use super::keys::Registration;
 use super::link::Command;
 use crate::error::PostErrorKind;
-use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
+use crate::flight::{self, Aftermath, Completed, Outlet, Payload};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
+use crate::provider::work::{Flags, Target, Verb, Work};
 use crate::status::Status;
 use crate::types::OpKind;
 use crate::wire::ddp::Tagged;
@@ -29,15 +30,6 @@ const MAX_UNTAGGED: usize = 65_516;
 
 /// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
 pub(crate) const MAX_BATCHES: usize = 8;
-
-/// A work request of the initiator queue.
-pub(crate) struct Request {
-    pub(crate) ticket: Ticket,
-    pub(crate) kind: OpKind,
-    /// The peer's key and offset, for reads and writes.
-    pub(crate) remote: (u32, u64),
-    pub(crate) payload: Payload,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -52,7 +44,7 @@ enum Stage {
 }
 
 struct Entry {
-    request: Request,
+    request: Work,
     length: usize,
     framed: usize,
     stage: Stage,
@@ -181,7 +173,7 @@ impl SendQueue {
         }
     }
 
-    pub(crate) fn post(&mut self, request: Request) {
+    pub(crate) fn post(&mut self, request: Work) {
         let length = flight::length(&request.payload);
         self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued });
     }
@@ -260,7 +252,7 @@ impl SendQueue {
         &mut self,
         mut batch: Batch,
         outcome: io::Result<usize>,
-        table: &Table,
+        outlet: &Outlet,
         after: &mut Aftermath,
     ) -> Next {
         self.writing = false;
@@ -280,7 +272,7 @@ impl SendQueue {
         }
         self.batch = batch;
         if self.batch.is_empty() {
-            self.taken(table, after);
+            self.taken(outlet, after);
         }
         self.next()
     }
@@ -302,26 +294,27 @@ impl SendQueue {
     }
 
     /// The socket has taken the whole batch.
-    fn taken(&mut self, table: &Table, after: &mut Aftermath) {
+    fn taken(&mut self, outlet: &Outlet, after: &mut Aftermath) {
         for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
-                Stage::Framed if entry.request.kind == OpKind::Read => entry.stage = Stage::Waiting,
+                Stage::Framed if entry.request.verb.kind() == OpKind::Read => entry.stage = Stage::Waiting,
                 Stage::Framed => entry.stage = Stage::Done,
                 // A read may have been answered while the rest of its batch was still on the way.
                 Stage::Queued | Stage::Waiting | Stage::Done => {}
             }
         }
         self.taken = self.cursor;
-        self.retire(table, after);
+        self.retire(outlet, after);
     }
 
     /// Completes what is over, in post order.
-    fn retire(&mut self, table: &Table, after: &mut Aftermath) {
+    fn retire(&mut self, outlet: &Outlet, after: &mut Aftermath) {
         while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
             let Some(entry) = self.pop() else { return };
-            let completed =
-                Completed { status: Status::SUCCESS, bytes: entry.length, payload: entry.request.payload };
-            after.extend(table.complete(entry.request.ticket, completed));
+            let Work { ticket, payload, flags, .. } = entry.request;
+            let mut completed = Completed::done(entry.length, payload);
+            completed.extra.silent = flags.contains(Flags::SILENT);
+            outlet.complete(ticket, completed, after);
         }
     }
 
@@ -335,13 +328,13 @@ impl SendQueue {
 
     /// Nothing is posted after this, and everything completes as flushed: the oldest with `first`, which may say
     /// what went wrong, the others with `rest`.
-    pub(crate) fn flush(&mut self, first: Status, rest: Status, table: &Table, after: &mut Aftermath) {
+    pub(crate) fn flush(&mut self, first: Status, rest: Status, outlet: &Outlet, after: &mut Aftermath) {
         self.closed = true;
         self.batch.clear();
         self.responses.clear();
         let mut status = first;
-        while let Some(Entry { request: Request { ticket, payload, .. }, .. }) = self.pop() {
-            after.extend(table.complete(ticket, Completed { status, bytes: 0, payload }));
+        while let Some(Entry { request: Work { ticket, payload, .. }, .. }) = self.pop() {
+            outlet.complete(ticket, Completed::failed(status, payload), after);
             status = rest;
         }
     }
@@ -374,13 +367,13 @@ impl SendQueue {
     }
 
     /// The oldest outstanding read has been answered, and its sink is no longer in use.
-    pub(crate) fn answered(&mut self, table: &Table, after: &mut Aftermath) {
+    pub(crate) fn answered(&mut self, outlet: &Outlet, after: &mut Aftermath) {
         if let Some(Reader::Request(sequence)) = self.outbound.answered() {
             let index = usize::try_from(sequence - self.head).ok();
             if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
                 entry.stage = Stage::Done;
             }
-            self.retire(table, after);
+            self.retire(outlet, after);
         }
     }
 
@@ -447,37 +440,40 @@ impl SendQueue {
     fn fill_request(&mut self) -> bool {
         let sequence = self.head + self.cursor as u64;
         let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
-        let (stag, to) = entry.request.remote;
-        if entry.request.kind == OpKind::Read {
-            // The queue is in order: what is behind a read that may not start yet waits with it.
-            if !self.outbound.may_read() {
-                return false;
+        let written = match entry.request.verb {
+            Verb::Read { from } => {
+                // The queue is in order: what is behind a read that may not start yet waits with it.
+                if !self.outbound.may_read() {
+                    return false;
+                }
+                // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
+                let name = (sequence as u32).wrapping_shl(8) | 1;
+                let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
+                // Posting checked that the length fits.
+                let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
+                let Target { key: source_stag, address: source_to } = from;
+                let request = ReadRequest { sink_stag: name, sink_to: 0, length, source_stag, source_to };
+                self.batch.untagged(&header, &request.encode());
+                entry.stage = Stage::Framed;
+                self.cursor += 1;
+                return true;
             }
-            // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
-            let name = (sequence as u32).wrapping_shl(8) | 1;
-            let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
-            // Posting checked that the length fits.
-            let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
-            let request =
-                ReadRequest { sink_stag: name, sink_to: 0, length, source_stag: stag, source_to: to };
-            self.batch.untagged(&header, &request.encode());
-            entry.stage = Stage::Framed;
-            self.cursor += 1;
-            return true;
-        }
+            Verb::Write { to, .. } => Some(to),
+            _ => None,
+        };
         self.turn = Turn::Request;
         while self.batch.has_room() {
-            let maximum = if entry.request.kind == OpKind::Send { MAX_UNTAGGED } else { MAX_TAGGED };
+            let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
             let size = (entry.length - entry.framed).min(maximum);
             let last = entry.framed + size == entry.length;
             let parts: SmallVec<_> = flight::range(&entry.request.payload, entry.framed, size);
-            if entry.request.kind == OpKind::Send {
+            if let Some(Target { key: stag, address }) = written {
+                let to = address.wrapping_add(entry.framed as u64);
+                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
+            } else {
                 // Posting checked that every offset can be said.
                 let Some(header) = self.outbound.send(entry.framed, last) else { return false };
                 self.batch.untagged_parts(&header, &parts);
-            } else {
-                let to = to.wrapping_add(entry.framed as u64);
-                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
             }
             entry.framed += size;
             if last {

@@ -178,6 +178,13 @@ impl AdapterCore {
         self.members.join(member)
     }
 
+    /// Takes what the device has completed, as the reactor does when it is told.
+    pub(crate) fn progress(&self) {
+        for queue in self.completions.all() {
+            queue.collect(self).iter().for_each(|(_, queue_pair)| queue_pair.progress());
+        }
+    }
+
     fn queue_pairs(&self) -> MutexGuard<'_, QueuePairs> {
         self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,6 +311,13 @@ impl AdapterCore {
             notices_withdrawal: false,
             checks_remote_read: !iwarp,
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
+            inline: 0,
+            completions: 1 << 20,
+            shared_depth: 0,
+            windows: false,
+            atomics: false,
+            invalidates: false,
+            immediate: (false, false),
         }
     }
 

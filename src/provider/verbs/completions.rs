@@ -55,6 +55,10 @@ impl Completions {
         shares.iter().find(|share| share.queue.completions.key() == key).map(|share| share.queue.clone())
     }
 
+    pub(crate) fn all(&self) -> SmallVec<[Arc<Queue>; 4]> {
+        self.lock().iter().map(|share| share.queue.clone()).collect()
+    }
+
     /// Lets every queue go once no queue pair holds it.
     pub(crate) fn close(&self) {
         let shares = std::mem::take(&mut *self.lock());

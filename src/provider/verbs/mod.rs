@@ -10,7 +10,8 @@
 //! | [`cm`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
 //! | [`queue_pair`] | the queues of requests, and whom they belong to |
 //! | [`completions`] | completion queues, which queue pairs share |
-//! | [`region`] | registered memory |
+//! | [`shared`] | receive queues of several queue pairs |
+//! | [`region`], [`window`] | registered memory |
 //!
 //! Queue pairs are our own: librdmacm never sees them (`id->qp` stays NULL), or it would move them itself and break
 //! "a failed connect leaves the queue pair as it was".
@@ -28,3 +29,5 @@ pub(crate) mod listen;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod region;
+pub(crate) mod shared;
+pub(crate) mod window;

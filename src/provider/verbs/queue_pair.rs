@@ -19,16 +19,18 @@ use super::cm::Cm;
 use super::completions::Device;
 use super::identifier::Identifier;
 use crate::error::{OpenError, PostErrorKind, Reason};
-use crate::flight::{self, Aftermath, Completed, Payload, Table, Ticket};
+use crate::flight::{self, Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::proto::qp::{Busy, QueuePairState};
+use crate::provider::QueuePairParts;
 use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
+use crate::provider::work::{Target, Verb, Work};
 use crate::status::Status;
 use crate::sys::{
     Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest, WorkCompletion, async_event,
     wc_status,
 };
-use crate::types::{OpKind, ReadLimits};
+use crate::types::ReadLimits;
 
 /// How long the word that a connection is over may lag behind the requests that it flushed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -51,14 +53,24 @@ struct Said {
     bytes: u32,
 }
 
-#[derive(Default)]
 struct Queue {
+    outlet: Outlet,
     outstanding: VecDeque<Outstanding>,
     /// The sequence number of the request at the front.
     front: u32,
 }
 
 impl Queue {
+    fn new(outlet: Outlet) -> Self {
+        Self { outlet, outstanding: VecDeque::new(), front: 0 }
+    }
+
+    /// Begins to count anew.
+    fn reset(&mut self) {
+        self.outstanding.clear();
+        self.front = 0;
+    }
+
     fn next(&self) -> u32 {
         // The depth of a queue is far below 2^31.
         self.front.wrapping_add(self.outstanding.len() as u32) & RequestId::SEQUENCE
@@ -110,7 +122,6 @@ impl RequestId {
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
-    pub(crate) table: Arc<Table>,
     me: Weak<Self>,
     capacities: Capacities,
     inner: Mutex<Inner>,
@@ -137,8 +148,8 @@ struct Inner {
     reads: u32,
     initiator: Queue,
     receives: Queue,
-    /// Requests that failed, to be reported once the connection is known to be over.
-    failed: Vec<(Ticket, Completed)>,
+    /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
+    failed: Vec<(bool, Ticket, Completed)>,
     /// Why they did: the first of them, and whether somebody has been told.
     broken: bool,
 }
@@ -161,22 +172,17 @@ struct Found {
 impl QueuePairCore {
     /// # Errors
     /// `Os` when the device has no room.
-    pub(crate) fn new(
-        adapter: Arc<AdapterCore>,
-        depths: (usize, usize),
-        entries: (usize, usize),
-    ) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let capacities = Capacities {
-            receive: small(depths.0),
-            send: small(depths.1),
-            receive_entries: small(entries.0),
-            send_entries: small(entries.1),
-            inline: 0,
+            receive: small(parts.receive_depth),
+            send: small(parts.initiator_depth),
+            receive_entries: small(parts.receive_entries),
+            send_entries: small(parts.initiator_entries),
+            inline: small(parts.inline),
         };
         let core = Arc::new_cyclic(|me| Self {
-            table: Arc::default(),
             me: me.clone(),
             capacities,
             inner: Mutex::new(Inner {
@@ -187,8 +193,8 @@ impl QueuePairCore {
                 used: false,
                 lent: false,
                 reads: 0,
-                initiator: Queue::default(),
-                receives: Queue::default(),
+                initiator: Queue::new(parts.initiator),
+                receives: Queue::new(parts.receive),
                 failed: Vec::new(),
                 broken: false,
             }),
@@ -313,18 +319,18 @@ impl QueuePairCore {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
-        for (ticket, mut completed) in std::mem::take(&mut inner.failed) {
+        for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
-            found.after.extend(self.table.complete(ticket, completed));
+            inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
         }
-        let inner = &mut *inner;
-        for Outstanding { ticket, payload, .. } in
-            inner.initiator.outstanding.drain(..).chain(inner.receives.outstanding.drain(..))
-        {
-            found.after.extend(self.table.complete(ticket, Completed { status, bytes: 0, payload }));
+        for receive in [false, true] {
+            let Queue { outlet, outstanding, .. } = inner.queue(receive);
+            for Outstanding { ticket, payload, .. } in outstanding.drain(..) {
+                outlet.complete(ticket, Completed::failed(status, payload), &mut found.after);
+            }
         }
         found.after
     }
@@ -358,12 +364,12 @@ impl QueuePairCore {
         self.stop(&mut inner, &mut found);
         let mut kept = VecDeque::new();
         // What the end of the attempt has flushed was not used either.
-        for (ticket, completed) in std::mem::take(&mut inner.failed) {
+        for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
             kept.push_back(Outstanding { ticket, payload: completed.payload, said: None });
         }
         kept.extend(std::mem::take(&mut inner.receives.outstanding));
-        inner.receives = Queue::default();
-        inner.initiator = Queue::default();
+        inner.receives.reset();
+        inner.initiator.reset();
         (inner.used, inner.broken) = (false, false);
         let again = self.begin(&mut inner);
         while keep
@@ -376,8 +382,8 @@ impl QueuePairCore {
             }
         }
         for Outstanding { ticket, payload, .. } in kept {
-            let completed = Completed { status: self.status_of_the_rest(), bytes: 0, payload };
-            found.after.extend(self.table.complete(ticket, completed));
+            let completed = Completed::failed(self.status_of_the_rest(), payload);
+            inner.receives.outlet.complete(ticket, completed, &mut found.after);
         }
         if let Err(error) = again {
             debug!(%error, "no new queue pair");
@@ -411,11 +417,10 @@ impl QueuePairCore {
             return Err((PostErrorKind::DeviceRemoved, payload));
         }
         if inner.device.is_none() {
-            drop(inner);
             // Too late: it comes back flushed (`DIS-10`).
-            let completed = Completed { status: Status::CANCELED, bytes: 0, payload };
             let mut after = Aftermath::default();
-            after.extend(self.table.complete(ticket, completed));
+            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut after);
+            drop(inner);
             after.settle();
             return Ok(());
         }
@@ -454,13 +459,8 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(
-        &self,
-        ticket: Ticket,
-        kind: OpKind,
-        remote: (u32, u64),
-        payload: Payload,
-    ) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+        let Work { ticket, verb, payload, .. } = work;
         if flight::length(&payload) > self.adapter.max_transfer() {
             return Err((PostErrorKind::TooLong, payload));
         }
@@ -468,18 +468,19 @@ impl QueuePairCore {
         if self.adapter.is_removed() {
             return Err((PostErrorKind::DeviceRemoved, payload));
         }
-        if let Err(kind) = inner.state.admits(kind) {
+        if let Err(kind) = inner.state.admits(verb.kind()) {
             return Err((kind, payload));
         }
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
             return Err((PostErrorKind::QueueFull, payload));
         }
-        let opcode = match kind {
-            OpKind::Send => SendOpcode::Send,
-            OpKind::Write => SendOpcode::Write,
-            OpKind::Read if inner.reads == 0 => return Err((PostErrorKind::NoReads, payload)),
-            OpKind::Read => SendOpcode::Read,
-            OpKind::Receive => return Err((PostErrorKind::ConnectionInvalid, payload)),
+        let nowhere = Target { key: 0, address: 0 };
+        let (opcode, remote) = match verb {
+            Verb::Send { .. } => (SendOpcode::Send, nowhere),
+            Verb::Write { to, .. } => (SendOpcode::Write, to),
+            Verb::Read { .. } if inner.reads == 0 => return Err((PostErrorKind::NoReads, payload)),
+            Verb::Read { from } => (SendOpcode::Read, from),
+            _ => return Err((PostErrorKind::NotSupported("this request"), payload)),
         };
         let Some(entries) = entries(&payload) else { return Err((PostErrorKind::AccessViolation, payload)) };
         let Some(device) = inner.device.as_ref() else {
@@ -490,7 +491,7 @@ impl QueuePairCore {
             id: RequestId { key: device.key(), receive: false, sequence }.pack(),
             opcode,
             entries: &entries,
-            remote: (remote.1, remote.0),
+            remote: (remote.address, remote.key),
             signaled: true,
             inline: false,
             fence: false,
@@ -503,6 +504,28 @@ impl QueuePairCore {
                 Ok(())
             }
             Err(error) => Err((self.refused(&error), payload)),
+        }
+    }
+
+    /// Has the device look at what was deferred: nothing is.
+    pub(crate) fn ring(&self) {}
+
+    /// A completion queue of it has lost a result: nothing can be relied upon any more.
+    pub(crate) fn overrun(&self) {
+        let inner = self.lock();
+        let (state, cm) = (inner.state, inner.cm.upgrade());
+        match (state, cm) {
+            (QueuePairState::Connected, Some(cm)) => {
+                drop(inner);
+                cm.broken(Status::CANCELED, Reason::Local("a completion queue overran"));
+            }
+            (_, cm) => {
+                drop(inner);
+                if let Some(cm) = cm {
+                    cm.queue_pair_removed();
+                }
+                self.finish(self.lock(), Status::CANCELED).settle();
+            }
         }
     }
 
@@ -563,11 +586,12 @@ impl QueuePairCore {
                 let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
                 // Nobody has to be told once the connection is established.
                 found.received |= receive && inner.state == QueuePairState::Associated;
-                found.after.extend(self.table.complete(ticket, Completed { status, bytes, payload }));
+                let completed = Completed::done(bytes, payload);
+                inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
                 continue;
             }
             // First the connection is over, then its requests fail (`X3`).
-            inner.failed.push((ticket, Completed { status, bytes: 0, payload }));
+            inner.failed.push((receive, ticket, Completed::failed(status, payload)));
             if !std::mem::replace(&mut inner.broken, true) {
                 found.broken = Some((said.status, key));
             }

@@ -1,0 +1,144 @@
+//! How many receives a shared receive queue holds, and who wants to know when there are few.
+
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use super::table::{After, Aftermath};
+use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
+
+struct Waiting {
+    waker: Option<Waker>,
+    told: bool,
+}
+
+struct Inner {
+    held: usize,
+    depth: usize,
+    /// Fewer than this are few.
+    threshold: usize,
+    waiting: Slab<Waiting>,
+    dead: Option<Status>,
+}
+
+impl Inner {
+    fn tell(&mut self, after: &mut Aftermath) {
+        if self.dead.is_none() && self.held >= self.threshold {
+            return;
+        }
+        for (_, waiting) in &mut self.waiting {
+            waiting.told = true;
+            after.extend(waiting.waker.take().map(After::Wake));
+        }
+    }
+}
+
+/// The count of a shared receive queue (IND2SharedReceiveQueue::Notify).
+pub(crate) struct LowWater(Mutex<Inner>);
+
+impl LowWater {
+    pub(crate) fn new(depth: usize, threshold: usize) -> Self {
+        let waiting = Slab::new();
+        Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, dead: None }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A receive is about to be posted: whether there is room.
+    pub(crate) fn reserve(&self) -> bool {
+        let mut inner = self.lock();
+        let room = inner.held < inner.depth;
+        inner.held += usize::from(room);
+        room
+    }
+
+    /// A message has taken a receive, or one that was reserved was not posted.
+    pub(crate) fn taken(&self, after: &mut Aftermath) {
+        let mut inner = self.lock();
+        inner.held = inner.held.saturating_sub(1);
+        inner.tell(after);
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.lock().held
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.lock().depth
+    }
+
+    /// Sets what is given.
+    ///
+    /// # Errors
+    /// How many receives there are, when they are more than `depth`. Nothing has changed then.
+    pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        if let Some(depth) = depth {
+            if inner.held > depth {
+                return Err(inner.held);
+            }
+            inner.depth = depth;
+        }
+        inner.threshold = threshold.unwrap_or(inner.threshold);
+        inner.tell(&mut after);
+        drop(inner);
+        after.settle();
+        Ok(())
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn end(&self, status: Status) {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        inner.dead.get_or_insert(status);
+        inner.tell(&mut after);
+        drop(inner);
+        after.settle();
+    }
+
+    /// Asks to be told when there are few; at once, if there are.
+    pub(crate) fn watch(self: &Arc<Self>) -> Watch {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        let place = inner.waiting.insert(Waiting { waker: None, told: false });
+        inner.tell(&mut after);
+        drop(inner);
+        after.settle();
+        Watch { count: self.clone(), place }
+    }
+}
+
+/// A place among those who wait.
+pub(crate) struct Watch {
+    count: Arc<LowWater>,
+    place: usize,
+}
+
+impl Watch {
+    /// Ready with the status by which the queue has ended, if it has.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
+        let mut inner = self.count.lock();
+        let dead = inner.dead;
+        match inner.waiting.get_mut(self.place) {
+            Some(waiting) if !waiting.told => {
+                let old = waiting.waker.replace(cx.waker().clone());
+                drop(inner);
+                drop(old);
+                Poll::Pending
+            }
+            _ => Poll::Ready(dead),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let waiting = self.count.lock().waiting.try_remove(self.place);
+        drop(waiting);
+    }
+}

@@ -1,0 +1,321 @@
+//! Completions that wait to be polled: what a completion queue is, whoever the provider.
+//!
+//! A request whose queue pair has a completion queue of the user's completes into [`Results`]. There its completion stays
+//! until it is polled; only then does it reach the slot of its future. Whoever would rather sleep asks to be notified: of
+//! any result, of those that the peer solicited, or of failures (IND2CompletionQueue::Notify).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use super::LowWater;
+use super::table::{After, Aftermath, Completed, Label, Table, Ticket};
+use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
+
+/// What a notification is asked for. Each kind is met by those behind it, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum NotifyKind {
+    /// Any result (`ND_CQ_NOTIFY_ANY`).
+    Any,
+    /// A message that was sent with a solicited event, or a failure (`ND_CQ_NOTIFY_SOLICITED`).
+    Solicited,
+    /// A failure (`ND_CQ_NOTIFY_ERRORS`).
+    Errors,
+}
+
+/// A result, polled.
+pub(crate) struct Polled {
+    pub(crate) label: Option<Label>,
+    /// The number of its queue pair.
+    pub(crate) owner: u64,
+    pub(crate) status: Status,
+    pub(crate) bytes: usize,
+    pub(crate) extra: super::Extra,
+}
+
+/// Something that cannot go on when results are lost.
+pub(crate) trait Owner: Send + Sync {
+    /// The completion queue is full, and a result has been lost to it.
+    fn overrun(&self);
+}
+
+struct Entry {
+    owner: u64,
+    table: Arc<Table>,
+    ticket: Ticket,
+    completed: Completed,
+}
+
+struct Waiting {
+    kind: NotifyKind,
+    waker: Option<Waker>,
+    told: Option<Told>,
+}
+
+/// What somebody has been told.
+#[derive(Clone, Copy)]
+enum Told {
+    /// There are results.
+    News(NotifyKind),
+    /// The queue has ended.
+    End,
+}
+
+struct Inner {
+    entries: VecDeque<Entry>,
+    depth: usize,
+    /// The best that has come since somebody was told.
+    news: Option<NotifyKind>,
+    waiting: Slab<Waiting>,
+    owners: Slab<Weak<dyn Owner>>,
+    /// It has ended, by this.
+    dead: Option<Status>,
+}
+
+impl Inner {
+    /// Tells everybody who waits, if the news is good enough for one of them: `ANY dominates`.
+    fn tell(&mut self, after: &mut Aftermath) {
+        let wanted = self.waiting.iter().filter(|(_, waiting)| waiting.told.is_none());
+        let told = match (self.dead, self.news, wanted.map(|(_, waiting)| waiting.kind).min()) {
+            (Some(_), _, _) => Told::End,
+            (None, Some(news), Some(least)) if news >= least => Told::News(news),
+            _ => return,
+        };
+        self.news = None;
+        for (_, waiting) in &mut self.waiting {
+            waiting.told.get_or_insert(told);
+            after.extend(waiting.waker.take().map(After::Wake));
+        }
+    }
+}
+
+/// The results of a completion queue that have not been polled.
+pub(crate) struct Results(Mutex<Inner>);
+
+impl Results {
+    pub(crate) fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Inner {
+            entries: VecDeque::new(),
+            depth,
+            news: None,
+            waiting: Slab::new(),
+            owners: Slab::new(),
+            dead: None,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends `owner` when results are lost, until what this returns is dropped.
+    pub(crate) fn join(self: &Arc<Self>, owner: Weak<dyn Owner>) -> Joined {
+        let mut inner = self.lock();
+        Joined { results: self.clone(), place: inner.owners.insert(owner) }
+    }
+
+    fn push(&self, entry: Entry, after: &mut Aftermath) {
+        let mut inner = self.lock();
+        if inner.dead.is_none() && inner.entries.len() < inner.depth {
+            let news = match (entry.completed.status, entry.completed.extra.solicited) {
+                (Status::SUCCESS, false) => NotifyKind::Any,
+                (Status::SUCCESS, true) => NotifyKind::Solicited,
+                _ => NotifyKind::Errors,
+            };
+            inner.entries.push_back(entry);
+            inner.news = inner.news.max(Some(news));
+            inner.tell(after);
+            return;
+        }
+        // The result is lost to the queue, not to the future of its request.
+        let first = inner.dead.is_none();
+        inner.dead.get_or_insert(Status::BUFFER_OVERFLOW);
+        inner.tell(after);
+        let owners: Vec<_> = inner.owners.iter().map(|(_, owner)| owner.clone()).collect();
+        drop(inner);
+        let Entry { table, ticket, completed, .. } = entry;
+        table.complete(ticket, completed, after);
+        if first {
+            let end = move || owners.iter().filter_map(Weak::upgrade).for_each(|owner| owner.overrun());
+            after.extend([After::Run(Box::new(end))]);
+        }
+    }
+
+    /// Takes up to `most` results, oldest first, and hands the completion of each to its future.
+    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(Polled)) -> usize {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        let count = most.min(inner.entries.len());
+        let taken: Vec<Entry> = inner.entries.drain(..count).collect();
+        if inner.entries.is_empty() {
+            // Nothing is left to be told of.
+            inner.news = None;
+        }
+        drop(inner);
+        for Entry { owner, table, ticket, completed } in taken {
+            let Completed { status, bytes, extra, .. } = completed;
+            let label = table.complete(ticket, completed, &mut after);
+            take(Polled { label, owner, status, bytes, extra });
+        }
+        after.settle();
+        count
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.lock().depth
+    }
+
+    /// How it has ended, if it has.
+    pub(crate) fn dead(&self) -> Option<Status> {
+        self.lock().dead
+    }
+
+    /// Makes room for so many results.
+    ///
+    /// # Errors
+    /// How many there are, when they are more.
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
+        let mut inner = self.lock();
+        let held = inner.entries.len();
+        if held > depth {
+            return Err(held);
+        }
+        inner.depth = depth;
+        Ok(())
+    }
+
+    /// The adapter is gone: what is there can be polled, and nobody waits any more.
+    pub(crate) fn end(&self, status: Status) {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        inner.dead.get_or_insert(status);
+        inner.tell(&mut after);
+        drop(inner);
+        after.settle();
+    }
+
+    /// Asks to be told.
+    pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
+        let mut after = Aftermath::default();
+        let mut inner = self.lock();
+        let place = inner.waiting.insert(Waiting { kind, waker: None, told: None });
+        inner.tell(&mut after);
+        drop(inner);
+        after.settle();
+        Notified { results: self.clone(), place, heard: false }
+    }
+}
+
+/// Takes an owner off the list when it is dropped.
+pub(crate) struct Joined {
+    results: Arc<Results>,
+    place: usize,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let owner = self.results.lock().owners.try_remove(self.place);
+        drop(owner);
+    }
+}
+
+/// A notification that has been asked for.
+pub(crate) struct Notified {
+    results: Arc<Results>,
+    place: usize,
+    heard: bool,
+}
+
+impl Notified {
+    /// Ready with the status by which the queue has ended, if it has.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
+        let mut inner = self.results.lock();
+        let dead = inner.dead;
+        match inner.waiting.get_mut(self.place) {
+            Some(waiting) if waiting.told.is_none() => {
+                let old = waiting.waker.replace(cx.waker().clone());
+                drop(inner);
+                drop(old);
+                Poll::Pending
+            }
+            _ => {
+                self.heard = true;
+                Poll::Ready(dead)
+            }
+        }
+    }
+}
+
+impl Drop for Notified {
+    /// What nobody has heard is news to whoever asks next.
+    fn drop(&mut self) {
+        let mut after = Aftermath::default();
+        let mut inner = self.results.lock();
+        let waiting = inner.waiting.try_remove(self.place);
+        if let (false, Some(Waiting { told: Some(Told::News(news)), .. })) = (self.heard, &waiting)
+            && !inner.entries.is_empty()
+        {
+            inner.news = inner.news.max(Some(*news));
+            inner.tell(&mut after);
+        }
+        drop(inner);
+        drop(waiting);
+        after.settle();
+    }
+}
+
+/// Where the completions of one queue of a queue pair go.
+#[derive(Clone)]
+pub(crate) struct Outlet {
+    table: Arc<Table>,
+    /// The results that are polled first, and the number of the queue pair there.
+    results: Option<(Arc<Results>, u64)>,
+    /// What counts the requests.
+    count: Option<Arc<LowWater>>,
+}
+
+impl Outlet {
+    /// Straight to the futures of this table.
+    pub(crate) fn to_futures(table: Arc<Table>) -> Self {
+        Self { table, results: None, count: None }
+    }
+
+    /// To a completion queue that is polled, with a number for the queue pair, and from there to the futures.
+    pub(crate) fn to_results(table: Arc<Table>, results: Arc<Results>, owner: u64) -> Self {
+        Self { table, results: Some((results, owner)), count: None }
+    }
+
+    /// Every request is counted as taken when it completes.
+    pub(crate) fn counted(self, count: Arc<LowWater>) -> Self {
+        Self { count: Some(count), ..self }
+    }
+
+    /// Whether results have to be polled before their futures see them.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.results.is_some()
+    }
+
+    /// The provider is done with a request, see [`Table::complete`].
+    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, after: &mut Aftermath) {
+        if let Some(count) = &self.count {
+            count.taken(after);
+        }
+        match &self.results {
+            Some((results, owner)) if !(completed.extra.silent && completed.status == Status::SUCCESS) => {
+                let entry = Entry { owner: *owner, table: self.table.clone(), ticket, completed };
+                results.push(entry, after);
+            }
+            _ => {
+                self.table.complete(ticket, completed, after);
+            }
+        }
+    }
+}

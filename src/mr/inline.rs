@@ -1,0 +1,65 @@
+//! Bytes that a work request has copied, and no memory at all.
+
+use std::fmt;
+
+use crate::flight::{Lender, Parts, Payload};
+use crate::memory::Owned;
+use crate::types::Access;
+
+/// The bytes of an inline request: a copy that goes with it.
+pub struct Inline {
+    memory: Option<Owned>,
+}
+
+impl Inline {
+    pub(crate) fn new(memory: Owned) -> Self {
+        Self { memory: Some(memory) }
+    }
+}
+
+impl fmt::Debug for Inline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inline").finish_non_exhaustive()
+    }
+}
+
+impl Lender for Inline {
+    type Rest = ();
+
+    fn allows(&self, _domain: u64, access: Access) -> bool {
+        access.is_empty()
+    }
+
+    fn length(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.len())
+    }
+
+    fn lend(self) -> Parts<()> {
+        let payload = self.memory.map(|memory| memory.share().whole());
+        Parts { payload: Payload::from_iter(payload), rest: () }
+    }
+
+    fn reclaim(_parts: Parts<()>) -> Self {
+        // Of no use any more.
+        Self { memory: None }
+    }
+}
+
+/// No memory: a message of no bytes, or a receive for one.
+impl Lender for () {
+    type Rest = ();
+
+    fn allows(&self, _domain: u64, _access: Access) -> bool {
+        true
+    }
+
+    fn length(&self) -> usize {
+        0
+    }
+
+    fn lend(self) -> Parts<()> {
+        Parts { payload: Payload::new(), rest: () }
+    }
+
+    fn reclaim(_parts: Parts<()>) -> Self {}
+}

@@ -1,0 +1,93 @@
+//! What is posted to the initiator queue.
+
+use std::ops::Range;
+
+use bitflags::bitflags;
+
+use super::{Registration, Window};
+use crate::flight::{Payload, Ticket};
+use crate::types::{Access, OpKind};
+
+/// The peer's memory, by its key and the address of the first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+}
+
+/// A request of the initiator queue. Its limits, rights and lengths have been checked against the capabilities of
+/// the adapter; whether it can be posted now has not.
+pub(crate) struct Work {
+    pub(crate) ticket: Ticket,
+    pub(crate) verb: Verb,
+    pub(crate) payload: Payload,
+    pub(crate) flags: Flags,
+}
+
+/// What a request does.
+pub(crate) enum Verb {
+    Send {
+        /// The window of the peer's that is invalidated with it.
+        invalidate: Option<u32>,
+        immediate: Option<u32>,
+    },
+    Write {
+        to: Target,
+        immediate: Option<u32>,
+    },
+    Read {
+        from: Target,
+    },
+    /// The payload of eight bytes gets what was there before.
+    CompareSwap {
+        at: Target,
+        compare: u64,
+        swap: u64,
+    },
+    /// The payload of eight bytes gets what was there before.
+    FetchAdd {
+        at: Target,
+        add: u64,
+    },
+    /// Gives the window a new key, which it has when the posting call returns, for a part of a region.
+    Bind {
+        window: Window,
+        registration: Registration,
+        range: Range<usize>,
+        access: Access,
+    },
+    Invalidate {
+        window: Window,
+    },
+}
+
+impl Verb {
+    pub(crate) fn kind(&self) -> OpKind {
+        match self {
+            Self::Send { .. } => OpKind::Send,
+            Self::Write { .. } => OpKind::Write,
+            Self::Read { .. } => OpKind::Read,
+            Self::CompareSwap { .. } => OpKind::CompareSwap,
+            Self::FetchAdd { .. } => OpKind::FetchAdd,
+            Self::Bind { .. } => OpKind::Bind,
+            Self::Invalidate { .. } => OpKind::Invalidate,
+        }
+    }
+}
+
+bitflags! {
+    /// How a request is carried out.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Flags: u8 {
+        /// It begins when every read and atomic before it has been answered.
+        const FENCE = 1;
+        /// The receive that it ends in is a solicited event.
+        const SOLICITED = 2;
+        /// Its success is not reported: [`Extra::silent`](crate::flight::Extra::silent).
+        const SILENT = 4;
+        /// The payload need not be registered.
+        const INLINE = 8;
+        /// It may wait for the next request without this flag, or for `ring`.
+        const DEFER = 16;
+    }
+}

@@ -1,0 +1,44 @@
+//! Several requests with one doorbell.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::pair::QueuePair;
+
+/// Posting calls that reach the device together: with one doorbell, on soft with one system call (NDK's DEFER). Made by
+/// [`QueuePair::batch`].
+///
+/// It is the queue pair, so every call of that can be made on it, and each answers as it does there. What was posted
+/// goes out when this is dropped, or with the next request that is posted without it, or earlier.
+#[must_use = "dropping it rings the doorbell"]
+pub struct Batch {
+    queue_pair: QueuePair,
+}
+
+impl Batch {
+    pub(super) fn new(queue_pair: QueuePair) -> Self {
+        Self { queue_pair }
+    }
+
+    /// Has the device look at what was posted. So does dropping it.
+    pub fn ring(self) {}
+}
+
+impl Deref for Batch {
+    type Target = QueuePair;
+    fn deref(&self) -> &QueuePair {
+        &self.queue_pair
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.queue_pair.provider().ring();
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("queue_pair", &self.queue_pair).finish()
+    }
+}

@@ -1,0 +1,262 @@
+//! Receive queues that several queue pairs share.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, ready};
+
+use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
+use crate::flight::{Aftermath, Label, LowWater, Op, Outlet, Parts, Table, Watch, WorkBuffer};
+use crate::provider;
+use crate::provider::members::{Member, Membership};
+use crate::status::Status;
+use crate::types::{Access, OpKind};
+
+/// How many receives a shared receive queue holds. Source: `IND2Adapter::CreateSharedReceiveQueue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceiveConfig {
+    depth: usize,
+    entries: usize,
+    threshold: usize,
+}
+
+impl Default for SharedReceiveConfig {
+    /// 256 receives of up to 4 scatter-gather entries, and no notification.
+    fn default() -> Self {
+        Self { depth: 256, entries: 4, threshold: 0 }
+    }
+}
+
+impl SharedReceiveConfig {
+    /// The most receives that may be outstanding.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// The most scatter-gather entries of a receive.
+    #[must_use]
+    pub fn entries(mut self, entries: usize) -> Self {
+        self.entries = entries;
+        self
+    }
+
+    /// With fewer receives than this outstanding, [`SharedReceiveQueue::low`] is ready. Default: 0, never.
+    #[must_use]
+    pub fn threshold(mut self, receives: usize) -> Self {
+        self.threshold = receives;
+        self
+    }
+
+    /// Numbers the arguments as `CreateSharedReceiveQueue` does.
+    fn check(&self, capabilities: &provider::Capabilities) -> Result<(), OpenError> {
+        let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
+        if capabilities.shared_depth == 0 {
+            return Err(OpenError::Unsupported("it has no shared receive queues"));
+        }
+        if self.depth == 0 || self.depth > capabilities.shared_depth {
+            return wrong(3, "shared receive queue depth");
+        }
+        if self.entries == 0 || self.entries > capabilities.entries {
+            return wrong(4, "receive scatter-gather entries");
+        }
+        if self.threshold > self.depth {
+            return wrong(5, "notification threshold");
+        }
+        Ok(())
+    }
+}
+
+/// A receive queue from which several queue pairs take their receives (IND2SharedReceiveQueue). Made by
+/// [`Adapter::shared_receive_queue`](crate::cm::Adapter::shared_receive_queue).
+///
+/// Which message takes which receive is decided when it arrives. The receive completes through its future, or where the
+/// queue pair that took it has a completion queue for its receives, through that. A message that finds none waits; it
+/// does not break its connection until the peer's patience ends.
+///
+/// Handles are counted; queue pairs keep it, too. When the last one goes, what is left finishes `CANCELED`.
+#[derive(Clone)]
+pub struct SharedReceiveQueue {
+    core: Arc<Core>,
+}
+
+struct Core {
+    provider: provider::SharedReceives,
+    adapter: provider::Adapter,
+    table: Arc<Table>,
+    count: Arc<LowWater>,
+    config: SharedReceiveConfig,
+    membership: OnceLock<Membership>,
+}
+
+impl Member for Core {
+    fn device_removed(&self) {
+        self.count.end(Status::DEVICE_REMOVED);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.provider.released();
+    }
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(adapter: &provider::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
+        config.check(&adapter.capabilities())?;
+        let table = Arc::<Table>::default();
+        let count = Arc::new(LowWater::new(config.depth, config.threshold));
+        let outlet = Outlet::to_futures(table.clone()).counted(count.clone());
+        let provider = adapter.shared_receives(config.depth, config.entries, outlet)?;
+        let membership = OnceLock::new();
+        let core = Arc::new(Core { provider, adapter: adapter.clone(), table, count, config, membership });
+        let member: Weak<dyn Member> = Arc::<Core>::downgrade(&core);
+        let _ = core.membership.set(adapter.join(member));
+        // It may have gone between the caller's look and the joining.
+        if adapter.is_removed() {
+            core.device_removed();
+        }
+        Ok(Self { core })
+    }
+
+    pub(super) fn provider(&self) -> &provider::SharedReceives {
+        &self.core.provider
+    }
+
+    pub(super) fn table(&self) -> &Arc<Table> {
+        &self.core.table
+    }
+
+    pub(super) fn count(&self) -> &Arc<LowWater> {
+        &self.core.count
+    }
+
+    pub(super) fn domain(&self) -> u64 {
+        self.core.adapter.domain()
+    }
+
+    /// Posts a receive for one message of any of the queue pairs. Source: `IND2SharedReceiveQueue::Receive`.
+    ///
+    /// # Errors
+    /// `QueueFull`; `TooManyEntries`; `AccessViolation` for memory of another adapter or without
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `DeviceRemoved`.
+    pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
+        self.receive_with(buffer, 0)
+    }
+
+    /// The same with a number that the result carries in a completion queue that is polled.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Self::receive).
+    pub fn receive_with<B: WorkBuffer>(&self, buffer: B, context: u64) -> Result<Op<B>, PostError<B>> {
+        let core = &self.core;
+        if !buffer.allows(self.domain(), Access::LOCAL_WRITE) {
+            return Err(PostError { kind: PostErrorKind::AccessViolation, buffer });
+        }
+        if core.adapter.is_removed() {
+            return Err(PostError { kind: PostErrorKind::DeviceRemoved, buffer });
+        }
+        let Parts { payload, rest } = buffer.lend();
+        let refuse =
+            |kind, payload, rest| Err(PostError { kind, buffer: B::reclaim(Parts { payload, rest }) });
+        if payload.len() > core.config.entries {
+            return refuse(PostErrorKind::TooManyEntries, payload, rest);
+        }
+        if !core.count.reserve() {
+            return refuse(PostErrorKind::QueueFull, payload, rest);
+        }
+        let ticket = core.table.open(Label { kind: OpKind::Receive, context });
+        match core.provider.receive(ticket, payload) {
+            Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, rest)),
+            Err((kind, payload)) => {
+                core.table.close(ticket);
+                let mut after = Aftermath::default();
+                core.count.taken(&mut after);
+                after.settle();
+                refuse(kind, payload, rest)
+            }
+        }
+    }
+
+    /// Waits until fewer receives than the threshold are outstanding. Source: `IND2SharedReceiveQueue::Notify`.
+    ///
+    /// A receive that a message is arriving in may still count. It is asked for by the call.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub fn low(&self) -> Low {
+        Low { watch: self.core.count.watch() }
+    }
+
+    /// How many receives are outstanding.
+    pub fn len(&self) -> usize {
+        self.core.count.held()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many receives there is room for.
+    pub fn depth(&self) -> usize {
+        self.core.count.depth()
+    }
+
+    /// Changes the depth, the threshold, or both; `None` leaves one as it is. Source: `IND2SharedReceiveQueue::Modify`.
+    ///
+    /// # Errors
+    /// `TooSmall` when more receives are outstanding; `OutOfRange`, also for a threshold beyond the depth; `Ended`; `Os`.
+    /// Nothing has changed then.
+    pub fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), ResizeError> {
+        let maximum = self.core.adapter.capabilities().shared_depth;
+        let new = depth.unwrap_or_else(|| self.depth());
+        if new == 0 || new > maximum || threshold.is_some_and(|threshold| threshold > new) {
+            return Err(ResizeError::OutOfRange { maximum });
+        }
+        if self.core.adapter.is_removed() {
+            return Err(NotifyError::DeviceRemoved.into());
+        }
+        let before = self.depth();
+        if let Some(depth) = depth
+            && depth > before
+        {
+            self.core.provider.resize(depth)?;
+        }
+        self.core.count.modify(depth, threshold).map_err(|held| ResizeError::TooSmall { held })
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue").field("config", &self.core.config).finish_non_exhaustive()
+    }
+}
+
+/// A wait of [`SharedReceiveQueue::low`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Low {
+    watch: Watch,
+}
+
+impl Future for Low {
+    type Output = Result<(), NotifyError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(self.watch.poll(cx)) {
+            None => Ok(()),
+            Some(_) => Err(NotifyError::DeviceRemoved),
+        })
+    }
+}
+
+impl fmt::Debug for Low {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Low").finish_non_exhaustive()
+    }
+}
