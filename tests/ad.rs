@@ -15,7 +15,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
 use tokio_rdma::{
-    AcceptParams, Access, AdapterInfo, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits, Status,
+    AcceptParams, Access, AdapterInfo, CompletionQueueConfig, ConnectParams, DisconnectReason,
+    QueuePairConfig, ReadLimits, Status,
 };
 
 // AD-01
@@ -56,13 +57,15 @@ async fn the_defaults_are_within_the_limits() {
 #[tokio::test]
 async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
     let adapter = adapter();
-    let AdapterInfo { max_queue_depth: depth, max_entries: entries, .. } = adapter.info();
+    let AdapterInfo { max_queue_depth: depth, max_entries: entries, max_inline: inline, .. } = adapter.info();
+    let foreign =
+        common::adapter().completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let most = QueuePairConfig::default()
         .receive_depth(depth)
         .initiator_depth(depth)
         .receive_entries(entries)
         .initiator_entries(entries);
-    match adapter.queue_pair(most) {
+    match adapter.queue_pair(most.clone()) {
         Ok(_) => {}
         // QP-22: what one queue may have, the machine need not have the memory for.
         Err(error) => {
@@ -71,10 +74,15 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
         }
     }
     for (over, number) in [
-        (most.receive_depth(depth + 1), 5),
-        (most.initiator_depth(depth + 1), 6),
-        (most.receive_entries(entries + 1), 7),
-        (most.initiator_entries(entries + 1), 8),
+        // QP-01
+        (most.clone().receive_completions(&foreign), 2),
+        (most.clone().initiator_completions(&foreign), 3),
+        (most.clone().receive_depth(depth + 1), 5),
+        (most.clone().initiator_depth(depth + 1), 6),
+        (most.clone().initiator_depth(0), 6),
+        (most.clone().receive_entries(entries + 1), 7),
+        (most.clone().initiator_entries(entries + 1), 8),
+        (most.clone().inline(inline + 1), 9),
     ] {
         let error = adapter.queue_pair(over).expect_err("too much");
         assert!(

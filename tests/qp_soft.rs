@@ -3,10 +3,12 @@
 mod common;
 
 use std::task::Poll;
+use std::time::Duration;
 
 use common::raw::{self, Raw, Start, bytes, failure, one_failure, room, success};
 use common::*;
 use tokio_rdma::error::Reason;
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, DisconnectReason, RemoteRegion, Status};
 
 #[tokio::test]
@@ -86,4 +88,23 @@ async fn a_peer_that_vanishes_within_a_message_fails_what_is_outstanding() {
         matches!(reason, DisconnectReason::Lost { reason: Reason::Local(_) | Reason::Errno(_), .. }),
         "{reason:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spinning_changes_nothing_but_the_time() {
+    let spin = Duration::from_micros(500);
+    let adapter = adapter_with(SoftConfig::default().spin(spin));
+    let pair = connected(&adapter).await;
+    let (here, there) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+    for round in 0..200 {
+        let receive = there.receive(room(&adapter, 200)).expect("posted");
+        success(here.send(bytes(&adapter, &vec![7; round])).expect("posted")).await;
+        assert_eq!(success(receive).await.0, round);
+        if round % 50 == 0 {
+            // Longer than it spins: what comes then wakes it.
+            tokio::time::sleep(2 * spin).await;
+        }
+    }
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    within(pair.passive.connection.disconnected()).await;
 }

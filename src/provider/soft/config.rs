@@ -14,6 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
     pub(crate) crc: bool,
+    pub(crate) spin: Duration,
     pub(crate) path_timeout: Option<Duration>,
     pub(crate) request_timeout: Duration,
     pub(crate) disconnect_timeout: Duration,
@@ -25,6 +26,7 @@ impl Default for SoftConfig {
     fn default() -> Self {
         Self {
             crc: false,
+            spin: Duration::ZERO,
             path_timeout: Some(Duration::from_secs(30)),
             request_timeout: Duration::from_secs(5),
             disconnect_timeout: Duration::from_secs(5),
@@ -40,6 +42,15 @@ impl SoftConfig {
     #[must_use]
     pub fn crc(mut self, crc: bool) -> Self {
         self.crc = crc;
+        self
+    }
+
+    /// How long to look at the socket of a connection for more before going to sleep. Spinning takes a turn of the
+    /// runtime for each look, so other tasks run in between, but the core never rests meanwhile. It halves the time of a
+    /// round trip where both ends have a core of their own, and multiplies it where they share one. Default: not at all.
+    #[must_use]
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.spin = time;
         self
     }
 

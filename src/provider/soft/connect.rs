@@ -455,9 +455,7 @@ impl Cm {
             return None;
         }
         let receiver = Receiver::new(leftover, rtr == Rtr::Send);
-        let config = &self.adapter.config;
-        let driver =
-            Driver::new(link.clone(), socket, receiver, config.path_timeout, config.disconnect_timeout);
+        let driver = Driver::new(link.clone(), socket, receiver, &self.adapter.config);
         Some((link, driver))
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::cm::Ending;
+use super::config::SoftConfig;
 use super::link::{Command, Link, Pumped, Socket};
 use super::queue::Receive;
 use super::receive::{Receiver, Stop, blame};
@@ -53,12 +54,21 @@ enum State {
     Over,
 }
 
+/// How long the socket is looked at without sleep after something has come.
+#[derive(Clone, Copy)]
+struct Spin {
+    time: Duration,
+    until: std::time::Instant,
+}
+
 /// The task of a connection: reads, writes on when the socket was full, watches the clock, and tidies up.
 pub(crate) struct Driver {
     link: Arc<Link>,
     socket: Arc<Socket>,
     receiver: Receiver,
     timing: Option<Timing>,
+    /// `None` when it sleeps at once, as is usual.
+    spin: Option<Spin>,
     state: State,
     disconnect_timeout: Duration,
     /// The attempt was taken back: the receives are no longer this connection's.
@@ -67,14 +77,11 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// `half` of the path timeout is the rhythm in which silence is noticed.
-    pub(crate) fn new(
-        link: Arc<Link>,
-        socket: Arc<Socket>,
-        receiver: Receiver,
-        path_timeout: Option<Duration>,
-        disconnect_timeout: Duration,
-    ) -> Self {
-        let half = path_timeout.map(|timeout| timeout / 2);
+    pub(crate) fn new(link: Arc<Link>, socket: Arc<Socket>, receiver: Receiver, config: &SoftConfig) -> Self {
+        let disconnect_timeout = config.disconnect_timeout;
+        let half = config.path_timeout.map(|timeout| timeout / 2);
+        let time = config.spin;
+        let spin = (!time.is_zero()).then(|| Spin { time, until: std::time::Instant::now() });
         let nudge = link.role == Role::Active || link.implied;
         let first = if nudge { Some(NUDGE) } else { half };
         let timing = first.map(|first| Timing {
@@ -84,7 +91,7 @@ impl Driver {
             heard: false,
             asked: false,
         });
-        Self { link, socket, receiver, timing, state: State::Open, disconnect_timeout, spared: false }
+        Self { link, socket, receiver, timing, spin, state: State::Open, disconnect_timeout, spared: false }
     }
 
     /// One pass over an open connection. Ready when the state has changed.
@@ -111,13 +118,12 @@ impl Driver {
         }
         let outcome = match self.receiver.start(&self.link, &mut after) {
             Err(stop) => Err(stop),
-            Ok(()) => match self.socket.stream().poll_read_ready(cx) {
+            Ok(()) => match self.poll_read(cx, &mut after) {
                 Poll::Pending => {
                     after.settle();
                     return Poll::Pending;
                 }
-                Poll::Ready(Err(error)) => Err(Stop::Broken(error)),
-                Poll::Ready(Ok(())) => self.receiver.turn(&self.link, &self.socket, &mut after),
+                Poll::Ready(outcome) => outcome,
             },
         };
         after.settle();
@@ -128,6 +134,32 @@ impl Driver {
             self.stopped(stop);
         }
         Poll::Ready(())
+    }
+
+    /// Reads once, when there may be something.
+    fn poll_read(&mut self, cx: &mut Context<'_>, after: &mut Aftermath) -> Poll<Result<(), Stop>> {
+        let spinning = self.spin.is_some_and(|spin| spin.until > std::time::Instant::now());
+        self.socket.set_eager(spinning);
+        if !spinning {
+            match self.socket.stream().poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Broken(error))),
+                Poll::Ready(Ok(())) => {}
+            }
+        }
+        match self.receiver.turn(&self.link, &self.socket, after) {
+            Ok(false) if spinning => {
+                // Once around: those go first for whom something has come.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            outcome => {
+                if let (Ok(true), Some(spin)) = (&outcome, &mut self.spin) {
+                    spin.until = std::time::Instant::now() + spin.time;
+                }
+                Poll::Ready(outcome.map(drop))
+            }
+        }
     }
 
     /// Whether the handshake is complete, as far as this side can know.
@@ -377,6 +409,7 @@ impl Driver {
                 cx.waker().wake_by_ref();
             }
         }
+        self.socket.set_eager(false);
         // What the peer still sends has nowhere to go; its end of stream is the answer.
         loop {
             match self.socket.stream().poll_read_ready(cx) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::Interest;
@@ -33,28 +34,42 @@ pub(crate) enum Command {
 }
 
 /// The socket, shared by whoever posts and the driver.
-pub(crate) struct Socket(TcpStream);
+pub(crate) struct Socket {
+    stream: TcpStream,
+    /// It is read without waiting for the runtime to say that there is something.
+    eager: AtomicBool,
+}
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream) -> Arc<Self> {
-        Arc::new(Self(stream))
+        Arc::new(Self { stream, eager: AtomicBool::new(false) })
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
-        &self.0
+        &self.stream
+    }
+
+    /// Whether reads ask the system without the runtime, and learn nothing for it.
+    pub(super) fn set_eager(&self, eager: bool) {
+        // Only the driver reads and sets it.
+        self.eager.store(eager, Ordering::Relaxed);
     }
 
     /// One non-blocking `readv`. A read that comes back short has
     /// emptied the socket: told so, tokio waits for the next event without another system call.
     pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
+        if self.eager.load(Ordering::Relaxed) {
+            return memory::receive(self.stream.as_fd(), targets);
+        }
         let mut short = None;
-        let outcome = self.0.try_io(Interest::READABLE, || match memory::receive(self.0.as_fd(), targets) {
-            Ok(length) if length > 0 && length < asked => {
-                short = Some(length);
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            other => other,
-        });
+        let outcome =
+            self.stream.try_io(Interest::READABLE, || match memory::receive(self.stream.as_fd(), targets) {
+                Ok(length) if length > 0 && length < asked => {
+                    short = Some(length);
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                other => other,
+            });
         short.map_or(outcome, Ok)
     }
 }
@@ -69,9 +84,9 @@ impl Socket {
                 None => return Err(deregistered()),
             },
         };
-        self.0.try_io(Interest::WRITABLE, || {
+        self.stream.try_io(Interest::WRITABLE, || {
             let pieces: smallvec::SmallVec<[OwnedPiece<'_>; 64]> = batch.pieces().collect();
-            memory::send(self.0.as_fd(), pieces.iter().map(OwnedPiece::as_piece))
+            memory::send(self.stream.as_fd(), pieces.iter().map(OwnedPiece::as_piece))
         })
     }
 }

@@ -172,16 +172,16 @@ impl Receiver {
         if std::mem::replace(&mut self.started, true) { Ok(()) } else { self.process(link, after) }
     }
 
-    /// Reads once and processes what came.
-    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, after: &mut Aftermath) -> Result<(), Stop> {
+    /// Reads once and processes what came. Whether anything did.
+    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, after: &mut Aftermath) -> Result<bool, Stop> {
         match self.read(socket) {
             Ok(0) if self.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
                 self.received(length);
-                self.process(link, after)
+                self.process(link, after).map(|()| true)
             }
-            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
         }
     }
