@@ -100,6 +100,9 @@ pub struct AdapterInfo {
     pub atomics: bool,
     /// Whether a send can invalidate a window of the peer's.
     pub invalidates: bool,
+    /// Whether a message with a solicited event can be told from one without. Where it cannot (devices, whose completions
+    /// do not say), every message counts as solicited: such a notification is met too often, and never too late.
+    pub tells_solicited: bool,
     /// Whether a write can carry immediate data.
     pub immediate: bool,
     /// Whether a send can.
@@ -162,6 +165,7 @@ impl Adapter {
             memory_windows: known.windows,
             atomics: known.atomics,
             invalidates: known.invalidates,
+            tells_solicited: known.tells_solicited,
             immediate: known.immediate.0,
             immediate_send: known.immediate.1,
         }

@@ -6,6 +6,8 @@
 //! freed when the provider is done with it, not before (`CAN-09`).
 
 mod low_water;
+#[cfg(all(test, tokio_rdma_model))]
+mod model;
 mod op;
 mod results;
 mod table;

@@ -139,6 +139,7 @@ pub(crate) struct Capabilities {
     pub(crate) windows: bool,
     pub(crate) atomics: bool,
     pub(crate) invalidates: bool,
+    pub(crate) tells_solicited: bool,
     /// Immediate data with a write, and with a send.
     pub(crate) immediate: (bool, bool),
 }

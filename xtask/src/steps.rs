@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask test` that are a cargo command or two.
 
 use std::env;
+use std::process::Command;
 
 use crate::exec::{self, cargo, minutes};
 use crate::layers;
@@ -74,6 +75,15 @@ pub(crate) fn tests(settings: &Settings) -> Tally {
     cargo_test(settings, &["--workspace", "--lib", "--bins", "--tests", "--examples"])
 }
 
+/// Loom's exploration of what the queues of completions do; a build of its own, with loom's locks in it.
+pub(crate) fn model(settings: &Settings) -> Tally {
+    let flags = env::var("RUSTFLAGS").unwrap_or_default();
+    let mut command = cargo(&["test", "--no-fail-fast", "--lib", "--target-dir", "target/model"]);
+    command.args(["flight::model", "--", "--show-output"]);
+    command.env("RUSTFLAGS", format!("{flags} --cfg tokio_rdma_model").trim_start());
+    counted(settings, command)
+}
+
 /// Unit tests of a build that has the verbs provider in it.
 pub(crate) fn verbs(settings: &Settings) -> Tally {
     packages::skipped(packages::VERBS, settings)
@@ -122,6 +132,11 @@ pub(crate) fn doctests(settings: &Settings) -> Tally {
 fn cargo_test(settings: &Settings, arguments: &[&str]) -> Tally {
     let mut command = cargo(&["test", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--show-output"]);
+    counted(settings, command)
+}
+
+/// Runs a `cargo test` and counts its tests.
+fn counted(settings: &Settings, mut command: Command) -> Tally {
     // A property test panics once for every case it tries on the way to the smallest one, each with its backtrace.
     command.env("RUST_BACKTRACE", "0");
     let mut report = Report::new(settings.ci);

@@ -37,6 +37,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "features", place: HOST, about: "builds with other sets of features", run: steps::features },
     Step { name: "doc", place: HOST, about: "documentation, warnings denied", run: steps::doc },
     Step { name: "tests", place: HOST, about: "unit and integration tests", run: steps::tests },
+    Step { name: "model", place: HOST, about: "every interleaving of completions and those who wait for them", run: steps::model },
     Step { name: "verbs", place: HOST, about: "unit tests with the feature `verbs`", run: steps::verbs },
     Step { name: "doctests", place: HOST, about: "code in the documentation", run: steps::doctests },
     Step { name: "examples", place: HOST, about: "each example, in a release build", run: examples::step },

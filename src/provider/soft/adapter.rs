@@ -162,6 +162,7 @@ impl AdapterCore {
             windows: false,
             atomics: false,
             invalidates: false,
+            tells_solicited: true,
             immediate: (false, false),
         }
     }

@@ -317,6 +317,8 @@ impl AdapterCore {
             windows: false,
             atomics: false,
             invalidates: false,
+            // A completion does not say so, only the kind of interrupt does.
+            tells_solicited: false,
             immediate: (false, false),
         }
     }

@@ -586,7 +586,9 @@ impl QueuePairCore {
                 let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
                 // Nobody has to be told once the connection is established.
                 found.received |= receive && inner.state == QueuePairState::Associated;
-                let completed = Completed::done(bytes, payload);
+                let mut completed = Completed::done(bytes, payload);
+                // It may have been; nothing says.
+                completed.extra.solicited = receive;
                 inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
                 continue;
             }

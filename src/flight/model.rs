@@ -1,0 +1,154 @@
+//! Every interleaving of providers that complete requests and tasks that wait for them, by loom.
+//!
+//! A wake-up that gets lost is a thread that waits for ever, which loom reports.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use loom::future::block_on;
+use loom::thread;
+
+use super::*;
+use crate::status::Status;
+use crate::types::OpKind;
+
+const LABEL: Label = Label { kind: OpKind::Send, context: 0 };
+
+fn complete(outlet: &Outlet, ticket: Ticket, status: Status) {
+    let mut after = Aftermath::default();
+    outlet.complete(ticket, Completed { status, ..Completed::done(0, Payload::new()) }, &mut after);
+    after.settle();
+}
+
+/// What the future of a request does.
+fn collect(table: &Table, ticket: Ticket) -> Option<Completed> {
+    block_on(poll_fn(|cx| table.poll(ticket, cx)))
+}
+
+// CAN-07
+#[test]
+fn a_request_that_is_awaited_is_always_woken() {
+    loom::model(|| {
+        let table = Arc::<Table>::default();
+        let ticket = table.open(LABEL);
+        let outlet = Outlet::to_futures(table.clone());
+        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        assert!(collect(&table, ticket).is_some());
+        provider.join().expect("no panic");
+        assert_eq!(table.len(), 0);
+    });
+}
+
+// CAN-09
+#[test]
+fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
+    loom::model(|| {
+        let table = Arc::<Table>::default();
+        let ticket = table.open(LABEL);
+        let outlet = Outlet::to_futures(table.clone());
+        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        let looked = block_on(poll_fn(|cx| Poll::Ready(table.poll(ticket, cx).is_ready())));
+        if !looked {
+            table.abandon(ticket);
+        }
+        provider.join().expect("no panic");
+        assert_eq!(table.len(), 0);
+    });
+}
+
+// CQ-02
+#[test]
+fn every_result_is_polled_by_who_sleeps_in_between() {
+    loom::model(|| {
+        let results = Results::new(2);
+        let table = Arc::<Table>::default();
+        let outlet = Outlet::to_results(table.clone(), results.clone(), 0);
+        let tickets = [table.open(LABEL), table.open(LABEL)];
+        let provider = thread::spawn(move || {
+            for ticket in tickets {
+                complete(&outlet, ticket, Status::SUCCESS);
+            }
+        });
+        let mut seen = 0;
+        while seen < 2 {
+            let taken = results.poll(1, |_| {});
+            if taken == 0 {
+                let mut notified = results.notify(NotifyKind::Any);
+                assert_eq!(block_on(poll_fn(|cx| notified.poll(cx))), None);
+            }
+            seen += taken;
+        }
+        provider.join().expect("no panic");
+        for ticket in tickets {
+            assert!(collect(&table, ticket).is_some());
+        }
+        assert_eq!(table.len(), 0);
+    });
+}
+
+// CQ-02, CQ-03
+#[test]
+fn what_one_waiter_did_not_hear_the_other_does() {
+    loom::model(|| {
+        let results = Results::new(1);
+        let table = Arc::<Table>::default();
+        let outlet = Outlet::to_results(table.clone(), results.clone(), 0);
+        let ticket = table.open(LABEL);
+        let first = results.notify(NotifyKind::Any);
+        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        let other = thread::spawn(move || drop(first));
+        let mut second = results.notify(NotifyKind::Any);
+        assert_eq!(block_on(poll_fn(|cx| second.poll(cx))), None);
+        assert_eq!(results.poll(1, |_| {}), 1);
+        provider.join().expect("no panic");
+        other.join().expect("no panic");
+    });
+}
+
+// CQ-05
+#[test]
+fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
+    loom::model(|| {
+        let results = Results::new(1);
+        let table = Arc::<Table>::default();
+        let outlets = [0, 1].map(|owner| Outlet::to_results(table.clone(), results.clone(), owner));
+        let tickets = [table.open(LABEL), table.open(LABEL)];
+        let mut errors = results.notify(NotifyKind::Errors);
+        let mut providers = Vec::new();
+        for (outlet, ticket) in outlets.into_iter().zip(tickets) {
+            providers.push(thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS)));
+        }
+        assert_eq!(block_on(poll_fn(|cx| errors.poll(cx))), Some(Status::BUFFER_OVERFLOW));
+        for provider in providers {
+            provider.join().expect("no panic");
+        }
+        assert_eq!(results.poll(2, |_| {}), 1);
+        for ticket in tickets {
+            assert!(collect(&table, ticket).is_some());
+        }
+    });
+}
+
+// SRQ-03
+#[test]
+fn who_waits_for_few_receives_is_told() {
+    loom::model(|| {
+        let count = Arc::new(LowWater::new(4, 1));
+        assert!(count.reserve() && count.reserve());
+        let takers = [(), ()].map(|()| {
+            let count = count.clone();
+            thread::spawn(move || {
+                let mut after = Aftermath::default();
+                count.taken(&mut after);
+                after.settle();
+            })
+        });
+        let watch = count.watch();
+        assert_eq!(block_on(poll_fn(|cx| watch.poll(cx))), None);
+        for taker in takers {
+            taker.join().expect("no panic");
+        }
+        assert_eq!(count.held(), 0);
+    });
+}
