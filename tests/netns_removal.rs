@@ -11,7 +11,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, Connection, Provider, Status};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Provider,
+    Status,
+};
 
 /// More than any socket takes.
 const LARGE: usize = 32 << 20;
@@ -124,6 +127,13 @@ fn everything_pending_ends(removal: &'static [&'static str]) {
         pending.add("disconnect", async move {
             connection.disconnect().await.map_or_else(|error| error.status(), |()| Status::SUCCESS)
         });
+        let results = left.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+        for kind in [NotifyKind::Any, NotifyKind::Errors] {
+            let told = results.notify(kind);
+            pending.add("notify", async move {
+                told.await.map_or_else(|error| error.status(), |()| Status::SUCCESS)
+            });
+        }
 
         pending.are_pending().await;
         assert!(!left.is_removed());

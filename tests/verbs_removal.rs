@@ -14,7 +14,10 @@ use common::verbs::{Link, connected_at, driver};
 use common::*;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_rdma::{AcceptParams, Access, ConnectParams, Connection, Op, Provider, Status, WorkBuffer};
+use tokio_rdma::{
+    AcceptParams, Access, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Op, Provider, Status,
+    WorkBuffer,
+};
 
 /// Calls that wait, each in a task of its own; what they end with.
 #[derive(Default)]
@@ -130,6 +133,12 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     for _ in 0..2 {
         let receive = live.active.queue_pair.receive(adapter.buffer(8).unwrap()).unwrap();
         pending.add("receive, connected", completion(receive));
+    }
+
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    for kind in [NotifyKind::Any, NotifyKind::Errors] {
+        let told = results.notify(kind);
+        pending.add("notify", async move { status(told.await.map_err(|error| error.status())) });
     }
 
     // A whole connection comes and goes: what was ready to go on has done so meanwhile.
