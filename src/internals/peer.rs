@@ -172,6 +172,9 @@ impl Reader {
         match self.inbound.segment(&header, length).expect("we send what we would refuse") {
             Segment::Terminate => self.terminated = true,
             Segment::Send { .. } | Segment::Write { .. } => {}
+            Segment::Immediate { .. } | Segment::AtomicRequest | Segment::AtomicResponse => {
+                panic!("nobody asked for it");
+            }
             Segment::ReadRequest => {
                 let request = ReadRequest::decode(payload).expect("whole");
                 self.asked.push_back((request.sink_stag, request.length as usize));

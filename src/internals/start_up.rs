@@ -5,6 +5,7 @@ use crate::mr::RemoteRegion;
 use crate::proto::mpa::{Initiator, Reply, Responder, StartConfig, StartError, rtr_frame};
 use crate::types::ReadLimits;
 use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::mpa::{Enhanced, StartFrame, StartKind, fpdu_length};
 use crate::wire::rdmap::{Opcode, Phase, ReadRequest, Terminate, parse_offending};
 
@@ -208,6 +209,16 @@ fn codecs(bytes: &[u8]) {
     }
     if let Ok(request) = ReadRequest::decode(bytes) {
         assert_eq!(request.encode(), bytes[..ReadRequest::LEN]);
+    }
+    if let Ok(request) = AtomicRequest::decode(bytes) {
+        // Reserved bits, and operands that the operation has not, are not kept.
+        assert_eq!(AtomicRequest::decode(&request.encode()), Ok(request));
+    }
+    if let Ok(response) = AtomicResponse::decode(bytes) {
+        assert_eq!(response.encode(), bytes[..AtomicResponse::LEN]);
+    }
+    if let Ok(immediate) = Immediate::decode(bytes) {
+        assert_eq!(Immediate::decode(&immediate.encode()), Ok(immediate));
     }
     if let Some(region) = RemoteRegion::decode(bytes) {
         assert_eq!(region.to_bytes(), bytes[..RemoteRegion::LEN]);

@@ -1,15 +1,21 @@
 //! RDMAP and DDP once a connection is up: which segment may come next, and what ours look like.
 //!
 //! Sans-io: headers in, decisions out. Payload never passes through here; the provider moves it between the wire and
-//! the memory that a decision names. RFC 5040 (RDMAP), RFC 5041 (DDP).
+//! the memory that a decision names. RFC 5040 (RDMAP), RFC 5041 (DDP), RFC 7306 (Immediate Data, Atomic Operations).
 
 use std::collections::VecDeque;
 
 use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::extensions::{
+    AtomicRequest, AtomicResponse, Immediate, atomic_request_header, atomic_response_header, immediate_header,
+};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, queue, read_request_header};
 
 /// The longest Terminate that is looked at: control word, segment length, DDP header, RDMAP header.
 pub(crate) const MAX_TERMINATE: usize = 4 + 2 + Untagged::LEN + ReadRequest::LEN;
+/// The longest message whose payload is for RDMAP itself.
+pub(crate) const MAX_CONTROL: usize = MAX_TERMINATE;
+const _: () = assert!(AtomicRequest::LEN <= MAX_CONTROL);
 
 /// What an arriving segment is, when it may arrive now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +28,12 @@ pub(crate) enum Segment {
     ReadResponse { stag: u32, to: u64, last: bool },
     /// A Read Request of [`ReadRequest::LEN`] bytes.
     ReadRequest,
+    /// Immediate Data of [`Immediate::LEN`] bytes: a whole message that takes a receive.
+    Immediate { solicited: bool },
+    /// An Atomic Request of [`AtomicRequest::LEN`] bytes.
+    AtomicRequest,
+    /// An Atomic Response of [`AtomicResponse::LEN`] bytes; [`Outbound::atomic_response`] says to what.
+    AtomicResponse,
     /// The peer's last words.
     Terminate,
 }
@@ -32,13 +44,15 @@ pub(crate) struct Inbound {
     send_msn: u32,
     /// Bytes of the current Send that have been placed.
     send_offset: usize,
+    /// Read Requests and Atomic Requests.
     read_msn: u32,
+    atomic_response_msn: u32,
 }
 
 impl Inbound {
     /// Message sequence numbers start at 1 (RFC 5041 section 5.2).
     pub(crate) const fn new() -> Self {
-        Self { send_msn: 1, send_offset: 0, read_msn: 1 }
+        Self { send_msn: 1, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
     }
 
     /// Decides about the segment with this header and `length` bytes of payload.
@@ -63,19 +77,42 @@ impl Inbound {
 
     fn untagged(&mut self, header: &Untagged, length: usize) -> Result<Segment, Terminate> {
         let expected = match header.opcode {
+            Opcode::Immediate | Opcode::ImmediateSolicited => queue::SEND,
             opcode if opcode.is_send() => queue::SEND,
-            Opcode::ReadRequest => queue::READ_REQUEST,
+            Opcode::ReadRequest | Opcode::AtomicRequest => queue::READ_REQUEST,
+            Opcode::AtomicResponse => queue::ATOMIC_RESPONSE,
             Opcode::Terminate => queue::TERMINATE,
             _ => return Err(Terminate::UNEXPECTED_OPCODE),
         };
         if header.qn != expected {
             return Err(Terminate::INVALID_QN);
         }
-        match expected {
-            queue::SEND => self.send(header, length),
-            queue::READ_REQUEST => self.read_request(header, length),
-            _ if header.mo != 0 || !header.last || length > MAX_TERMINATE => Err(Terminate::INVALID_MO),
-            _ => Ok(Segment::Terminate),
+        match header.opcode {
+            Opcode::Immediate | Opcode::ImmediateSolicited if self.send_offset != 0 => {
+                // In the midst of a Send only its next segment may come.
+                Err(if header.msn == self.send_msn { Terminate::INVALID_MO } else { Terminate::MSN_RANGE })
+            }
+            Opcode::Immediate | Opcode::ImmediateSolicited => {
+                whole(header, length, &mut self.send_msn, Immediate::LEN)?;
+                Ok(Segment::Immediate { solicited: header.opcode.is_solicited() })
+            }
+            Opcode::ReadRequest => {
+                whole(header, length, &mut self.read_msn, ReadRequest::LEN)?;
+                Ok(Segment::ReadRequest)
+            }
+            Opcode::AtomicRequest => {
+                whole(header, length, &mut self.read_msn, AtomicRequest::LEN)?;
+                Ok(Segment::AtomicRequest)
+            }
+            Opcode::AtomicResponse => {
+                whole(header, length, &mut self.atomic_response_msn, AtomicResponse::LEN)?;
+                Ok(Segment::AtomicResponse)
+            }
+            Opcode::Terminate if header.mo != 0 || !header.last || length > MAX_TERMINATE => {
+                Err(Terminate::INVALID_MO)
+            }
+            Opcode::Terminate => Ok(Segment::Terminate),
+            _ => self.send(header, length),
         }
     }
 
@@ -94,34 +131,41 @@ impl Inbound {
         } else {
             self.send_offset = offset + length;
         }
-        let solicited = matches!(header.opcode, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate);
-        let invalidate = matches!(header.opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
-            .then_some(header.invalidate);
+        let solicited = header.opcode.is_solicited();
+        let invalidate = header.opcode.invalidates().then_some(header.invalidate);
         Ok(Segment::Send { offset, last: header.last, solicited, invalidate })
-    }
-
-    fn read_request(&mut self, header: &Untagged, length: usize) -> Result<Segment, Terminate> {
-        if header.msn != self.read_msn {
-            return Err(Terminate::MSN_RANGE);
-        }
-        if header.mo != 0 || !header.last {
-            return Err(Terminate::INVALID_MO);
-        }
-        if length != ReadRequest::LEN {
-            return Err(Terminate::TOO_LONG);
-        }
-        self.read_msn = self.read_msn.wrapping_add(1);
-        Ok(Segment::ReadRequest)
     }
 }
 
-/// A read of ours that has not been answered in full.
+/// A message that is one segment of `expected` bytes, and the next one of its queue.
+fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Result<(), Terminate> {
+    if header.msn != *msn {
+        return Err(Terminate::MSN_RANGE);
+    }
+    if header.mo != 0 || !header.last {
+        return Err(Terminate::INVALID_MO);
+    }
+    if length != expected {
+        return Err(Terminate::TOO_LONG);
+    }
+    *msn = msn.wrapping_add(1);
+    Ok(())
+}
+
+/// What a request of ours awaits.
 #[derive(Debug)]
-struct OutstandingRead<T> {
+enum Awaited {
+    /// The bytes of a read.
+    Read { stag: u32, length: usize, received: usize },
+    /// What an atomic found.
+    Atomic { identifier: u32 },
+}
+
+/// A read or an atomic of ours that has not been answered in full.
+#[derive(Debug)]
+struct Outstanding<T> {
     owner: T,
-    stag: u32,
-    length: usize,
-    received: usize,
+    awaited: Awaited,
 }
 
 /// A piece of a Read Response, matched to its read.
@@ -132,34 +176,45 @@ pub(crate) struct ResponsePiece<'a, T> {
     pub(crate) offset: usize,
 }
 
-/// The sending half: sequence numbers, and the reads that await their answers.
+/// What a Send does beside carrying its message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SendOptions {
+    /// The peer's STag that it takes back.
+    pub(crate) invalidate: Option<u32>,
+    /// The receive that it ends in is a solicited event.
+    pub(crate) solicited: bool,
+}
+
+/// The sending half: sequence numbers, and the reads and atomics that await their answers.
 ///
-/// `T` names the owner of a read.
+/// `T` names the owner of such a request.
 #[derive(Debug)]
 pub(crate) struct Outbound<T> {
     send_msn: u32,
     read_msn: u32,
-    /// The most reads in flight at once: the negotiated ORD.
+    atomic_response_msn: u32,
+    /// The most reads and atomics in flight at once: the negotiated ORD (RFC 7306 section 5.4 counts them together).
     read_limit: usize,
-    reads: VecDeque<OutstandingRead<T>>,
+    reads: VecDeque<Outstanding<T>>,
 }
 
 impl<T> Outbound<T> {
     pub(crate) fn new(read_limit: u32) -> Self {
         let read_limit = usize::try_from(read_limit).unwrap_or(usize::MAX);
-        Self { send_msn: 1, read_msn: 1, read_limit, reads: VecDeque::new() }
+        Self { send_msn: 1, read_msn: 1, atomic_response_msn: 1, read_limit, reads: VecDeque::new() }
     }
 
-    /// Whether another read may be issued now (`NEG-06`).
+    /// Whether another read or atomic may be issued now (`NEG-06`).
     pub(crate) fn may_read(&self) -> bool {
         self.reads.len() < self.read_limit
     }
 
-    /// Whether reads were agreed on at all.
+    /// Whether reads were agreed on at all, and so atomics.
     pub(crate) fn reads_at_all(&self) -> bool {
         self.read_limit > 0
     }
 
+    /// Whether a read or an atomic awaits its answer.
     pub(crate) fn has_reads(&self) -> bool {
         !self.reads.is_empty()
     }
@@ -167,14 +222,23 @@ impl<T> Outbound<T> {
     /// The header of a piece of the current Send; the last piece moves on to the next message.
     ///
     /// `None` beyond the 4 GiB that a message offset can say.
-    pub(crate) fn send(&mut self, offset: usize, last: bool) -> Option<Untagged> {
+    pub(crate) fn send(&mut self, offset: usize, last: bool, options: SendOptions) -> Option<Untagged> {
         let mo = u32::try_from(offset).ok()?;
-        let header =
-            Untagged { last, opcode: Opcode::Send, invalidate: 0, qn: queue::SEND, msn: self.send_msn, mo };
+        let SendOptions { invalidate, solicited } = options;
+        let opcode = Opcode::send(invalidate.is_some(), solicited);
+        let invalidate = invalidate.unwrap_or(0);
+        let header = Untagged { last, opcode, invalidate, qn: queue::SEND, msn: self.send_msn, mo };
         if last {
             self.send_msn = self.send_msn.wrapping_add(1);
         }
         Some(header)
+    }
+
+    /// The header of an Immediate Data message, which is numbered as the Sends are.
+    pub(crate) fn immediate(&mut self, solicited: bool) -> Untagged {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        immediate_header(msn, solicited)
     }
 
     /// The header of a Read Request, which counts as outstanding from now on.
@@ -182,10 +246,29 @@ impl<T> Outbound<T> {
     /// The sink is named by `stag` and offset 0. The name is only ever compared with what comes back, so it needs no
     /// key and gives the peer no right.
     pub(crate) fn read(&mut self, owner: T, stag: u32, length: usize) -> Untagged {
-        self.reads.push_back(OutstandingRead { owner, stag, length, received: 0 });
+        self.reads.push_back(Outstanding { owner, awaited: Awaited::Read { stag, length, received: 0 } });
+        read_request_header(self.next_read())
+    }
+
+    /// The header and the identifier of an Atomic Request, which counts as outstanding from now on.
+    pub(crate) fn atomic(&mut self, owner: T) -> (Untagged, u32) {
+        // The number of the message is as good a name as any: no two that are outstanding share it.
+        let identifier = self.next_read();
+        self.reads.push_back(Outstanding { owner, awaited: Awaited::Atomic { identifier } });
+        (atomic_request_header(identifier), identifier)
+    }
+
+    fn next_read(&mut self) -> u32 {
         let msn = self.read_msn;
-        self.read_msn = self.read_msn.wrapping_add(1);
-        read_request_header(msn)
+        self.read_msn = msn.wrapping_add(1);
+        msn
+    }
+
+    /// The header of our answer to an atomic of the peer's.
+    pub(crate) fn answer_atomic(&mut self) -> Untagged {
+        let msn = self.atomic_response_msn;
+        self.atomic_response_msn = msn.wrapping_add(1);
+        atomic_response_header(msn)
     }
 
     /// Matches a segment of a Read Response with the oldest outstanding read (RFC 5040 section 5.2: responses come
@@ -200,24 +283,44 @@ impl<T> Outbound<T> {
         length: usize,
         last: bool,
     ) -> Result<ResponsePiece<'_, T>, Terminate> {
-        let read = self.reads.front_mut().ok_or(Terminate::UNEXPECTED_OPCODE)?;
-        if length == 0 && last && read.length == 0 {
+        let Some(Outstanding { owner, awaited: Awaited::Read { stag: asked, length: whole, received } }) =
+            self.reads.front_mut()
+        else {
+            return Err(Terminate::UNEXPECTED_OPCODE);
+        };
+        if length == 0 && last && *whole == 0 {
             // Of an empty answer neither key nor offset is checked.
-            return Ok(ResponsePiece { owner: &read.owner, offset: 0 });
+            return Ok(ResponsePiece { owner, offset: 0 });
         }
-        if stag != read.stag {
+        if stag != *asked {
             return Err(Terminate::INVALID_STAG_TAGGED);
         }
-        let offset = read.received;
-        let received = offset + length;
-        if u64::try_from(offset) != Ok(to) || received > read.length || last != (received == read.length) {
+        let offset = *received;
+        let end = offset + length;
+        if u64::try_from(offset) != Ok(to) || end > *whole || last != (end == *whole) {
             return Err(Terminate::BOUNDS_TAGGED);
         }
-        read.received = received;
-        Ok(ResponsePiece { owner: &read.owner, offset })
+        *received = end;
+        Ok(ResponsePiece { owner, offset })
     }
 
-    /// The oldest read has been answered in full.
+    /// Matches an Atomic Response with the oldest outstanding request, whose owner this is: answers come in the
+    /// order of the requests, whatever their kind (RFC 7306 section 5.4). [`answered`](Self::answered) follows.
+    ///
+    /// # Errors
+    /// The Terminate for an answer that nobody asked for.
+    pub(crate) fn atomic_response(&self, response: &AtomicResponse) -> Result<&T, Terminate> {
+        match self.reads.front() {
+            Some(Outstanding { owner, awaited: Awaited::Atomic { identifier } })
+                if *identifier == response.identifier =>
+            {
+                Ok(owner)
+            }
+            _ => Err(Terminate::UNEXPECTED_OPCODE),
+        }
+    }
+
+    /// The oldest request that awaits one has been answered in full.
     pub(crate) fn answered(&mut self) -> Option<T> {
         self.reads.pop_front().map(|read| read.owner)
     }
@@ -280,5 +383,78 @@ mod tests {
         assert_eq!(outbound.response(0, 99, 0, true).map(|piece| *piece.owner), Ok("b"));
         assert_eq!(outbound.answered(), Some("b"));
         assert_eq!(outbound.response(8, 0, 0, true), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
+    }
+
+    // QP-11, QP-13
+    #[test]
+    fn a_send_says_what_it_does_beside() {
+        let (mut outbound, mut inbound) = (Outbound::<()>::new(0), Inbound::new());
+        for (invalidate, solicited) in [(None, false), (Some(7), false), (None, true), (Some(9), true)] {
+            let options = SendOptions { invalidate, solicited };
+            for (offset, last) in [(0, false), (10, true)] {
+                let header = outbound.send(offset, last, options).expect("a small offset");
+                let segment = inbound.segment(&Header::Untagged(header), 10);
+                assert_eq!(segment, Ok(Segment::Send { offset, last, solicited, invalidate }));
+            }
+        }
+        assert_eq!(
+            outbound.send(1 << 32, true, SendOptions::default()),
+            None,
+            "beyond what an offset can say"
+        );
+    }
+
+    // QP-23: immediate data has its place among the sends.
+    #[test]
+    fn immediate_data_is_numbered_as_sends_are() {
+        let (mut outbound, mut inbound) = (Outbound::<()>::new(0), Inbound::new());
+        for solicited in [false, true] {
+            let header = Header::Untagged(outbound.immediate(solicited));
+            assert_eq!(inbound.segment(&header, 7), Err(Terminate::TOO_LONG));
+            assert_eq!(inbound.segment(&header, 8), Ok(Segment::Immediate { solicited }));
+            assert_eq!(inbound.segment(&header, 8), Err(Terminate::MSN_RANGE), "the same once more");
+        }
+        let first = outbound.send(0, false, SendOptions::default()).expect("a small offset");
+        inbound.segment(&Header::Untagged(first), 5).expect("the first part of a message");
+        let interrupts = Header::Untagged(outbound.immediate(false));
+        assert_eq!(inbound.segment(&interrupts, 8), Err(Terminate::INVALID_MO));
+        let next = Header::Untagged(outbound.immediate(false));
+        assert_eq!(inbound.segment(&next, 8), Err(Terminate::MSN_RANGE));
+    }
+
+    // QP-23, NEG-06: atomics and reads share numbers, limit and order.
+    #[test]
+    fn atomics_are_answered_in_order_with_reads() {
+        let (mut outbound, mut inbound) = (Outbound::new(2), Inbound::new());
+        let read = outbound.read("read", 5, 4);
+        let (atomic, identifier) = outbound.atomic("atomic");
+        assert_eq!((read.msn, atomic.msn, outbound.may_read()), (1, 2, false));
+        assert_eq!(inbound.segment(&Header::Untagged(read), 28), Ok(Segment::ReadRequest));
+        assert_eq!(inbound.segment(&Header::Untagged(atomic), 28), Err(Terminate::TOO_LONG));
+        assert_eq!(inbound.segment(&Header::Untagged(atomic), 52), Ok(Segment::AtomicRequest));
+
+        let answer = AtomicResponse { identifier, original: 1 };
+        assert_eq!(outbound.atomic_response(&answer), Err(Terminate::UNEXPECTED_OPCODE), "the read is first");
+        outbound.response(5, 0, 4, true).expect("the answer to the read");
+        assert_eq!(outbound.answered(), Some("read"));
+        assert_eq!(
+            outbound.response(5, 0, 4, true),
+            Err(Terminate::UNEXPECTED_OPCODE),
+            "it is an atomic now"
+        );
+        let other = AtomicResponse { identifier: identifier + 1, ..answer };
+        assert_eq!(outbound.atomic_response(&other), Err(Terminate::UNEXPECTED_OPCODE));
+        assert_eq!(outbound.atomic_response(&answer), Ok(&"atomic"));
+        assert_eq!(outbound.answered(), Some("atomic"));
+        assert_eq!(outbound.atomic_response(&answer), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
+
+        let (first, second) = (outbound.answer_atomic(), outbound.answer_atomic());
+        assert_eq!(inbound.segment(&Header::Untagged(second), 12), Err(Terminate::MSN_RANGE));
+        assert_eq!(inbound.segment(&Header::Untagged(first), 13), Err(Terminate::TOO_LONG));
+        assert_eq!(inbound.segment(&Header::Untagged(first), 12), Ok(Segment::AtomicResponse));
+        let misplaced = Untagged { qn: queue::READ_REQUEST, ..second };
+        assert_eq!(inbound.segment(&Header::Untagged(misplaced), 12), Err(Terminate::INVALID_QN));
+        let cut = Untagged { last: false, ..second };
+        assert_eq!(inbound.segment(&Header::Untagged(cut), 12), Err(Terminate::INVALID_MO));
     }
 }

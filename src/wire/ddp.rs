@@ -59,7 +59,7 @@ impl Tagged {
     }
 }
 
-/// The header of a segment that goes into a queue: Sends, Read Request, Terminate (RFC 5041 section 4.3).
+/// The header of a segment that goes into a queue: all but Write and Read Response (RFC 5041 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Untagged {
     /// L: the last segment of its message.
@@ -68,7 +68,7 @@ pub(crate) struct Untagged {
     pub(crate) opcode: Opcode,
     /// The STag that a Send with Invalidate revokes; reserved, so sent as 0 and ignored, in other messages.
     pub(crate) invalidate: u32,
-    /// The queue: 0 Sends, 1 Read Requests, 2 Terminate (RFC 5040 section 4.1).
+    /// The queue, see [`queue`](super::rdmap::queue).
     pub(crate) qn: u32,
     /// The message's number in its queue, from 1.
     pub(crate) msn: u32,
@@ -120,7 +120,7 @@ pub(crate) enum HeaderError {
     },
     /// An RDMAP version other than 1: RDMAP/remote operation/5 (RFC 5040 section 4.8).
     RdmapVersion,
-    /// An opcode that we do not know, RFC 7306 included: RDMAP/remote operation/6.
+    /// An opcode that does not exist: RDMAP/remote operation/6.
     Opcode(u8),
     /// The opcode is of the other class than the T bit says: RDMAP/remote operation/6.
     TaggedMismatch,
@@ -238,10 +238,10 @@ mod tests {
         assert_eq!(decode(0xc0, 0x40), Err(HeaderError::DdpVersion { tagged: true }));
         assert_eq!(decode(0x41, 0x03), Err(HeaderError::RdmapVersion));
         assert_eq!(decode(0x41, 0x83), Err(HeaderError::RdmapVersion));
-        for opcode in 8..16 {
+        for opcode in Opcode::COUNT..16 {
             assert_eq!(decode(0x41, 0x40 | opcode), Err(HeaderError::Opcode(opcode)));
         }
-        for opcode in 0..8 {
+        for opcode in 0..Opcode::COUNT {
             let tagged = matches!(opcode, 0 | 2);
             let wrong = Err(HeaderError::TaggedMismatch);
             assert_eq!(decode(0x41, 0x40 | opcode), if tagged { wrong } else { Ok(()) });
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn opcodes(tagged: bool) -> impl Strategy<Value = Opcode> {
-        (0u8..8).prop_filter_map("of the other class", move |number| {
+        (0..Opcode::COUNT).prop_filter_map("of the other class", move |number| {
             Opcode::from_number(number).filter(|opcode| opcode.is_tagged() == tagged)
         })
     }

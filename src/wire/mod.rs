@@ -1,10 +1,11 @@
 //! iWARP bytes to values and back: MPA, DDP and RDMAP frames.
 //!
-//! No state, no clock and no panic on any bytes. What is encoded follows the RFCs (5044, 6581, 5041, 5040);
+//! No state, no clock and no panic on any bytes. What is encoded follows the RFCs (5044, 6581, 5041, 5040, 7306);
 //! what is decoded also covers what the Linux soft-iWARP driver (siw) is known to send instead.
 
 pub(crate) mod crc;
 pub(crate) mod ddp;
+pub(crate) mod extensions;
 pub(crate) mod mpa;
 pub(crate) mod rdmap;
 

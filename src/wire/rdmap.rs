@@ -1,4 +1,4 @@
-//! RDMAP: opcodes, the Read Request and the Terminate message (RFC 5040 sections 4.1 to 4.8).
+//! RDMAP: opcodes, the Read Request and the Terminate message (RFC 5040 sections 4.1 to 4.8, RFC 7306 section 4).
 
 use bytes::BufMut;
 use smallvec::SmallVec;
@@ -10,17 +10,19 @@ use super::ddp::{HeaderError, Tagged, Untagged};
 use super::mpa::LENGTH_SIZE;
 use crate::error::{DecodeError, Reason};
 
-/// The queue numbers of untagged messages (RFC 5040 section 4.1).
+/// The queue numbers of untagged messages (RFC 5040 section 4.1, RFC 7306 section 4).
 pub(crate) mod queue {
-    /// All Sends.
+    /// All Sends, and Immediate Data.
     pub(crate) const SEND: u32 = 0;
-    /// Read Requests.
+    /// Read Requests and Atomic Requests.
     pub(crate) const READ_REQUEST: u32 = 1;
     /// Terminate.
     pub(crate) const TERMINATE: u32 = 2;
+    /// Atomic Responses.
+    pub(crate) const ATOMIC_RESPONSE: u32 = 3;
 }
 
-/// What a message is (RFC 5040 section 4.1).
+/// What a message is (RFC 5040 section 4.1, RFC 7306 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Opcode {
@@ -40,10 +42,22 @@ pub(crate) enum Opcode {
     SendSolicitedInvalidate = 6,
     /// Terminate; queue 2.
     Terminate = 7,
+    /// Immediate Data; queue 0.
+    Immediate = 8,
+    /// Immediate Data with Solicited Event; queue 0.
+    ImmediateSolicited = 9,
+    /// Atomic Request; queue 1.
+    AtomicRequest = 10,
+    /// Atomic Response; queue 3.
+    AtomicResponse = 11,
 }
 
 impl Opcode {
-    /// The opcode with this number; `None` for the RFC 7306 extensions and the rest.
+    /// How many there are, numbered from 0.
+    #[cfg(test)]
+    pub(crate) const COUNT: u8 = 12;
+
+    /// The opcode with this number.
     pub(crate) const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Write,
@@ -54,6 +68,10 @@ impl Opcode {
             5 => Self::SendSolicited,
             6 => Self::SendSolicitedInvalidate,
             7 => Self::Terminate,
+            8 => Self::Immediate,
+            9 => Self::ImmediateSolicited,
+            10 => Self::AtomicRequest,
+            11 => Self::AtomicResponse,
             _ => return None,
         })
     }
@@ -69,6 +87,26 @@ impl Opcode {
             self,
             Self::Send | Self::SendInvalidate | Self::SendSolicited | Self::SendSolicitedInvalidate
         )
+    }
+
+    /// The Send that invalidates, or solicits an event, or both.
+    pub(crate) const fn send(invalidates: bool, solicited: bool) -> Self {
+        match (invalidates, solicited) {
+            (false, false) => Self::Send,
+            (true, false) => Self::SendInvalidate,
+            (false, true) => Self::SendSolicited,
+            (true, true) => Self::SendSolicitedInvalidate,
+        }
+    }
+
+    /// Whether the receive that it ends in is a solicited event.
+    pub(crate) const fn is_solicited(self) -> bool {
+        matches!(self, Self::SendSolicited | Self::SendSolicitedInvalidate | Self::ImmediateSolicited)
+    }
+
+    /// Whether it takes an STag back.
+    pub(crate) const fn invalidates(self) -> bool {
+        matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 }
 
@@ -528,7 +566,7 @@ mod tests {
             (HeaderError::DdpVersion { tagged: true }, Some((1, 1, 4))),
             (HeaderError::DdpVersion { tagged: false }, Some((1, 2, 6))),
             (HeaderError::RdmapVersion, Some((0, 2, 5))),
-            (HeaderError::Opcode(8), Some((0, 2, 6))),
+            (HeaderError::Opcode(12), Some((0, 2, 6))),
             (HeaderError::TaggedMismatch, Some((0, 2, 6))),
         ] {
             let terminate = Terminate::for_header(error);

@@ -162,6 +162,9 @@ impl Frames {
             Judged::Terminate => Frame::Terminate,
             Judged::Send { .. } => Frame::Message,
             Judged::Write { .. } | Judged::ReadRequest | Judged::ReadResponse { .. } => Frame::Ready,
+            Judged::Immediate { .. } | Judged::AtomicRequest | Judged::AtomicResponse => {
+                unreachable!("the pair posts nothing of the kind")
+            }
         })
     }
 }

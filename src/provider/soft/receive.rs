@@ -414,6 +414,10 @@ impl Receiver {
                 self.state = State::Control { length, trailer, finish: Finish::ReadRequest };
                 return Ok(());
             }
+            // Not served yet.
+            Segment::Immediate { .. } | Segment::AtomicRequest | Segment::AtomicResponse => {
+                return Err(named(Terminate::UNEXPECTED_OPCODE));
+            }
             Segment::Terminate => {
                 self.state = State::Control { length, trailer, finish: Finish::Terminate };
                 return Ok(());

@@ -17,8 +17,8 @@ use super::link::Command;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Completed, Outlet, Payload};
 use crate::proto::mpa::{Rtr, rtr_frame};
-use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, Target, Verb, Work};
+use crate::proto::rdmap::{Outbound, SendOptions};
 use crate::status::Status;
 use crate::types::OpKind;
 use crate::wire::ddp::Tagged;
@@ -472,7 +472,9 @@ impl SendQueue {
                 self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
             } else {
                 // Posting checked that every offset can be said.
-                let Some(header) = self.outbound.send(entry.framed, last) else { return false };
+                let Some(header) = self.outbound.send(entry.framed, last, SendOptions::default()) else {
+                    return false;
+                };
                 self.batch.untagged_parts(&header, &parts);
             }
             entry.framed += size;
