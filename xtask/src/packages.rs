@@ -14,6 +14,9 @@ use crate::test::Settings;
 /// For tests that make network namespaces.
 const NETWORK: &[&str] = &["iproute2", "nftables"];
 
+/// Reads in a test what we put on the wire.
+const DISSECTOR: &[&str] = &["tshark"];
+
 /// To build with the feature `verbs`.
 pub(crate) const VERBS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"];
 
@@ -103,7 +106,7 @@ pub(crate) fn update_lists() {
 /// Without the packages what needs them says that it was skipped, so only CI fails here.
 pub(crate) fn step(settings: &Settings) -> Tally {
     let guest = if settings.guest { GUEST } else { &[] };
-    let mut wanted = [NETWORK, VERBS, ASYNC_RDMA, guest].concat();
+    let mut wanted = [NETWORK, DISSECTOR, VERBS, ASYNC_RDMA, guest].concat();
     wanted.sort_unstable();
     wanted.dedup();
     let packages = missing(&wanted);
