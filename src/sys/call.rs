@@ -35,6 +35,17 @@ pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     }
 }
 
+/// A function of libibverbs that is not to be called again for what it has done already: as [`number`], but a signal is
+/// an error like any other.
+pub(super) fn once(call: impl FnOnce() -> c_int) -> io::Result<()> {
+    clear_errno();
+    match call() {
+        0 => Ok(()),
+        -1 => Err(last_error(libc::EIO)),
+        number => Err(io::Error::from_raw_os_error(number.saturating_abs())),
+    }
+}
+
 /// A function that creates something: a null pointer and `errno`, which is `unsaid` when the library did not set
 /// it. Called again if a signal interrupted it.
 pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<NonNull<T>> {

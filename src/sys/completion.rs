@@ -5,11 +5,12 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::device::Context;
+use super::ffi::number as flag;
 use super::{call, ffi};
 
 /// Keys of completion queues.
@@ -120,7 +121,10 @@ impl Drop for Taken {
 pub(crate) struct CompletionQueue {
     raw: NonNull<ffi::ibv_cq>,
     key: u64,
-    entries: u32,
+    /// How many completions there is room for. The library writes its own count of them while this is locked.
+    entries: Mutex<u32>,
+    /// The flag of completions that tell of an invalidated key.
+    invalidated: u32,
     _channel: Arc<CompletionChannel>,
     _context: Arc<Context>,
 }
@@ -131,28 +135,31 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue for at least that many completions, whose events carry the key.
+    /// A queue for at least that many completions, whose events carry the key and interrupt the processor that the
+    /// vector stands for.
     ///
     /// # Errors
-    /// `InvalidInput` (`EINVAL`) for more entries than the device allows.
+    /// `InvalidInput` (`EINVAL`) for more entries than the device allows, or a vector that it does not have.
     pub(crate) fn new(
         context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
         entries: u32,
         key: u64,
+        vector: u32,
     ) -> io::Result<Arc<Self>> {
-        let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let (entries, vector) = (number(entries)?, number(vector)?);
         let raw = call::pointer(libc::ENOMEM, || {
             let key = ffi::key_to_context(key);
             // SAFETY: the device is open and the channel is live, and the queue keeps both so.
-            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, key, channel.as_ptr(), 0) }
+            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, key, channel.as_ptr(), vector) }
         })?;
-        // SAFETY: the queue is live, and the field is only written when a queue is resized, which none is.
+        // SAFETY: the queue is live, and the field is only written when a queue is resized, which this one is not yet.
         let entries = unsafe { (*raw.as_ptr()).cqe };
         Ok(Arc::new(Self {
             raw,
             key,
-            entries: u32::try_from(entries).unwrap_or(0),
+            entries: Mutex::new(u32::try_from(entries).unwrap_or(0)),
+            invalidated: context.invalidated_flag(),
             _channel: channel.clone(),
             _context: context.clone(),
         }))
@@ -168,13 +175,29 @@ impl CompletionQueue {
 
     /// How many completions there is room for.
     pub(crate) fn entries(&self) -> u32 {
-        self.entries
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for one event when the next completion arrives. What has arrived before is not told: poll again.
-    pub(crate) fn arm(&self) -> io::Result<()> {
+    /// Makes room for at least that many completions. Those that are there stay.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than the device allows or less than are there, `EOPNOTSUPP` where the size is fixed.
+    pub(crate) fn resize(&self, entries: u32) -> io::Result<()> {
+        let entries = number(entries)?;
+        let mut has = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the queue is live.
-        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), 0) })
+        call::number(|| unsafe { ffi::ibv_resize_cq(self.as_ptr(), entries) })?;
+        // SAFETY: the queue is live, and the lock keeps the library from writing this.
+        let entries = unsafe { (*self.as_ptr()).cqe };
+        *has = u32::try_from(entries).unwrap_or(0);
+        Ok(())
+    }
+
+    /// Asks for one event when the next completion arrives, or the next that the peer has solicited or that failed. What
+    /// has arrived before is not told: poll again.
+    pub(crate) fn arm(&self, solicited: bool) -> io::Result<()> {
+        // SAFETY: the queue is live.
+        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited.into()) })
     }
 
     /// Takes as many completions as there are and as fit, and says how many; 0 when there are none.
@@ -183,6 +206,7 @@ impl CompletionQueue {
     /// `EIO` if the queue is broken.
     pub(crate) fn poll(&self, into: &mut Batch) -> io::Result<usize> {
         into.length = 0;
+        into.invalidated = self.invalidated;
         let room = into.entries.len() as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
         let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
@@ -202,6 +226,11 @@ impl Drop for CompletionQueue {
     }
 }
 
+/// A number as C has it.
+fn number(value: u32) -> io::Result<c_int> {
+    c_int::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
 /// How many completions are polled at a time.
 pub(crate) const BATCH: usize = 32;
 
@@ -209,13 +238,15 @@ pub(crate) const BATCH: usize = 32;
 pub(crate) struct Batch {
     entries: Box<[ffi::ibv_wc; BATCH]>,
     length: usize,
+    /// See [`CompletionQueue`].
+    invalidated: u32,
 }
 
 impl Default for Batch {
     fn default() -> Self {
         // SAFETY: all members are integers, for which zero is a value.
         let entries = std::array::from_fn(|_| unsafe { mem::zeroed() });
-        Self { entries: Box::new(entries), length: 0 }
+        Self { entries: Box::new(entries), length: 0, invalidated: flag::WC_WITH_INV }
     }
 }
 
@@ -229,6 +260,7 @@ impl Batch {
             byte_len: entry.byte_len,
             qp_num: entry.qp_num,
             vendor_err: entry.vendor_err,
+            told: Told::of(entry, self.invalidated),
         })
     }
 }
@@ -243,6 +275,37 @@ pub(crate) struct WorkCompletion {
     pub(crate) byte_len: u32,
     pub(crate) qp_num: u32,
     pub(crate) vendor_err: u32,
+    pub(crate) told: Option<Told>,
+}
+
+/// The bit of `enum ibv_wc_opcode` that completions of receives have.
+const RECEIVED: u32 = 1 << 7;
+
+/// What the message that a receive took has told beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Immediate data, in host byte order.
+    Immediate(u32),
+    /// The peer has invalidated this key.
+    Invalidated(u32),
+}
+
+impl Told {
+    fn of(entry: &ffi::ibv_wc, invalidated: u32) -> Option<Self> {
+        if entry.status != status::SUCCESS || entry.opcode & RECEIVED == 0 {
+            return None;
+        }
+        let words = &entry.imm_data_invalidated_rkey_union;
+        if entry.wc_flags & flag::WC_WITH_IMM != 0 {
+            // SAFETY: either member of the union is an integer of four bytes.
+            Some(Self::Immediate(u32::from_be(unsafe { words.imm_data })))
+        } else if entry.wc_flags & invalidated != 0 {
+            // SAFETY: as above.
+            Some(Self::Invalidated(unsafe { words.invalidated_rkey }))
+        } else {
+            None
+        }
+    }
 }
 
 /// The numbers of `enum ibv_wc_status`.

@@ -80,6 +80,9 @@ fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
 /// The vendor that `siw` says it is of: the letters `bmt`.
 const SIW_VENDOR: u32 = 0x62_6d_74;
 
+/// The vendor that `rxe` says it is of: none.
+pub(crate) const RXE_VENDOR: u32 = 0xff_ff_ff;
+
 /// Completions for more than 145 pages, of at least 32 bytes each.
 const SIW_FILLER_ENTRIES: c_int = 145 * 4096 / 32;
 
@@ -99,6 +102,8 @@ pub(crate) struct Context {
     transport: Transport,
     /// See [`occupy_siw_pages`].
     filler: Option<NonNull<ffi::ibv_cq>>,
+    /// See [`invalidated_flag`](Self::invalidated_flag).
+    rxe: bool,
     /// It is being taken out of the machine.
     removed: AtomicBool,
 }
@@ -125,12 +130,20 @@ impl Context {
             number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
             _ => Transport::Unknown,
         };
-        let mut context =
-            Self { raw, name: name.to_owned(), transport, filler: None, removed: AtomicBool::new(false) };
+        let mut context = Self {
+            raw,
+            name: name.to_owned(),
+            transport,
+            filler: None,
+            rxe: false,
+            removed: AtomicBool::new(false),
+        };
         // SAFETY: the descriptor is open as long as the device.
         unsafe { call::do_not_wait(context.async_descriptor()) }?;
-        if context.attributes()?.vendor_id == SIW_VENDOR {
-            context.filler = context.occupy_siw_pages();
+        match context.attributes()?.vendor_id {
+            SIW_VENDOR => context.filler = context.occupy_siw_pages(),
+            RXE_VENDOR => context.rxe = true,
+            _ => {}
         }
         Ok(Arc::new(context))
     }
@@ -165,6 +178,12 @@ impl Context {
         }
     }
 
+    /// The flag of a completion that tells of an invalidated key. `rxe` writes the kernel's number of it, which in user
+    /// space says that the checksum of a datagram is good.
+    pub(super) fn invalidated_flag(&self) -> u32 {
+        if self.rxe { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
+    }
+
     fn async_descriptor(&self) -> RawFd {
         // SAFETY: the device is open, and the field is never written again.
         unsafe { (*self.as_ptr()).async_fd }
@@ -180,6 +199,7 @@ impl Context {
         let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
+        let windows = number::DEVICE_MEM_WINDOW_TYPE_2A | number::DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(DeviceAttributes {
             max_mr_size: raw.max_mr_size,
             max_qp_wr: limit(raw.max_qp_wr),
@@ -188,8 +208,21 @@ impl Context {
             max_cqe: limit(raw.max_cqe),
             max_qp_rd_atom: limit(raw.max_qp_rd_atom),
             max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
+            max_mw: limit(raw.max_mw),
+            max_srq: limit(raw.max_srq),
+            max_srq_wr: limit(raw.max_srq_wr),
+            max_srq_sge: limit(raw.max_srq_sge),
+            atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
+            invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
+            windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
             vendor_id: raw.vendor_id,
         })
+    }
+
+    /// How many completion vectors there are.
+    pub(crate) fn completion_vectors(&self) -> u32 {
+        // SAFETY: the device is open, and the field is never written again.
+        limit(unsafe { (*self.as_ptr()).num_comp_vectors })
     }
 
     /// How long a message can be at a port of the device; the first has number 1.
@@ -217,17 +250,11 @@ impl Context {
         }
         // SAFETY: the event was filled.
         let kind = unsafe { ffi::async_event_kind(raw.as_ptr()) };
-        let qp_num = async_event::is_of_queue_pair(kind)
-            .then(|| {
-                // SAFETY: the event was filled, and is of a queue pair.
-                let queue_pair = NonNull::new(unsafe { ffi::async_event_queue_pair(raw.as_ptr()) })?;
-                // SAFETY: until the event is acknowledged, whoever destroys the queue pair waits for that.
-                Some(unsafe { (*queue_pair.as_ptr()).qp_num })
-            })
-            .flatten();
+        // SAFETY: the event was filled. Until it is acknowledged, whoever destroys its object waits for that.
+        let element = unsafe { element(kind, raw.as_ptr()) };
         // SAFETY: the event was filled, and is acknowledged this once.
         unsafe { ffi::ack_async_event(raw.as_mut_ptr()) };
-        Ok(Some(AsyncEvent { kind, qp_num }))
+        Ok(Some(AsyncEvent { kind, element }))
     }
 }
 
@@ -275,6 +302,16 @@ pub(crate) struct DeviceAttributes {
     pub(crate) max_cqe: u32,
     pub(crate) max_qp_rd_atom: u32,
     pub(crate) max_qp_init_rd_atom: u32,
+    pub(crate) max_mw: u32,
+    pub(crate) max_srq: u32,
+    pub(crate) max_srq_wr: u32,
+    pub(crate) max_srq_sge: u32,
+    /// `atomic_cap`, as far as that there are any.
+    pub(crate) atomics: bool,
+    /// Of `device_cap_flags`: requests that invalidate keys, here or at the peer.
+    pub(crate) invalidates: bool,
+    /// Windows of type 2.
+    pub(crate) windows: bool,
     pub(crate) vendor_id: u32,
 }
 
@@ -288,8 +325,49 @@ fn limit(value: c_int) -> u32 {
 pub(crate) struct AsyncEvent {
     /// One of [`async_event`], or a number of a newer library.
     pub(crate) kind: u32,
-    /// The number of the queue pair that it is about, if it is about one.
-    pub(crate) qp_num: Option<u32>,
+    pub(crate) element: Element,
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    /// A queue pair, by its number.
+    QueuePair(u32),
+    /// A completion queue, by its key.
+    CompletionQueue(u64),
+    /// A shared receive queue, by its key.
+    SharedReceiveQueue(u64),
+    /// The device, a port of it, or what a newer library knows.
+    Device,
+}
+
+/// # Safety
+/// An event of this kind that the library has filled, and whose object is live.
+unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {
+    let found = match async_event::subject(kind) {
+        async_event::Subject::QueuePair => {
+            // SAFETY: the event was filled, and is of a queue pair.
+            let queue_pair = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_qp>(event) });
+            // SAFETY: the caller's; the field is never written again.
+            queue_pair.map(|queue_pair| Element::QueuePair(unsafe { (*queue_pair.as_ptr()).qp_num }))
+        }
+        async_event::Subject::CompletionQueue => {
+            // SAFETY: the event was filled, and is of a completion queue.
+            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_cq>(event) });
+            // SAFETY: as above.
+            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).cq_context });
+            context.map(|context| Element::CompletionQueue(ffi::context_to_key(context)))
+        }
+        async_event::Subject::SharedReceiveQueue => {
+            // SAFETY: the event was filled, and is of a shared receive queue.
+            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_srq>(event) });
+            // SAFETY: as above.
+            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).srq_context });
+            context.map(|context| Element::SharedReceiveQueue(ffi::context_to_key(context)))
+        }
+        async_event::Subject::Device => None,
+    };
+    found.unwrap_or(Element::Device)
 }
 
 /// The numbers of `enum ibv_event_type`.
@@ -317,18 +395,21 @@ pub(crate) mod async_event {
         WQ_FATAL = 19,
     }
 
-    /// Whether the element of such an event is a queue pair.
-    pub(super) fn is_of_queue_pair(kind: u32) -> bool {
-        matches!(
-            kind,
-            QP_FATAL
-                | QP_REQ_ERR
-                | QP_ACCESS_ERR
-                | COMM_EST
-                | SQ_DRAINED
-                | PATH_MIG
-                | PATH_MIG_ERR
-                | QP_LAST_WQE_REACHED
-        )
+    /// What kind of object the element of an event is.
+    pub(super) enum Subject {
+        QueuePair,
+        CompletionQueue,
+        SharedReceiveQueue,
+        Device,
+    }
+
+    pub(super) fn subject(kind: u32) -> Subject {
+        match kind {
+            CQ_ERR => Subject::CompletionQueue,
+            SRQ_ERR | SRQ_LIMIT_REACHED => Subject::SharedReceiveQueue,
+            QP_FATAL | QP_REQ_ERR | QP_ACCESS_ERR | COMM_EST | SQ_DRAINED | PATH_MIG | PATH_MIG_ERR
+            | QP_LAST_WQE_REACHED => Subject::QueuePair,
+            _ => Subject::Device,
+        }
     }
 }

@@ -7,17 +7,19 @@
 use std::ffi::{c_int, c_void};
 
 pub(super) use rdma_sys::{
-    ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_close_device, ibv_comp_channel, ibv_context,
-    ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_device, ibv_device_attr,
-    ibv_free_device_list, ibv_get_async_event, ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list,
-    ibv_get_device_name, ibv_modify_qp, ibv_mr, ibv_open_device, ibv_pd, ibv_poll_cq, ibv_port_attr,
-    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_query_device,
-    ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, rdma_accept, rdma_ack_cm_event,
+    atomic_t, bind_mw_t, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_close_device,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp,
+    ibv_create_srq, ibv_dealloc_mw, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_destroy_qp, ibv_destroy_srq, ibv_device, ibv_device_attr, ibv_free_device_list, ibv_get_async_event,
+    ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list, ibv_get_device_name, ibv_modify_qp,
+    ibv_modify_srq, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_open_device, ibv_pd, ibv_poll_cq, ibv_port_attr,
+    ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_query_device, ibv_query_srq, ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_resize_cq, ibv_send_wr,
+    ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, rdma_accept, rdma_ack_cm_event,
     rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel,
     rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect, rdma_establish,
     rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_init_qp_attr,
-    rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
+    rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t,
 };
 
 /// Everything, for the test that compares it with the headers.
@@ -28,23 +30,48 @@ pub(super) use rdma_sys as every;
 pub(super) mod number {
     use std::ffi::c_int;
 
-    use rdma_sys::{ibv_access_flags, ibv_qp_attr_mask, ibv_send_flags};
+    use rdma_sys::{
+        ibv_access_flags, ibv_device_cap_flags, ibv_qp_attr_mask, ibv_send_flags, ibv_srq_attr_mask,
+        ibv_wc_flags,
+    };
+
+    pub(in crate::sys) use rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
+    pub(in crate::sys) use rdma_sys::ibv_mw_type::IBV_MW_TYPE_2;
 
     pub(in crate::sys) use rdma_sys::ibv_qp_state::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
     pub(in crate::sys) use rdma_sys::ibv_qp_type::IBV_QPT_RC;
     pub(in crate::sys) use rdma_sys::ibv_transport_type::{IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP};
-    pub(in crate::sys) use rdma_sys::ibv_wr_opcode::{IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND};
+    pub(in crate::sys) use rdma_sys::ibv_wr_opcode::{
+        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+        IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+        IBV_WR_SEND_WITH_INV,
+    };
     pub(in crate::sys) use rdma_sys::rdma_port_space::RDMA_PS_TCP;
 
     pub(in crate::sys) const ACCESS_LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
     pub(in crate::sys) const ACCESS_REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
     pub(in crate::sys) const ACCESS_REMOTE_READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
     pub(in crate::sys) const ACCESS_REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+    pub(in crate::sys) const ACCESS_MW_BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
 
     pub(in crate::sys) const SEND_FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
     pub(in crate::sys) const SEND_SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
     pub(in crate::sys) const SEND_SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
     pub(in crate::sys) const SEND_INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+
+    pub(in crate::sys) const WC_WITH_IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+    pub(in crate::sys) const WC_IP_CSUM_OK: u32 = ibv_wc_flags::IBV_WC_IP_CSUM_OK.0;
+    pub(in crate::sys) const WC_WITH_INV: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
+
+    pub(in crate::sys) const DEVICE_MEM_MGT_EXTENSIONS: u32 =
+        ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0;
+    pub(in crate::sys) const DEVICE_MEM_WINDOW_TYPE_2A: u32 =
+        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0;
+    pub(in crate::sys) const DEVICE_MEM_WINDOW_TYPE_2B: u32 =
+        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+
+    pub(in crate::sys) const SRQ_MAX_WR: u32 = ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0;
+    pub(in crate::sys) const SRQ_LIMIT: u32 = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
 
     pub(in crate::sys) const QP_STATE: u32 = ibv_qp_attr_mask::IBV_QP_STATE.0;
     pub(in crate::sys) const QP_ACCESS_FLAGS: u32 = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0;
@@ -76,6 +103,15 @@ pub(super) unsafe fn query_port(
     unsafe { rdma_sys::ibv_query_port(context, port, attributes.cast()) }
 }
 
+/// `ibv_alloc_mw`, which gives null where the driver knows no windows of this type.
+///
+/// # Safety
+/// A live domain.
+pub(super) unsafe fn alloc_window(domain: *mut ibv_pd, kind: u32) -> *mut ibv_mw {
+    // SAFETY: the caller's.
+    unsafe { rdma_sys::ibv_alloc_mw(domain, kind) }.unwrap_or(std::ptr::null_mut())
+}
+
 /// `rdma_notify` with the one event that it is for.
 ///
 /// # Safety
@@ -96,15 +132,15 @@ pub(super) unsafe fn async_event_kind(event: *const ibv_async_event) -> u32 {
     unsafe { kind.cast::<u32>().read() }
 }
 
-/// The queue pair that an event of a queue pair is about.
+/// The object that an event is about.
 ///
 /// # Safety
-/// An event that `ibv_get_async_event` filled, of a kind whose element is a queue pair.
-pub(super) unsafe fn async_event_queue_pair(event: *const ibv_async_event) -> *mut ibv_qp {
+/// An event that `ibv_get_async_event` filled, of a kind whose element is a pointer to a `T`.
+pub(super) unsafe fn async_event_element<T>(event: *const ibv_async_event) -> *mut T {
     // SAFETY: the event is live.
     let element = unsafe { &raw const (*event).element };
-    // SAFETY: for these kinds the library has stored a pointer to a queue pair.
-    unsafe { element.cast::<*mut ibv_qp>().read() }
+    // SAFETY: for these kinds the library has stored a pointer to such an object.
+    unsafe { element.cast::<*mut T>().read() }
 }
 
 /// `ibv_ack_async_event`.

@@ -52,6 +52,8 @@ bitflags! {
         const REMOTE_WRITE = number::ACCESS_REMOTE_WRITE;
         const REMOTE_READ = number::ACCESS_REMOTE_READ;
         const REMOTE_ATOMIC = number::ACCESS_REMOTE_ATOMIC;
+        /// Whether windows may be bound to it.
+        const MW_BIND = number::ACCESS_MW_BIND;
     }
 }
 
@@ -91,6 +93,10 @@ impl MemoryRegion {
         // SAFETY: the region is live, and the fields are never written again.
         let region = unsafe { raw.as_ref() };
         Ok(Self { raw, local_key: region.lkey, remote_key: region.rkey, domain: domain.clone() })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
+        self.raw.as_ptr()
     }
 
     pub(crate) fn local_key(&self) -> u32 {

@@ -19,6 +19,10 @@
 //! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
 //! | [`MemoryRegion::deregister`] | the pages | in place, as memory is freed by any drop |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the provider uses all of it once it has the contract's requests")
+)]
 
 /// Numbers of an enumeration of C, whose values later versions of the library add to, and a name for each.
 macro_rules! numbers {
@@ -44,18 +48,23 @@ pub(crate) mod device;
 pub(crate) mod ffi;
 pub(crate) mod id;
 pub(crate) mod memory;
+pub(crate) mod post;
 pub(crate) mod queue_pair;
+pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
+pub(crate) mod window;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvents, Context, DeviceAttributes, Transport, async_event, device_names, forget_removed_devices,
+    AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, Transport, async_event, device_names,
+    forget_removed_devices,
 };
 pub(crate) use id::{CmId, ConnectionParams};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
-pub(crate) use queue_pair::{
-    Capacities, QpAttributes, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest,
+pub(crate) use post::{
+    Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
+pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair};

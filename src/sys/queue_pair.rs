@@ -2,13 +2,15 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::{self, offset_of};
+use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::completion::CompletionQueue;
 use super::ffi::number;
 use super::memory::{AccessFlags, ProtectionDomain};
+use super::post::{self, ReceiveRequest, Refused, SendRequest};
+use super::shared_receive::SharedReceiveQueue;
 use super::{call, ffi};
 
 /// How much a queue pair can hold.
@@ -30,8 +32,10 @@ pub(crate) struct Capacities {
 pub(crate) struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
     number: u32,
+    inline: u32,
     _send: Arc<CompletionQueue>,
     _receive: Arc<CompletionQueue>,
+    _shared: Option<Arc<SharedReceiveQueue>>,
     _domain: Arc<ProtectionDomain>,
 }
 
@@ -42,7 +46,7 @@ unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
     /// A new queue pair, with at least these capacities, and room for at least one request in either queue: some
-    /// drivers know no empty ones.
+    /// drivers know no empty ones. With a shared receive queue it has no receive queue of its own.
     ///
     /// # Errors
     /// `EINVAL` for more than the device allows; `ENOMEM` if it has no more.
@@ -50,6 +54,7 @@ impl QueuePair {
         domain: &Arc<ProtectionDomain>,
         send: &Arc<CompletionQueue>,
         receive: &Arc<CompletionQueue>,
+        shared: Option<&Arc<SharedReceiveQueue>>,
         capacities: Capacities,
     ) -> io::Result<Self> {
         // SAFETY: all members are integers or pointers, for which zero is a value.
@@ -57,13 +62,16 @@ impl QueuePair {
         attributes.send_cq = send.as_ptr();
         attributes.recv_cq = receive.as_ptr();
         attributes.qp_type = number::IBV_QPT_RC;
+        attributes.srq = shared.map_or(ptr::null_mut(), |queue| queue.as_ptr());
+        // It would be an error to ask for both.
+        let own = |value: u32| if shared.is_none() { value } else { 0 };
         let raw = call::pointer(libc::ENOMEM, || {
             // Again each time: the call stores here what the queue pair has.
             attributes.cap = ffi::ibv_qp_cap {
                 max_send_wr: capacities.send.max(1),
-                max_recv_wr: capacities.receive.max(1),
+                max_recv_wr: own(capacities.receive.max(1)),
                 max_send_sge: capacities.send_entries,
-                max_recv_sge: capacities.receive_entries,
+                max_recv_sge: own(capacities.receive_entries),
                 max_inline_data: capacities.inline,
             };
             // SAFETY: domain and queues are live, and the queue pair keeps them so.
@@ -71,7 +79,15 @@ impl QueuePair {
         })?;
         // SAFETY: the queue pair is live, and the field is never written again.
         let number = unsafe { (*raw.as_ptr()).qp_num };
-        Ok(Self { raw, number, _send: send.clone(), _receive: receive.clone(), _domain: domain.clone() })
+        Ok(Self {
+            raw,
+            number,
+            inline: attributes.cap.max_inline_data,
+            _send: send.clone(),
+            _receive: receive.clone(),
+            _shared: shared.cloned(),
+            _domain: domain.clone(),
+        })
     }
 
     fn as_ptr(&self) -> *mut ffi::ibv_qp {
@@ -81,6 +97,11 @@ impl QueuePair {
     /// The number that the peer and the completions know it by.
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// How many bytes the driver has room for in a request, which may be more than was asked for.
+    pub(crate) fn inline(&self) -> u32 {
+        self.inline
     }
 
     /// Changes state and attributes.
@@ -112,56 +133,39 @@ impl QueuePair {
         Ok(raw.qp_state)
     }
 
-    /// Adds a request to the send queue.
+    /// Adds requests to the send queue, in this order, and tells the device once.
     ///
     /// # Errors
-    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong. Nothing was added.
+    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
     ///
     /// # Safety
-    /// Unless it is inline, the memory of the entries stays allocated and registered under their keys, and for a
-    /// read no reference to it is made, until the request or a later one of the queue has completed, or the queue
-    /// pair is destroyed. Inline memory is readable now.
-    pub(crate) unsafe fn post_send(&self, request: &SendRequest<'_>) -> io::Result<()> {
-        // SAFETY: all members are integers or pointers, for which zero is a value.
-        let mut raw: ffi::ibv_send_wr = unsafe { mem::zeroed() };
-        raw.wr_id = request.id;
-        raw.sg_list = entries_ptr(request.entries);
-        raw.num_sge = entries_len(request.entries)?;
-        raw.opcode = match request.opcode {
-            SendOpcode::Send => number::IBV_WR_SEND,
-            SendOpcode::Write => number::IBV_WR_RDMA_WRITE,
-            SendOpcode::Read => number::IBV_WR_RDMA_READ,
+    /// Unless a request is inline, the memory of its entries stays allocated and registered under their keys, and if it
+    /// reads from the peer no reference to it is made, until the request or a later one of the queue has completed, or
+    /// the queue pair is destroyed. Inline memory is readable now. What a binding names lives as long, and
+    /// no other call binds the same window meanwhile.
+    pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
+        let post = |first, bad| {
+            // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The
+            // memory behind them is the caller's.
+            unsafe { ffi::ibv_post_send(self.as_ptr(), first, bad) }
         };
-        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        raw.send_flags = flag(request.signaled, number::SEND_SIGNALED)
-            | flag(request.inline, number::SEND_INLINE)
-            | flag(request.fence, number::SEND_FENCE)
-            | flag(request.solicited, number::SEND_SOLICITED);
-        let (remote_addr, rkey) = request.remote;
-        raw.wr = ffi::wr_t { rdma: ffi::rdma_t { remote_addr, rkey } };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live; request and entries are, and are only read, until the call returns. The
-        // memory behind them is the caller's.
-        call::number(|| unsafe { ffi::ibv_post_send(self.as_ptr(), &mut raw, &mut bad) })
+        // SAFETY: the caller's.
+        unsafe { post::sends(requests, post) }
     }
 
-    /// Adds a request to the receive queue.
+    /// Adds requests to the receive queue, in this order.
     ///
     /// # Errors
     /// As for [`post_send`](Self::post_send).
     ///
     /// # Safety
-    /// As for a read in [`post_send`](Self::post_send), with the receive queue instead.
-    pub(crate) unsafe fn post_receive(&self, id: u64, entries: &[ScatterEntry]) -> io::Result<()> {
-        let mut raw = ffi::ibv_recv_wr {
-            wr_id: id,
-            next: ptr::null_mut(),
-            sg_list: entries_ptr(entries),
-            num_sge: entries_len(entries)?,
-        };
-        let mut bad = ptr::null_mut();
-        // SAFETY: as for a send.
-        call::number(|| unsafe { ffi::ibv_post_recv(self.as_ptr(), &mut raw, &mut bad) })
+    /// As for a read in [`post_send`](Self::post_send), with the receive queue instead. The queue pair has a receive queue
+    /// of its own.
+    pub(crate) unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
+        post::receives(requests, |first, bad| {
+            // SAFETY: as for a send.
+            unsafe { ffi::ibv_post_recv(self.as_ptr(), first, bad) }
+        })
     }
 }
 
@@ -173,56 +177,6 @@ impl Drop for QueuePair {
             tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
         }
     }
-}
-
-/// A request for the send queue.
-#[derive(Clone, Debug)]
-pub(crate) struct SendRequest<'a> {
-    /// Told with the completion.
-    pub(crate) id: u64,
-    pub(crate) opcode: SendOpcode,
-    pub(crate) entries: &'a [ScatterEntry],
-    /// Address and key of the peer's memory, for a write and a read.
-    pub(crate) remote: (u64, u32),
-    /// Whether its success is reported; failure always is.
-    pub(crate) signaled: bool,
-    pub(crate) inline: bool,
-    /// Whether it waits for the reads before it.
-    pub(crate) fence: bool,
-    pub(crate) solicited: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendOpcode {
-    Send,
-    Write,
-    Read,
-}
-
-/// A piece of registered memory, in the layout of C.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScatterEntry {
-    pub(crate) address: u64,
-    pub(crate) length: u32,
-    pub(crate) key: u32,
-}
-
-const _: () = {
-    assert!(size_of::<ScatterEntry>() == size_of::<ffi::ibv_sge>());
-    assert!(align_of::<ScatterEntry>() == align_of::<ffi::ibv_sge>());
-    assert!(offset_of!(ScatterEntry, address) == offset_of!(ffi::ibv_sge, addr));
-    assert!(offset_of!(ScatterEntry, length) == offset_of!(ffi::ibv_sge, length));
-    assert!(offset_of!(ScatterEntry, key) == offset_of!(ffi::ibv_sge, lkey));
-};
-
-/// The entries as C takes them; it does not write to them.
-fn entries_ptr(entries: &[ScatterEntry]) -> *mut ffi::ibv_sge {
-    entries.as_ptr().cast_mut().cast()
-}
-
-fn entries_len(entries: &[ScatterEntry]) -> io::Result<c_int> {
-    c_int::try_from(entries.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// A state of a queue pair, as far as it is asked for.

@@ -22,7 +22,7 @@ use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sys::{
     AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
-    QpAttributes, QpState, Transport, device_names, event, forget_removed_devices,
+    QpAttributes, QpState, RXE_VENDOR, Transport, device_names, event, forget_removed_devices,
 };
 use crate::types::{AdapterId, ReadLimits};
 
@@ -40,8 +40,6 @@ const IB_ANSWER: Duration = Duration::from_secs(60);
 const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
-/// The vendor that `rxe` says it is of: none.
-const RXE_VENDOR: u32 = 0xff_ff_ff;
 /// How often a removed device is looked for in the list of devices, and after what time: twice as long each time.
 const FORGET_TRIES: u32 = 20;
 const FORGET_PAUSE: Duration = Duration::from_millis(20);

@@ -81,8 +81,8 @@ impl Completions {
         // Without the lock, which the reactor wants; if another one is made meanwhile, then there are two.
         let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
         let completions =
-            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key())?;
-        completions.arm()?;
+            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key(), 0)?;
+        completions.arm(false)?;
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
@@ -125,7 +125,7 @@ impl Queue {
     /// # Errors
     /// Those of ibv_req_notify_cq(3).
     pub(crate) fn arm(&self) -> io::Result<()> {
-        self.completions.arm()
+        self.completions.arm(false)
     }
 
     /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.

@@ -27,8 +27,8 @@ use crate::provider::members::{Member, Membership};
 use crate::provider::work::{Target, Verb, Work};
 use crate::status::Status;
 use crate::sys::{
-    Capacities, QpState, QueuePair, ScatterEntry, SendOpcode, SendRequest, WorkCompletion, async_event,
-    wc_status,
+    Capacities, Operation, QpState, QueuePair, ReceiveRequest, Refused, RemoteMemory, ScatterEntry,
+    SendFlags, SendRequest, WorkCompletion, async_event, wc_status,
 };
 use crate::types::ReadLimits;
 
@@ -399,7 +399,7 @@ impl QueuePairCore {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let room = self.capacities.receive.saturating_add(self.capacities.send);
         let device = Device::new(&me, &opened, room, |completions| {
-            let queue_pair = QueuePair::new(&opened.domain, completions, completions, self.capacities)?;
+            let queue_pair = QueuePair::new(&opened.domain, completions, completions, None, self.capacities)?;
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
@@ -439,9 +439,10 @@ impl QueuePairCore {
             (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
+                let request = ReceiveRequest { id: id.pack(), entries: &entries };
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
                 // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
-                unsafe { device.queue_pair.post_receive(id.pack(), &entries) }
+                unsafe { device.queue_pair.post_receive(&[request]) }
             }
             (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
             (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
@@ -451,7 +452,7 @@ impl QueuePairCore {
                 inner.receives.outstanding.push_back(Outstanding { ticket, payload, said: None });
                 Ok(())
             }
-            Err(error) => Err((self.refused(&error), payload)),
+            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
         }
     }
 
@@ -474,12 +475,12 @@ impl QueuePairCore {
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
             return Err((PostErrorKind::QueueFull, payload));
         }
-        let nowhere = Target { key: 0, address: 0 };
-        let (opcode, remote) = match verb {
-            Verb::Send { .. } => (SendOpcode::Send, nowhere),
-            Verb::Write { to, .. } => (SendOpcode::Write, to),
+        let place = |target: Target| RemoteMemory { address: target.address, key: target.key };
+        let operation = match verb {
+            Verb::Send { .. } => Operation::Send,
+            Verb::Write { to, .. } => Operation::Write(place(to)),
             Verb::Read { .. } if inner.reads == 0 => return Err((PostErrorKind::NoReads, payload)),
-            Verb::Read { from } => (SendOpcode::Read, from),
+            Verb::Read { from } => Operation::Read(place(from)),
             _ => return Err((PostErrorKind::NotSupported("this request"), payload)),
         };
         let Some(entries) = entries(&payload) else { return Err((PostErrorKind::AccessViolation, payload)) };
@@ -489,21 +490,17 @@ impl QueuePairCore {
         let sequence = inner.initiator.next();
         let request = SendRequest {
             id: RequestId { key: device.key(), receive: false, sequence }.pack(),
-            opcode,
+            operation,
             entries: &entries,
-            remote: (remote.address, remote.key),
-            signaled: true,
-            inline: false,
-            fence: false,
-            solicited: false,
+            flags: SendFlags::SIGNALED,
         };
         // SAFETY: as in `post_receive`.
-        match unsafe { device.queue_pair.post_send(&request) } {
+        match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(Outstanding { ticket, payload, said: None });
                 Ok(())
             }
-            Err(error) => Err((self.refused(&error), payload)),
+            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
         }
     }
 

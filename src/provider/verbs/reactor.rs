@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, Opened};
-use crate::sys::{AsyncEvents, CompletionChannel, Context, EventChannel, Keys, async_event};
+use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
 const TURN: usize = 64;
@@ -214,7 +214,10 @@ async fn run_device(adapter: Weak<AdapterCore>, source: AsyncFd<AsyncEvents>) {
 fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
-        let queue_pair = event.qp_num.and_then(|number| adapter.queue_pair_by_number(number));
+        let queue_pair = match event.element {
+            Element::QueuePair(number) => adapter.queue_pair_by_number(number),
+            Element::CompletionQueue(_) | Element::SharedReceiveQueue(_) | Element::Device => None,
+        };
         match (event.kind, queue_pair) {
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
             // Completions are lost, and nobody knows whose.

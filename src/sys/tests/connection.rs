@@ -9,7 +9,8 @@ use crate::sys::completion::status;
 use crate::sys::device::Context;
 use crate::sys::ffi::number;
 use crate::sys::id::{CmId, ConnectionParams};
-use crate::sys::queue_pair::{QpState, SendOpcode, SendRequest};
+use crate::sys::post::{Operation, RemoteMemory};
+use crate::sys::queue_pair::QpState;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -39,36 +40,19 @@ fn listener(channel: &Arc<EventChannel>, device: &Device) -> CmId {
     id
 }
 
-/// Posts a request to the send queue and waits until it has succeeded.
-fn post(side: &Side, opcode: SendOpcode, local: &Buffer, remote: (u64, u32)) {
-    let request = SendRequest {
-        id: 51,
-        opcode,
-        entries: &[local.entry()],
-        remote,
-        signaled: true,
-        inline: false,
-        fence: false,
-        solicited: false,
-    };
-    // SAFETY: the buffer lives until the completion, and is not looked at before.
-    unsafe { side.queue_pair.post_send(&request) }.unwrap();
-    let done = side.complete(1);
-    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, status::SUCCESS), "{done:?}");
-}
-
 /// Sends, writes and reads, and compares what comes of it. The receive has id 41.
 fn transfer(from: &Side, to: &Side, buffer: &Buffer) {
-    post(from, SendOpcode::Send, &Buffer::new(&from.domain, b"hello"), (0, 0));
+    from.post(Operation::Send, &Buffer::new(&from.domain, b"hello"));
     let received = to.complete(1);
     assert_eq!((received[0].wr_id, received[0].status), (41, status::SUCCESS), "{received:?}");
     assert_eq!((received[0].byte_len, received[0].qp_num), (5, to.queue_pair.number()));
     assert_eq!(buffer.text(), *b"hello\0\0\0\0\0");
 
-    let (address, key) = buffer.remote();
-    post(from, SendOpcode::Write, &Buffer::new(&from.domain, b"world"), (address + 5, key));
+    let remote = buffer.remote();
+    let behind = RemoteMemory { address: remote.address + 5, ..remote };
+    from.post(Operation::Write(behind), &Buffer::new(&from.domain, b"world"));
     let back = Buffer::new(&from.domain, &[0; 10]);
-    post(from, SendOpcode::Read, &back, (address, key));
+    from.post(Operation::Read(remote), &back);
     assert_eq!(back.text(), *b"helloworld");
 }
 
@@ -105,7 +89,7 @@ fn three_phases_on_rxe() {
         passive.modify(&passive_id, QpState::Init);
         let buffer = Buffer::new(&passive.domain, &[0; 10]);
         // SAFETY: the buffer lives until its completion.
-        unsafe { passive.queue_pair.post_receive(41, &[buffer.entry()]) }.unwrap();
+        unsafe { passive.receive(41, &buffer) };
         let mut attributes = passive_id.qp_attributes(QpState::ReadyToReceive).unwrap();
         attributes.set_max_dest_rd_atomic(2);
         passive.queue_pair.modify(&attributes).unwrap();
@@ -168,7 +152,7 @@ fn two_phases_on_siw() {
         passive.modify(&passive_id, QpState::Init);
         let buffer = Buffer::new(&passive.domain, &[0; 10]);
         // SAFETY: the buffer lives until its completion.
-        unsafe { passive.queue_pair.post_receive(41, &[buffer.entry()]) }.unwrap();
+        unsafe { passive.receive(41, &buffer) };
         params.private_data = b"you may";
         params.qp_num = passive.queue_pair.number();
         passive_id.accept(&params).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{Batch, CompletionQueue, status};
-use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Transport, async_event};
+use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Element, Transport, async_event};
 use crate::sys::ffi::number;
 use crate::sys::id::{CmId, ConnectionParams};
 use crate::sys::queue_pair::{QpState, QueuePair};
@@ -49,14 +49,16 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     let buffer = Buffer::new(&side.domain, &[0; 100]);
     for id in [31, 32] {
         // SAFETY: the buffer lives until the queue pair is gone, and is not looked at.
-        unsafe { side.queue_pair.post_receive(id, &[buffer.entry()]) }.unwrap();
+        unsafe { side.receive(id, &buffer) };
     }
     side.queue_pair.to_error().unwrap();
     let completions = side.complete(2);
     let flushed: Vec<_> = completions.iter().map(|done| (done.wr_id, done.status, done.qp_num)).collect();
     let number = side.queue_pair.number();
     assert_eq!(flushed, [(31, status::WR_FLUSH_ERR, number), (32, status::WR_FLUSH_ERR, number)]);
-    assert!(context.next_async_event().unwrap().is_none_or(|event| event.qp_num == Some(number)));
+    assert!(
+        context.next_async_event().unwrap().is_none_or(|event| event.element == Element::QueuePair(number))
+    );
 
     assert!(!guest.objects().is_empty());
     // In the wrong order, as far as anybody can tell.
@@ -91,7 +93,7 @@ fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
     let context = Context::open(&guest.siw().name).unwrap();
     let side = Side::new(&context, 1);
     let made: Vec<_> = (0..200)
-        .map(|count| match QueuePair::new(&side.domain, &side.queue, &side.queue, SMALL) {
+        .map(|count| match QueuePair::new(&side.domain, &side.queue, &side.queue, None, SMALL) {
             Ok(queue_pair) => queue_pair,
             Err(error) => panic!("queue pair {count}: {error}"),
         })
@@ -100,7 +102,7 @@ fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
     assert_eq!(numbers.len(), 200);
     let queues: Vec<_> = (0..200)
         .map(|key| {
-            CompletionQueue::new(&context, &side.channel, 16, key)
+            CompletionQueue::new(&context, &side.channel, 16, key, 0)
                 .map_err(|error| format!("{key}: {error}"))
                 .unwrap()
         })
@@ -140,7 +142,7 @@ fn a_port_that_goes_down_is_told() {
     guest::run("ip link set veth9 down");
     // Others come before: the port has no address any more.
     while guest::next(&events, || context.next_async_event().unwrap())
-        != (AsyncEvent { kind: async_event::PORT_ERR, qp_num: None })
+        != (AsyncEvent { kind: async_event::PORT_ERR, element: Element::Device })
     {}
     drop((events, context, own));
     assert_eq!(guest.objects(), [""; 0]);
@@ -163,7 +165,7 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     assert_eq!(guest::expect(&channel, event::DEVICE_REMOVAL).key, 6);
     // The objects of the device go on as if nothing were.
     assert_eq!(side.queue.poll(&mut Batch::default()).unwrap(), 0);
-    side.queue.arm().unwrap();
+    side.queue.arm(false).unwrap();
     side.queue_pair.to_error().unwrap();
     assert_eq!(side.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
     assert_eq!(context.next_async_event().unwrap(), None);

@@ -8,11 +8,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::channel::{CmEvent, EventChannel, event};
-use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
+use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status};
 use crate::sys::device::Context;
 use crate::sys::id::CmId;
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
-use crate::sys::queue_pair::{Capacities, QpState, QueuePair, ScatterEntry};
+use crate::sys::post::{Operation, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest};
+use crate::sys::queue_pair::{Capacities, QpState, QueuePair};
+use crate::sys::shared_receive::SharedReceiveQueue;
 
 /// How long a test waits for what must come, in milliseconds: the guest is emulated.
 const LIMIT: i32 = 60_000;
@@ -55,7 +57,7 @@ impl Guest {
     /// What the kernel keeps for programs, of which this is the only one, of any kind but open devices.
     pub(super) fn objects(&self) -> Vec<String> {
         let mut all = Vec::new();
-        for kind in ["qp", "cq", "mr", "pd", "cm_id"] {
+        for kind in ["qp", "cq", "mr", "pd", "cm_id", "srq"] {
             let output = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let text = String::from_utf8(output.stdout).unwrap();
@@ -109,8 +111,12 @@ pub(super) struct Buffer {
 
 impl Buffer {
     pub(super) fn new(domain: &Arc<ProtectionDomain>, bytes: &[u8]) -> Self {
-        let start = NonNull::from(Box::leak(Box::<[u8]>::from(bytes)));
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+        Self::with_access(domain, bytes, access)
+    }
+
+    pub(super) fn with_access(domain: &Arc<ProtectionDomain>, bytes: &[u8], access: AccessFlags) -> Self {
+        let start = NonNull::from(Box::leak(Box::<[u8]>::from(bytes)));
         // SAFETY: the bytes are freed only when `drop` has deregistered them.
         let region = unsafe { MemoryRegion::register(domain, start.as_ptr().cast(), start.len(), access) };
         Self { start, region: Some(region.unwrap()) }
@@ -118,16 +124,20 @@ impl Buffer {
 
     pub(super) fn entry(&self) -> ScatterEntry {
         ScatterEntry {
-            address: self.remote().0,
+            address: self.remote().address,
             length: self.start.len().try_into().unwrap(),
-            key: self.region.as_ref().unwrap().local_key(),
+            key: self.region().local_key(),
         }
     }
 
     /// The address and the key for the peer.
-    pub(super) fn remote(&self) -> (u64, u32) {
+    pub(super) fn remote(&self) -> RemoteMemory {
         let address = self.start.as_ptr().cast::<u8>().expose_provenance() as u64;
-        (address, self.region.as_ref().unwrap().remote_key())
+        RemoteMemory { address, key: self.region().remote_key() }
+    }
+
+    pub(super) fn region(&self) -> &MemoryRegion {
+        self.region.as_ref().unwrap()
     }
 
     pub(super) fn text(&self) -> Vec<u8> {
@@ -161,11 +171,46 @@ pub(super) const SMALL: Capacities =
 impl Side {
     pub(super) fn new(context: &Arc<Context>, key: u64) -> Self {
         let domain = ProtectionDomain::new(context).unwrap();
+        Self::in_domain(context, &domain, key, None, SMALL)
+    }
+
+    pub(super) fn in_domain(
+        context: &Arc<Context>,
+        domain: &Arc<ProtectionDomain>,
+        key: u64,
+        shared: Option<&Arc<SharedReceiveQueue>>,
+        capacities: Capacities,
+    ) -> Self {
         let channel = CompletionChannel::new(context).unwrap();
-        let queue = CompletionQueue::new(context, &channel, 16, key).unwrap();
+        let vector = context.completion_vectors() - 1;
+        let queue = CompletionQueue::new(context, &channel, 16, key, vector).unwrap();
         assert!(queue.entries() >= 16);
-        let queue_pair = QueuePair::new(&domain, &queue, &queue, SMALL).unwrap();
-        Self { queue_pair, queue, channel, domain }
+        let queue_pair = QueuePair::new(domain, &queue, &queue, shared, capacities).unwrap();
+        Self { queue_pair, queue, channel, domain: domain.clone() }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The buffer lives, and is not looked at, until the completion.
+    pub(super) unsafe fn receive(&self, id: u64, buffer: &Buffer) {
+        let request = ReceiveRequest { id, entries: &[buffer.entry()] };
+        // SAFETY: the caller's.
+        unsafe { self.queue_pair.post_receive(&[request]) }.unwrap();
+    }
+
+    /// Posts a request to the send queue and waits until it has succeeded.
+    pub(super) fn post(&self, operation: Operation<'_>, local: &Buffer) {
+        self.post_entries(operation, &[local.entry()], SendFlags::SIGNALED);
+    }
+
+    /// As above; what the entries name lives until this returns, and is not looked at meanwhile.
+    pub(super) fn post_entries(&self, operation: Operation<'_>, entries: &[ScatterEntry], flags: SendFlags) {
+        let request = SendRequest { id: 51, operation, entries, flags: flags | SendFlags::SIGNALED };
+        // SAFETY: what it names lives until the completion, and is not looked at before.
+        unsafe { self.queue_pair.post_send(&[request]) }.unwrap();
+        let done = self.complete(1);
+        assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, status::SUCCESS), "{done:?}");
     }
 
     /// Takes the queue pair to a state as its identifier says.
@@ -178,7 +223,7 @@ impl Side {
         let mut all = Vec::new();
         let mut batch = Batch::default();
         loop {
-            self.queue.arm().unwrap();
+            self.queue.arm(false).unwrap();
             while self.queue.poll(&mut batch).unwrap() > 0 {
                 all.extend(batch.iter());
             }

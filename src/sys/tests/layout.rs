@@ -12,7 +12,7 @@ use crate::sys::channel::event;
 use crate::sys::completion::status;
 use crate::sys::device::async_event;
 use crate::sys::ffi::number;
-use crate::sys::queue_pair::ScatterEntry;
+use crate::sys::post::ScatterEntry;
 
 /// What is asked of both compilers: a name, the answer here, and the C expression of it.
 type Question = (String, i64, String);
@@ -44,8 +44,15 @@ fn structures() -> Vec<Question> {
         ibv_sge { addr, length, lkey }
         ibv_send_wr {
             wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data_invalidated_rkey_union as "imm_data",
-            wr.rdma.remote_addr, wr.rdma.rkey, qp_type, bind_mw_tso_union as "bind_mw",
+            wr.rdma.remote_addr, wr.rdma.rkey, wr.atomic.compare_add, wr.atomic.swap, wr.atomic.rkey, qp_type,
+            bind_mw_tso_union as "bind_mw", bind_mw_tso_union.bind_mw.rkey as "bind_mw.rkey",
+            bind_mw_tso_union.bind_mw.bind_info as "bind_mw.bind_info",
         }
+        ibv_mw_bind_info { mr, addr, length, mw_access_flags }
+        ibv_mw { context, pd, rkey, handle, type_ as "type" }
+        ibv_srq { context, srq_context, pd, handle, events_completed }
+        ibv_srq_attr { max_wr, max_sge, srq_limit }
+        ibv_srq_init_attr { srq_context, attr }
         ibv_recv_wr { wr_id, next, sg_list, num_sge }
         ibv_wc {
             wr_id, status, opcode, vendor_err, byte_len, imm_data_invalidated_rkey_union as "imm_data", qp_num,
@@ -62,18 +69,18 @@ fn structures() -> Vec<Question> {
         ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
         ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
         ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
-        ibv_context_ops { poll_cq, req_notify_cq, post_send, post_recv }
+        ibv_context_ops { alloc_mw, dealloc_mw, poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv }
         ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
         ibv_device_attr {
             fw_ver, node_guid, max_mr_size, vendor_id, vendor_part_id, max_qp, max_qp_wr, device_cap_flags,
-            max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_qp_init_rd_atom, max_pkeys,
-            phys_port_cnt,
+            max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_qp_init_rd_atom, atomic_cap,
+            max_mw, max_srq, max_srq_wr, max_srq_sge, max_pkeys, phys_port_cnt,
         }
         ibv_port_attr {
             state, max_mtu, active_mtu, gid_tbl_len, max_msg_sz, pkey_tbl_len, lid, phys_state, link_layer, flags,
             port_cap_flags2,
         }
-        ibv_async_event { element, element.qp, event_type }
+        ibv_async_event { element, element.cq, element.qp, element.srq, event_type }
         ibv_pd { context, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
         ibv_comp_channel { context, fd, refcnt }
@@ -127,12 +134,16 @@ fn numbers() -> Vec<Question> {
         }
         "" number {
             IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_QPT_RC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
-            IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, RDMA_PS_TCP, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
+            IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+            IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV,
+            IBV_WR_BIND_MW, IBV_MW_TYPE_2, IBV_ATOMIC_NONE, RDMA_PS_TCP, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
             RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_ACK_TIMEOUT,
         }
         "IBV_" number {
-            ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, SEND_FENCE,
-            SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, QP_STATE, QP_ACCESS_FLAGS,
+            ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, ACCESS_MW_BIND,
+            SEND_FENCE, SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, WC_WITH_IMM, WC_WITH_INV, WC_IP_CSUM_OK, SRQ_MAX_WR,
+            SRQ_LIMIT, DEVICE_MEM_MGT_EXTENSIONS, DEVICE_MEM_WINDOW_TYPE_2A, DEVICE_MEM_WINDOW_TYPE_2B, QP_STATE,
+            QP_ACCESS_FLAGS,
         }
     };
     for (name, number) in [

@@ -1,0 +1,277 @@
+//! Requests for the queues of a queue pair, in the words of C.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::io;
+use std::mem::{self, offset_of};
+use std::ptr;
+
+use bitflags::bitflags;
+use smallvec::SmallVec;
+
+use super::ffi::number;
+use super::memory::{AccessFlags, MemoryRegion};
+use super::window::MemoryWindow;
+use super::{call, ffi};
+
+/// A piece of registered memory, in the layout of C.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScatterEntry {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) key: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ScatterEntry>() == size_of::<ffi::ibv_sge>());
+    assert!(align_of::<ScatterEntry>() == align_of::<ffi::ibv_sge>());
+    assert!(offset_of!(ScatterEntry, address) == offset_of!(ffi::ibv_sge, addr));
+    assert!(offset_of!(ScatterEntry, length) == offset_of!(ffi::ibv_sge, length));
+    assert!(offset_of!(ScatterEntry, key) == offset_of!(ffi::ibv_sge, lkey));
+};
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteMemory {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// What binds a window to a part of a region.
+#[derive(Clone, Copy)]
+pub(crate) struct Binding<'a> {
+    pub(crate) window: &'a MemoryWindow,
+    /// The window's present key, and the one for this binding, see [`next_key`](super::window::next_key).
+    pub(crate) key: u32,
+    pub(crate) next_key: u32,
+    pub(crate) region: &'a MemoryRegion,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    /// What the peer may do.
+    pub(crate) access: AccessFlags,
+}
+
+impl fmt::Debug for Binding<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Binding").field("next_key", &self.next_key).finish_non_exhaustive()
+    }
+}
+
+/// What a request of the send queue does. Immediate data is in host byte order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation<'a> {
+    Send,
+    SendImmediate(u32),
+    /// A send that invalidates a key of the peer.
+    SendInvalidate(u32),
+    Write(RemoteMemory),
+    /// A write that takes a receive of the peer to tell the number.
+    WriteImmediate(RemoteMemory, u32),
+    Read(RemoteMemory),
+    /// The eight bytes that were there come into the local entry, in host byte order.
+    CompareSwap {
+        remote: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    },
+    /// As above.
+    FetchAdd {
+        remote: RemoteMemory,
+        add: u64,
+    },
+    /// Ends the use of a key of this side.
+    LocalInvalidate(u32),
+    BindWindow(Binding<'a>),
+}
+
+bitflags! {
+    /// How a request of the send queue is carried out.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct SendFlags: u32 {
+        /// Its success is reported; failure always is.
+        const SIGNALED = number::SEND_SIGNALED;
+        /// The memory is copied before the call returns, and needs no key.
+        const INLINE = number::SEND_INLINE;
+        /// It waits for the reads and atomics before it.
+        const FENCE = number::SEND_FENCE;
+        /// The peer is to be told of the receive as [`CompletionQueue::arm`](super::CompletionQueue::arm) says.
+        const SOLICITED = number::SEND_SOLICITED;
+    }
+}
+
+/// A request for the send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct SendRequest<'a> {
+    /// Told with the completion.
+    pub(crate) id: u64,
+    pub(crate) operation: Operation<'a>,
+    pub(crate) entries: &'a [ScatterEntry],
+    pub(crate) flags: SendFlags,
+}
+
+/// A request for a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveRequest<'a> {
+    /// Told with the completion.
+    pub(crate) id: u64,
+    pub(crate) entries: &'a [ScatterEntry],
+}
+
+/// A queue has not taken all the requests of a call.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// It has taken so many, those at the beginning.
+    pub(crate) taken: usize,
+    /// Why not the next one.
+    pub(crate) source: io::Error,
+}
+
+impl SendRequest<'_> {
+    /// # Safety
+    /// See [`QueuePair::post_send`](super::QueuePair::post_send).
+    unsafe fn to_raw(&self) -> io::Result<ffi::ibv_send_wr> {
+        use Operation as Op;
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let mut raw: ffi::ibv_send_wr = unsafe { mem::zeroed() };
+        raw.wr_id = self.id;
+        raw.sg_list = entries_ptr(self.entries);
+        raw.num_sge = entries_len(self.entries)?;
+        raw.send_flags = self.flags.bits();
+        raw.opcode = match self.operation {
+            Op::Send => number::IBV_WR_SEND,
+            Op::SendImmediate(_) => number::IBV_WR_SEND_WITH_IMM,
+            Op::SendInvalidate(_) => number::IBV_WR_SEND_WITH_INV,
+            Op::Write(_) => number::IBV_WR_RDMA_WRITE,
+            Op::WriteImmediate(..) => number::IBV_WR_RDMA_WRITE_WITH_IMM,
+            Op::Read(_) => number::IBV_WR_RDMA_READ,
+            Op::CompareSwap { .. } => number::IBV_WR_ATOMIC_CMP_AND_SWP,
+            Op::FetchAdd { .. } => number::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            Op::LocalInvalidate(_) => number::IBV_WR_LOCAL_INV,
+            Op::BindWindow(_) => number::IBV_WR_BIND_MW,
+        };
+        let words = &mut raw.imm_data_invalidated_rkey_union;
+        match self.operation {
+            Op::SendImmediate(immediate) | Op::WriteImmediate(_, immediate) => {
+                words.imm_data = immediate.to_be();
+            }
+            Op::SendInvalidate(key) | Op::LocalInvalidate(key) => words.invalidated_rkey = key,
+            _ => {}
+        }
+        match self.operation {
+            Op::Write(remote) | Op::WriteImmediate(remote, _) | Op::Read(remote) => {
+                raw.wr.rdma = ffi::rdma_t { remote_addr: remote.address, rkey: remote.key };
+            }
+            // Where the library of siw looks for it.
+            Op::SendInvalidate(key) => raw.wr.rdma = ffi::rdma_t { remote_addr: 0, rkey: key },
+            Op::CompareSwap { remote, compare, swap } => raw.wr.atomic = atomic(remote, compare, swap),
+            Op::FetchAdd { remote, add } => raw.wr.atomic = atomic(remote, add, 0),
+            Op::BindWindow(binding) => {
+                // SAFETY: the caller's.
+                raw.bind_mw_tso_union.bind_mw = unsafe { binding.to_raw() };
+            }
+            Op::Send | Op::SendImmediate(_) | Op::LocalInvalidate(_) => {}
+        }
+        Ok(raw)
+    }
+}
+
+impl Binding<'_> {
+    /// # Safety
+    /// See [`QueuePair::post_send`](super::QueuePair::post_send).
+    unsafe fn to_raw(self) -> ffi::bind_mw_t {
+        // SAFETY: the window is live, and nobody else binds it meanwhile. The drivers differ in whether they write this
+        // after a binding, and read it at the next one.
+        unsafe { (*self.window.as_ptr()).rkey = self.key };
+        ffi::bind_mw_t {
+            mw: self.window.as_ptr(),
+            rkey: self.next_key,
+            bind_info: ffi::ibv_mw_bind_info {
+                mr: self.region.as_ptr(),
+                addr: self.address,
+                length: self.length,
+                mw_access_flags: self.access.bits(),
+            },
+        }
+    }
+}
+
+fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> ffi::atomic_t {
+    ffi::atomic_t { remote_addr: remote.address, compare_add, swap, rkey: remote.key }
+}
+
+/// The entries as C takes them; it does not write to them.
+fn entries_ptr(entries: &[ScatterEntry]) -> *mut ffi::ibv_sge {
+    entries.as_ptr().cast_mut().cast()
+}
+
+fn entries_len(entries: &[ScatterEntry]) -> io::Result<c_int> {
+    c_int::try_from(entries.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Makes a chain of the requests, and hands it to `call`: its first link, and where to store the link that was not taken.
+///
+/// # Safety
+/// See [`QueuePair::post_send`](super::QueuePair::post_send).
+pub(super) unsafe fn sends(
+    requests: &[SendRequest<'_>],
+    call: impl FnOnce(*mut ffi::ibv_send_wr, *mut *mut ffi::ibv_send_wr) -> c_int,
+) -> Result<(), Refused> {
+    // SAFETY: the caller's.
+    let chain = requests.iter().map(|request| unsafe { request.to_raw() });
+    let chain: io::Result<SmallVec<[ffi::ibv_send_wr; 4]>> = chain.collect();
+    let mut chain = chain.map_err(|source| Refused { taken: 0, source })?;
+    post(&mut chain, |link| &mut link.next, call)
+}
+
+/// As [`sends`], for a receive queue.
+pub(super) fn receives(
+    requests: &[ReceiveRequest<'_>],
+    call: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> c_int,
+) -> Result<(), Refused> {
+    let chain: io::Result<SmallVec<[ffi::ibv_recv_wr; 8]>> = requests
+        .iter()
+        .map(|request| {
+            Ok(ffi::ibv_recv_wr {
+                wr_id: request.id,
+                next: ptr::null_mut(),
+                sg_list: entries_ptr(request.entries),
+                num_sge: entries_len(request.entries)?,
+            })
+        })
+        .collect();
+    let mut chain = chain.map_err(|source| Refused { taken: 0, source })?;
+    post(&mut chain, |link| &mut link.next, call)
+}
+
+fn post<T>(
+    chain: &mut [T],
+    next: impl Fn(&mut T) -> &mut *mut T,
+    call: impl FnOnce(*mut T, *mut *mut T) -> c_int,
+) -> Result<(), Refused> {
+    if chain.is_empty() {
+        return Ok(());
+    }
+    let first = chain.as_mut_ptr();
+    for place in 1..chain.len() {
+        let link = first.wrapping_add(place);
+        *next(&mut chain[place - 1]) = link;
+    }
+    let mut bad = ptr::null_mut();
+    let result = call::once(|| call(first, &mut bad));
+    let place = (0..chain.len()).find(|place| ptr::eq(first.wrapping_add(*place), bad));
+    match (place, result) {
+        // Some libraries then call the device for the requests before it, and say how that went.
+        (Some(taken), result) => {
+            let source = result.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM));
+            Err(Refused { taken, source })
+        }
+        // All are in the queue, but the call to the device that tells it failed, as it does when the connection is ending
+        // or the device is gone. They finish when the queue pair does.
+        (None, Err(error)) => {
+            tracing::debug!(%error, "requests were added to a queue that does not work");
+            Ok(())
+        }
+        (None, Ok(())) => Ok(()),
+    }
+}

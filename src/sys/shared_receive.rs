@@ -1,0 +1,117 @@
+//! Shared receive queues.
+
+use std::io;
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::ffi::number;
+use super::memory::ProtectionDomain;
+use super::post::{self, ReceiveRequest, Refused};
+use super::{call, ffi};
+
+/// What a shared receive queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedReceiveAttributes {
+    /// Requests.
+    pub(crate) depth: u32,
+    /// Entries of a request.
+    pub(crate) entries: u32,
+    /// An event tells when fewer requests than this are left; 0 for no event, as it is after the event.
+    pub(crate) limit: u32,
+}
+
+/// A receive queue that many queue pairs take their receives from.
+pub(crate) struct SharedReceiveQueue {
+    raw: NonNull<ffi::ibv_srq>,
+    key: u64,
+    _domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: the library's calls on a queue may come from any thread; posting takes a lock of the queue.
+unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: as above.
+unsafe impl Sync for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    /// A queue for at least that many requests with that many entries, whose events carry the key.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than the device allows, `EOPNOTSUPP` where it has none.
+    pub(crate) fn new(
+        domain: &Arc<ProtectionDomain>,
+        depth: u32,
+        entries: u32,
+        key: u64,
+    ) -> io::Result<Arc<Self>> {
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let mut attributes: ffi::ibv_srq_init_attr = unsafe { mem::zeroed() };
+        attributes.srq_context = ffi::key_to_context(key);
+        let raw = call::pointer(libc::ENOMEM, || {
+            // Again each time: the call stores here what the queue has.
+            attributes.attr = ffi::ibv_srq_attr { max_wr: depth, max_sge: entries, srq_limit: 0 };
+            // SAFETY: the domain is live, and the queue keeps it so.
+            unsafe { ffi::ibv_create_srq(domain.as_ptr(), &mut attributes) }
+        })?;
+        Ok(Arc::new(Self { raw, key, _domain: domain.clone() }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_srq {
+        self.raw.as_ptr()
+    }
+
+    /// Adds requests, in this order.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
+    ///
+    /// # Safety
+    /// The memory of the entries stays allocated and registered under their keys, and no reference to it is made, until
+    /// the request has completed, or this queue and every queue pair of it is destroyed.
+    pub(crate) unsafe fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
+        post::receives(requests, |first, bad| {
+            // SAFETY: the queue is live; chain and entries are, and are only read, until the call returns. The memory
+            // behind them is the caller's.
+            unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), first, bad) }
+        })
+    }
+
+    /// Asks for one event when fewer requests than `limit` are left; 0 takes that back.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than the queue holds.
+    pub(crate) fn set_limit(&self, limit: u32) -> io::Result<()> {
+        self.modify(ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit }, number::SRQ_LIMIT)
+    }
+
+    /// Makes room for at least that many requests. What it holds stays.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than the device allows or less than is needed, `EOPNOTSUPP` where its size is fixed.
+    pub(crate) fn resize(&self, depth: u32) -> io::Result<()> {
+        self.modify(ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 }, number::SRQ_MAX_WR)
+    }
+
+    fn modify(&self, mut attributes: ffi::ibv_srq_attr, mask: u32) -> io::Result<()> {
+        // SAFETY: the queue is live; the attributes that the mask names are set.
+        call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
+    }
+
+    /// What it holds, which may be more than was asked for.
+    pub(crate) fn attributes(&self) -> io::Result<SharedReceiveAttributes> {
+        let mut raw = ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        // SAFETY: the queue is live; the call fills the structure.
+        call::number(|| unsafe { ffi::ibv_query_srq(self.as_ptr(), &mut raw) })?;
+        Ok(SharedReceiveAttributes { depth: raw.max_wr, entries: raw.max_sge, limit: raw.srq_limit })
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; drop runs once. The call waits for
+        // asynchronous events that were taken and not acknowledged, which `Context::next_async_event` does at once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_srq(self.as_ptr()) }) {
+            tracing::warn!(%error, key = self.key, "a shared receive queue could not be destroyed and is leaked");
+        }
+    }
+}
