@@ -298,7 +298,7 @@ async fn a_queue_that_overruns_ends_its_connections() {
     let mut first = pin!(receives.next().expect("three"));
     assert!(first.as_mut().now_or_never().is_none());
     for receive in receives {
-        within(receive).await;
+        let _ = within(receive).await;
     }
     let [result] = polled(&results, 9)[..] else { panic!("one result") };
     assert_eq!((result.status, result.bytes), (Status::SUCCESS, 1));
