@@ -128,14 +128,11 @@ impl QueuePair {
         access: Access,
         options: WorkOptions,
     ) -> Result<Op<()>, PostErrorKind> {
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        // Only remote rights are a window's; that of writing brings the local one with it.
-        let asked = access & remote;
-        let local = if asked.intersects(Access::REMOTE_WRITE - Access::LOCAL_WRITE | Access::REMOTE_ATOMIC) {
-            Access::LOCAL_WRITE
-        } else {
-            Access::empty()
-        };
+        // Only the rights of the peer are a window's.
+        let remote = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+        let asked: Access = remote.into_iter().filter(|right| access.contains(*right)).collect();
+        let changes = asked.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let local = if changes { Access::LOCAL_WRITE } else { Access::empty() };
         let fits = window.domain() == self.handle.domain
             && part.region().is_of(self.handle.domain)
             && part.region().is_registered()
