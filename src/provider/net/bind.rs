@@ -28,7 +28,8 @@ pub(crate) struct BoundSocket {
 /// # Errors
 /// Those of [`bind_connector`] but `TooManyAddresses`.
 pub(crate) fn bind_again(local: SocketAddr, options: &SocketOptions) -> Result<BoundSocket, SocketError> {
-    let lease = ports::lease(local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
+    let lease =
+        ports::lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
     let socket = new_socket(local.ip(), options)?;
     socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
     socket.bind(&SockAddr::from(local)).map_err(bind_error)?;
@@ -55,7 +56,8 @@ pub(crate) fn bind_connector(
     let local = canonical(local);
     check_source(local.ip())?;
     if local.port() != 0 {
-        let lease = ports::lease(local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
+        let lease =
+            ports::lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
         let socket = new_socket(local.ip(), options)?;
         socket.bind(&SockAddr::from(local)).map_err(bind_error)?;
         return Ok(BoundSocket { socket, local, lease });
@@ -63,7 +65,7 @@ pub(crate) fn bind_connector(
     let socket = new_socket(local.ip(), options)?;
     socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
     for port in ports::candidates(range) {
-        let Some(lease) = ports::lease(local.ip(), port) else { continue };
+        let Some(lease) = ports::lease(options.namespace, local.ip(), port) else { continue };
         let mut local = local;
         local.set_port(port);
         // A bind that failed leaves the socket as it was.

@@ -69,7 +69,7 @@ pub(crate) fn bind_listener(
 fn bind_all(addresses: &[IpAddr], port: u16, options: &SocketOptions) -> Result<BoundListener, SocketError> {
     let mut leases = Vec::with_capacity(addresses.len());
     for ip in addresses {
-        leases.push(ports::lease(*ip, port).ok_or(BindError::SharingViolation)?);
+        leases.push(ports::lease(options.namespace, *ip, port).ok_or(BindError::SharingViolation)?);
     }
     let mut sockets = Vec::with_capacity(addresses.len());
     for ip in addresses {

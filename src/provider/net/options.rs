@@ -7,6 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
+use super::ports::Namespace;
 use crate::error::{BindError, ConnectError};
 
 /// Unanswered probes after which the kernel gives a silent peer up.
@@ -24,6 +25,8 @@ pub(crate) struct SocketOptions {
     /// Multipath TCP, so that one connection may use several paths (RFC 8684): uDAPL's
     /// `DAT_CONNECT_MULTIPATH_FLAG`.
     pub(crate) multipath: bool,
+    /// The network namespace that the socket is for, if that is known: to find out takes as long as to bind.
+    pub(crate) namespace: Option<Namespace>,
 }
 
 /// A socket that could not be made, bound or set up as asked.
@@ -64,7 +67,7 @@ impl From<SocketError> for ConnectError {
 pub(super) fn new_socket(ip: IpAddr, options: &SocketOptions) -> Result<Socket, SocketError> {
     let protocol = if options.multipath { Protocol::MPTCP } else { Protocol::TCP };
     let domain = Domain::for_address(SocketAddr::new(ip, 0));
-    let socket = Socket::new(domain, Type::STREAM, Some(protocol)).map_err(|error| {
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(protocol)).map_err(|error| {
         let missing = matches!(
             error.raw_os_error(),
             Some(libc::EPROTONOSUPPORT | libc::ENOPROTOOPT | libc::EINVAL | libc::ESOCKTNOSUPPORT)
@@ -75,7 +78,6 @@ pub(super) fn new_socket(ip: IpAddr, options: &SocketOptions) -> Result<Socket, 
             SocketError::os("socket", error)
         }
     })?;
-    socket.set_nonblocking(true).map_err(|error| SocketError::os("fcntl", error))?;
     if ip.is_ipv6() {
         socket.set_only_v6(true).map_err(|error| SocketError::os("setsockopt", error))?;
     }

@@ -73,7 +73,7 @@ pub(crate) fn candidates(range: PortRange) -> impl Iterator<Item = u16> {
 }
 
 /// Who holds a port: addresses, of which at most one is unspecified per family, by namespace and port.
-type Table = HashMap<(u64, u16), Vec<IpAddr>>;
+type Table = HashMap<(Namespace, u16), Vec<IpAddr>>;
 
 static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
@@ -86,7 +86,7 @@ fn held() -> MutexGuard<'static, Table> {
 /// dropped.
 #[must_use = "dropping it releases the port"]
 pub(crate) struct PortLease {
-    namespace: u64,
+    namespace: Namespace,
     ip: IpAddr,
     port: u16,
 }
@@ -126,9 +126,11 @@ impl Drop for PortLease {
 ///
 /// Two holders conflict when they have the port in the same network namespace, and the same address, or one
 /// of them all addresses of the family. IPv4 and IPv6 never conflict, as our IPv6 sockets are IPv6 only.
-pub(crate) fn lease(ip: IpAddr, port: u16) -> Option<PortLease> {
+///
+/// Without a namespace it is that of the calling thread.
+pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Option<PortLease> {
     let ip = ip.to_canonical();
-    let namespace = namespace();
+    let namespace = namespace.unwrap_or_else(Namespace::of_thread);
     let mut table = held();
     let holders = table.entry((namespace, port)).or_default();
     let taken = holders.iter().any(|holder| {
@@ -143,13 +145,18 @@ pub(crate) fn lease(ip: IpAddr, port: u16) -> Option<PortLease> {
     Some(PortLease { namespace, ip, port })
 }
 
-/// The network namespace of the calling thread, by the number of its file (namespaces(7)); 0 without a
-/// `/proc`.
+/// A network namespace, by the number of its file (namespaces(7)); 0 without a `/proc`.
 ///
 /// The number is not given to another namespace while a socket keeps this one alive, and leases go with
 /// sockets.
-fn namespace() -> u64 {
-    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Namespace(u64);
+
+impl Namespace {
+    /// That of the calling thread.
+    pub(crate) fn of_thread() -> Self {
+        Self(std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino()))
+    }
 }
 
 #[cfg(test)]
@@ -182,27 +189,27 @@ mod tests {
             ("fd00::1", "fd00::2", false),
         ];
         for (first, second, conflict) in cases {
-            let first_lease = lease(address(first), PORT).expect(first);
-            assert_eq!(lease(address(second), PORT).is_none(), conflict, "{first} then {second}");
-            let other = lease(address(second), PORT + 1).expect("another port");
+            let first_lease = lease(None, address(first), PORT).expect(first);
+            assert_eq!(lease(None, address(second), PORT).is_none(), conflict, "{first} then {second}");
+            let other = lease(None, address(second), PORT + 1).expect("another port");
             assert_eq!((other.ip(), other.port()), (address(second).to_canonical(), PORT + 1));
             drop((first_lease, other));
-            drop(lease(address(second), PORT).expect("released"));
+            drop(lease(None, address(second), PORT).expect("released"));
         }
-        let key = (namespace(), PORT);
+        let key = (Namespace::of_thread(), PORT);
         assert!(!held().contains_key(&key), "nothing is left behind");
     }
 
     #[test]
     fn namespaces_do_not_conflict() {
-        let _here = lease(address("10.1.0.1"), PORT + 2).expect("here");
+        let _here = lease(None, address("10.1.0.1"), PORT + 2).expect("here");
         in_namespace(|| {
-            let there = lease(address("10.1.0.1"), PORT + 2).expect("there");
+            let there = lease(None, address("10.1.0.1"), PORT + 2).expect("there");
             // Released in the namespace where it was taken, whichever thread drops it.
             std::thread::spawn(move || drop(there)).join().expect("joined");
-            drop(lease(address("10.1.0.1"), PORT + 2).expect("released"));
+            drop(lease(None, address("10.1.0.1"), PORT + 2).expect("released"));
         });
-        assert!(lease(address("10.1.0.1"), PORT + 2).is_none());
+        assert!(lease(None, address("10.1.0.1"), PORT + 2).is_none());
     }
 
     #[test]

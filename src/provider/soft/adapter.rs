@@ -18,7 +18,7 @@ use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
-use crate::provider::net::ports::PortRange;
+use crate::provider::net::ports::{Namespace, PortRange};
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::types::{AdapterId, ReadLimits};
 
@@ -43,6 +43,8 @@ pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
     pub(crate) number: u64,
     pub(crate) interface: Interface,
+    /// Where the interface is.
+    namespace: Namespace,
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
@@ -70,6 +72,7 @@ impl AdapterCore {
         let core = Arc::new(Self {
             number: next_domain(),
             interface,
+            namespace: Namespace::of_thread(),
             config,
             keys: Arc::default(),
             farewells,
@@ -111,10 +114,14 @@ impl AdapterCore {
 
     /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
     pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
-        let kernel = source_for(peer).ok().filter(|ip| self.owns(*ip));
         let any: IpAddr =
             if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        kernel.or_else(|| self.expand(any).first().copied())
+        match self.expand(any)[..] {
+            [] => None,
+            // There is nothing to choose, and the kernel need not be asked.
+            [only] => Some(only),
+            [first, ..] => Some(source_for(peer).ok().filter(|ip| self.owns(*ip)).unwrap_or(first)),
+        }
     }
 
     pub(crate) fn ports(&self) -> PortRange {
@@ -123,7 +130,12 @@ impl AdapterCore {
     }
 
     pub(crate) fn socket_options(&self, tos: Option<u8>, multipath: bool) -> SocketOptions {
-        SocketOptions { path_timeout: self.config.path_timeout, tos, multipath }
+        SocketOptions {
+            path_timeout: self.config.path_timeout,
+            tos,
+            multipath,
+            namespace: Some(self.namespace),
+        }
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities {
