@@ -25,8 +25,9 @@ pub struct Completion {
     pub invalidated: Option<RemoteKey>,
 }
 
-/// Memory that a work request can use: [`Buffer`](crate::mr::Buffer), several of them as a scatter-gather list
-/// (`Vec<Buffer>`, `[Buffer; N]`), a part of a [`Region`](crate::mr::Region), or `()` for no memory at all.
+/// Memory that a work request can use: a [`Buffer`](crate::mr::Buffer), a part of a [`Region`](crate::mr::Region), several
+/// of these as a scatter-gather list (`Vec<Buffer>`, `[RegionSlice; N]`, or `Vec<Entry>` of all kinds), or `()` for no
+/// memory at all.
 ///
 /// The request owns it until it completes; the future gives it back. This trait is sealed.
 pub trait WorkBuffer: sealed::Lender {}

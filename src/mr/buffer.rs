@@ -3,10 +3,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
-use smallvec::SmallVec;
-
+use super::entry::{Piece, Single};
 use crate::error::RegisterError;
-use crate::flight::{Lender, Parts, Payload};
 use crate::memory::{Owned, Shared};
 use crate::provider::Adapter;
 use crate::types::Access;
@@ -92,7 +90,7 @@ fn reclaim(memory: Shared) -> Owned {
     })
 }
 
-impl Lender for Buffer {
+impl Single for Buffer {
     type Rest = u64;
 
     fn allows(&self, domain: u64, _access: Access) -> bool {
@@ -103,80 +101,33 @@ impl Lender for Buffer {
         self.len()
     }
 
-    fn lend(self) -> Parts<u64> {
-        Parts { payload: Payload::from_iter([self.memory.share().whole()]), rest: self.domain }
+    fn lend(self) -> Piece<u64> {
+        Piece { slice: self.memory.share().whole(), rest: self.domain }
     }
 
-    fn reclaim(mut parts: Parts<u64>) -> Self {
-        let memory = parts.payload.pop().map_or_else(Owned::empty, |slice| reclaim(slice.into_shared()));
-        Self { memory, domain: parts.rest }
+    fn reclaim(piece: Piece<u64>) -> Self {
+        Self { memory: reclaim(piece.slice.into_shared()), domain: piece.rest }
     }
 }
 
-impl Lender for BufferPart {
+impl Single for BufferPart {
     type Rest = (u64, Range<usize>);
 
     fn allows(&self, domain: u64, access: Access) -> bool {
-        self.buffer.allows(domain, access)
+        Single::allows(&self.buffer, domain, access)
     }
 
     fn length(&self) -> usize {
         self.range.len()
     }
 
-    fn lend(self) -> Parts<Self::Rest> {
+    fn lend(self) -> Piece<Self::Rest> {
         let Self { buffer: Buffer { memory, domain }, range } = self;
-        let part = memory.share().whole().part(range.start, range.len());
-        Parts { payload: Payload::from_iter([part]), rest: (domain, range) }
+        Piece { slice: memory.share().whole().part(range.start, range.len()), rest: (domain, range) }
     }
 
-    fn reclaim(parts: Parts<Self::Rest>) -> Self {
-        let (domain, range) = parts.rest;
-        let buffer = Buffer::reclaim(Parts { payload: parts.payload, rest: domain });
-        Self { buffer, range }
-    }
-}
-
-impl Lender for Vec<Buffer> {
-    type Rest = SmallVec<[u64; 4]>;
-
-    fn allows(&self, domain: u64, access: Access) -> bool {
-        self.iter().all(|buffer| buffer.allows(domain, access))
-    }
-
-    fn length(&self) -> usize {
-        self.iter().map(|buffer| buffer.len()).sum()
-    }
-
-    fn lend(self) -> Parts<Self::Rest> {
-        let rest = self.iter().map(|buffer| buffer.domain).collect();
-        Parts { payload: self.into_iter().map(|buffer| buffer.memory.share().whole()).collect(), rest }
-    }
-
-    fn reclaim(parts: Parts<Self::Rest>) -> Self {
-        let slices = parts.payload.into_iter().zip(parts.rest);
-        slices.map(|(slice, domain)| Buffer { memory: reclaim(slice.into_shared()), domain }).collect()
-    }
-}
-
-impl<const N: usize> Lender for [Buffer; N] {
-    type Rest = SmallVec<[u64; 4]>;
-
-    fn allows(&self, domain: u64, access: Access) -> bool {
-        self.iter().all(|buffer| buffer.allows(domain, access))
-    }
-
-    fn length(&self) -> usize {
-        self.iter().map(|buffer| buffer.len()).sum()
-    }
-
-    fn lend(self) -> Parts<Self::Rest> {
-        Vec::from(self).lend()
-    }
-
-    fn reclaim(parts: Parts<Self::Rest>) -> Self {
-        let mut buffers = Vec::reclaim(parts).into_iter();
-        // As many come back as were lent.
-        std::array::from_fn(|_| buffers.next().unwrap_or(Buffer { memory: Owned::empty(), domain: 0 }))
+    fn reclaim(piece: Piece<Self::Rest>) -> Self {
+        let (domain, range) = piece.rest;
+        Self { buffer: Buffer::reclaim(Piece { slice: piece.slice, rest: domain }), range }
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::entry::{Piece, Single};
 use super::remote::RemoteRegion;
 use crate::error::RegisterError;
-use crate::flight::{Lender, Parts, Payload};
 use crate::memory::Owned;
 use crate::provider::{Adapter, Registration};
 use crate::types::{Access, RemoteKey, TooShort};
@@ -180,7 +180,7 @@ impl RegionSlice {
     }
 }
 
-impl Lender for RegionSlice {
+impl Single for RegionSlice {
     type Rest = Self;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
@@ -193,12 +193,15 @@ impl Lender for RegionSlice {
         self.range.len()
     }
 
-    fn lend(self) -> Parts<Self> {
-        let payload = self.for_payload(|part| Payload::from_iter([part.clone()])).unwrap_or_default();
-        Parts { payload, rest: self }
+    fn lend(self) -> Piece<Self> {
+        let memory = self.region.inner.registration.memory();
+        // It is in bounds.
+        let slice = memory.slice(self.range.start, self.range.len());
+        let slice = slice.unwrap_or_else(|| memory.clone().whole().part(0, 0));
+        Piece { slice, rest: self }
     }
 
-    fn reclaim(parts: Parts<Self>) -> Self {
-        parts.rest
+    fn reclaim(piece: Piece<Self>) -> Self {
+        piece.rest
     }
 }
