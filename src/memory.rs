@@ -1,17 +1,19 @@
 //! Device-visible memory: an allocation held by pointer, and the two system calls that work on it in place.
 //!
 //! A provider reads and writes this memory while the application runs, and a peer may write registered memory
-//! at any moment. So there are two handles. [`Owned`] is the only handle to its allocation and is plain bytes.
+//! at any moment. So there are three handles. [`Owned`] is the only handle to its allocation and is plain bytes.
 //! [`Shared`] may have many holders; it is only ever copied in and out, byte races included, through atomics.
-//! The kernel takes the part of the device: `readv` and `sendmsg` work on raw ranges of live allocations.
+//! [`Frozen`] may have many holders too, and is plain bytes because nobody writes them any more: what is shared of a
+//! frozen allocation can only be read. The kernel takes the part of the device: `readv` and `sendmsg` work on raw
+//! ranges of live allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 use std::alloc::{self, Layout};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, receive, send};
@@ -22,29 +24,45 @@ const WORD: usize = size_of::<u64>();
 
 /// What a device knows of an allocation: the memory is registered with it.
 pub(crate) trait Attachment: Send + Sync {
-    /// The key by which work requests name the memory to their own device.
+    /// The key by which work requests name the memory to their own device, at the moment.
     #[cfg(feature = "verbs")]
     fn local_key(&self) -> u32;
+
+    /// By which address the device knows the first byte of memory that only it can reach, see [`Shared::outside`].
+    #[cfg(feature = "verbs")]
+    fn address(&self) -> u64;
 
     /// Ends the device's access, if it still has it. False when the device keeps it all the same: then the memory must
     /// never be freed.
     fn detach(&self) -> bool;
+
+    /// Drops memory whose last handle is gone, here or where it may take its time: dropping it detaches it.
+    fn retire(&self, memory: Memory);
 }
 
-/// One zeroed allocation. Never moves, never changes size, freed when the last handle goes.
-struct Allocation {
+/// Where memory goes when its last handle goes, instead of being freed.
+pub(crate) trait Home: Send + Sync {
+    /// Nobody has a handle any more, and no provider uses it.
+    fn come_back(&self, memory: Owned);
+
+    /// It is about to be frozen: until it comes back, its bytes at this address are found by `memory`.
+    fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
+}
+
+/// Zeroed bytes of the heap, and what a device knows of them: ended and freed when this is dropped.
+pub(crate) struct Memory {
     start: NonNull<u8>,
     length: usize,
     attachment: Option<Arc<dyn Attachment>>,
 }
 
-// SAFETY: the allocation is plain memory that this value owns; who may touch it when is decided by `Owned`
-// (exclusive) and `Shared` (atomics only), not by the thread that does.
-unsafe impl Send for Allocation {}
+// SAFETY: this is plain memory that the value owns; who may touch it when is decided by `Owned` (exclusive), `Shared`
+// (atomics only) and `Frozen` (reading only), not by the thread that does.
+unsafe impl Send for Memory {}
 // SAFETY: as above; a shared reference gives out nothing but the address and the length.
-unsafe impl Sync for Allocation {}
+unsafe impl Sync for Memory {}
 
-impl Allocation {
+impl Memory {
     fn layout(length: usize) -> Option<Layout> {
         Layout::from_size_align(length, ALIGNMENT).ok()
     }
@@ -66,7 +84,7 @@ impl Allocation {
     }
 }
 
-impl Drop for Allocation {
+impl Drop for Memory {
     fn drop(&mut self) {
         if self.attachment.as_ref().is_some_and(|attachment| !attachment.detach()) {
             // The device may write it for ever: better lost than given to somebody else.
@@ -75,6 +93,44 @@ impl Drop for Allocation {
         if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
             // SAFETY: `start` came from `alloc_zeroed` with this very layout, and drop runs once.
             unsafe { alloc::dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Memory as its handles have it. Never moves, never changes size, and goes home or is freed when the last handle goes.
+struct Allocation {
+    memory: Memory,
+    /// How many bytes there are. The heap has as many, or none: then only a device reaches them.
+    length: usize,
+    home: Option<Arc<dyn Home>>,
+    /// Nobody writes it from now on.
+    frozen: AtomicBool,
+}
+
+impl Allocation {
+    fn of(memory: Memory) -> Self {
+        let length = memory.length;
+        Self { memory, length, home: None, frozen: AtomicBool::new(false) }
+    }
+
+    /// Whether there are bytes here, and not only at a device.
+    fn is_inside(&self) -> bool {
+        self.memory.length == self.length
+    }
+
+    fn is_frozen(&self) -> bool {
+        // Who has a handle got it from whoever froze it, afterwards: that orders the two.
+        self.frozen.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let memory = std::mem::replace(&mut self.memory, Memory::nothing());
+        match (self.home.take(), memory.attachment.clone()) {
+            (Some(home), _) => home.come_back(Owned(Arc::new(Self::of(memory)))),
+            (None, Some(attachment)) => attachment.retire(memory),
+            (None, None) => drop(memory),
         }
     }
 }
@@ -90,12 +146,12 @@ pub(crate) struct Owned(Arc<Allocation>);
 impl Owned {
     /// Zeroed memory; `None` when there is not enough.
     pub(crate) fn zeroed(length: usize) -> Option<Self> {
-        Allocation::zeroed(length).map(|allocation| Self(Arc::new(allocation)))
+        Memory::zeroed(length).map(|memory| Self(Arc::new(Allocation::of(memory))))
     }
 
     /// No memory at all.
     pub(crate) fn empty() -> Self {
-        Self(Arc::new(Allocation::nothing()))
+        Self(Arc::new(Allocation::of(Memory::nothing())))
     }
 
     /// Registers the memory with a device, which may then work on it from [`share`](Self::share) on. Memory of no bytes
@@ -108,15 +164,35 @@ impl Owned {
         mut self,
         register: impl FnOnce(NonNull<u8>, usize) -> Result<Arc<dyn Attachment>, E>,
     ) -> Result<Self, E> {
-        if let Some(allocation) = Arc::get_mut(&mut self.0).filter(|allocation| allocation.length > 0) {
-            allocation.attachment = Some(register(allocation.start, allocation.length)?);
+        if let Some(Allocation { memory, .. }) = Arc::get_mut(&mut self.0)
+            && memory.length > 0
+        {
+            memory.attachment = Some(register(memory.start, memory.length)?);
         }
         Ok(self)
+    }
+
+    /// Sends the memory there when its last handle goes.
+    pub(crate) fn at_home(mut self, home: Arc<dyn Home>) -> Self {
+        if let Some(allocation) = Arc::get_mut(&mut self.0) {
+            allocation.home = Some(home);
+        }
+        self
     }
 
     /// Gives up exclusivity, so that a provider and a peer may work on it.
     pub(crate) fn share(self) -> Shared {
         Shared(self.0)
+    }
+
+    /// Gives up writing, for good: neither this program nor a device changes a byte until the last handle is gone.
+    pub(crate) fn freeze(self) -> Frozen {
+        self.0.frozen.store(true, Ordering::Relaxed);
+        let frozen = Frozen(self.0);
+        if let Some(home) = &frozen.0.home {
+            home.frozen(&frozen, WeakFrozen(Arc::downgrade(&frozen.0)));
+        }
+        frozen
     }
 }
 
@@ -125,14 +201,39 @@ impl Deref for Owned {
     fn deref(&self) -> &[u8] {
         // SAFETY: the range is one live, initialised allocation, and by the invariant nobody else has a handle,
         // so nobody writes it while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.length) }
+        unsafe { std::slice::from_raw_parts(self.0.memory.start.as_ptr(), self.0.memory.length) }
     }
 }
 
 impl DerefMut for Owned {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.memory.start.as_ptr(), self.0.memory.length) }
+    }
+}
+
+/// A handle to memory that nobody writes any more: ordinary bytes, read by reference.
+///
+/// Invariant: the allocation is frozen, and was [`Owned`] when it became so. So no [`Slice`] was left that anybody could
+/// be writing through, and every later one refuses to be written. It thaws when all handles are gone, since that is when
+/// the memory becomes another allocation.
+pub(crate) struct Frozen(Arc<Allocation>);
+
+impl Deref for Frozen {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is one live, initialised allocation, which by the invariant nobody writes.
+        unsafe { std::slice::from_raw_parts(self.0.memory.start.as_ptr(), self.0.memory.length) }
+    }
+}
+
+/// Finds frozen memory for as long as somebody else keeps it.
+pub(crate) struct WeakFrozen(Weak<Allocation>);
+
+impl WeakFrozen {
+    /// A part of it, to be read from; `None` when it is gone or out of bounds.
+    pub(crate) fn slice(&self, offset: usize, length: usize) -> Option<Slice> {
+        Shared(self.0.upgrade()?).slice(offset, length)
     }
 }
 
@@ -141,6 +242,16 @@ impl DerefMut for Owned {
 pub(crate) struct Shared(Arc<Allocation>);
 
 impl Shared {
+    /// Memory that is not here: only the device of the attachment reaches it.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn outside(length: usize, attachment: Arc<dyn Attachment>) -> Self {
+        let mut memory = Memory::nothing();
+        memory.attachment = Some(attachment);
+        let mut allocation = Allocation::of(memory);
+        allocation.length = length;
+        Self(Arc::new(allocation))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.length
     }
@@ -148,7 +259,13 @@ impl Shared {
     /// Exclusive again, if no other handle is left.
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
-        if Arc::get_mut(&mut self.0).is_some() { Ok(Owned(self.0)) } else { Err(self) }
+        match Arc::get_mut(&mut self.0) {
+            Some(allocation) => {
+                *allocation.frozen.get_mut() = false;
+                Ok(Owned(self.0))
+            }
+            None => Err(self),
+        }
     }
 
     /// A copy that nobody else has; shorter, possibly empty, when there is no memory for it.
@@ -186,12 +303,29 @@ impl Slice {
         self.length
     }
 
-    /// Where a device finds it: the address of the first byte and the key of the memory; `None` when it is empty, or
-    /// not registered.
+    /// Whether a provider may write it: not if it is frozen.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.memory.0.is_frozen()
+    }
+
+    /// Where a device finds it to read from: the address of the first byte and the key of the memory; `None` when it is
+    /// empty, or not registered.
     #[cfg(feature = "verbs")]
     pub(crate) fn for_device(&self) -> Option<(u64, u32)> {
-        let attachment = self.memory.0.attachment.as_ref().filter(|_| self.length > 0)?;
-        Some((self.address(0).0.expose_provenance() as u64, attachment.local_key()))
+        let allocation = &*self.memory.0;
+        let attachment = allocation.memory.attachment.as_ref().filter(|_| self.length > 0)?;
+        let address = if allocation.is_inside() {
+            self.address(0).0.expose_provenance() as u64
+        } else {
+            attachment.address().wrapping_add(self.offset as u64)
+        };
+        Some((address, attachment.local_key()))
+    }
+
+    /// The same for a device that writes to it; `None` also when it is frozen.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn for_device_to_write(&self) -> Option<(u64, u32)> {
+        self.for_device().filter(|_| self.is_writable())
     }
 
     /// The memory that it is a part of.
@@ -206,8 +340,11 @@ impl Slice {
         Self { memory: self.memory.clone(), offset: self.offset + from, length }
     }
 
-    /// Copies `from` in at `at` and returns how much fitted.
+    /// Copies `from` in at `at` and returns how much fitted: nothing where nothing may be written.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> usize {
+        if !self.is_writable() || !self.is_inside() {
+            return 0;
+        }
         let at = at.min(self.length);
         let length = from.len().min(self.length - at);
         for (chunk, place) in words(&from[..length], self.address(at)) {
@@ -218,6 +355,9 @@ impl Slice {
 
     /// Copies out from `at` and returns how much there was.
     pub(crate) fn read(&self, at: usize, into: &mut [u8]) -> usize {
+        if !self.is_inside() {
+            return 0;
+        }
         let at = at.min(self.length);
         let length = into.len().min(self.length - at);
         let mut place = self.address(at);
@@ -232,16 +372,27 @@ impl Slice {
         length
     }
 
-    /// The address `at` bytes into the slice; `at <= length`.
+    /// Whether its bytes are here, and not only at a device.
+    fn is_inside(&self) -> bool {
+        self.memory.0.is_inside()
+    }
+
+    /// The address `at` bytes into the slice, which is here; `at <= length`.
     fn address(&self, at: usize) -> Place<'_> {
-        debug_assert!(at <= self.length);
-        Place(self.memory.0.start.as_ptr().wrapping_add(self.offset + at), std::marker::PhantomData)
+        debug_assert!(at <= self.length && self.is_inside());
+        Place(self.memory.0.memory.start.as_ptr().wrapping_add(self.offset + at), std::marker::PhantomData)
     }
 }
 
 impl fmt::Debug for Owned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Owned({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frozen({} bytes)", self.len())
     }
 }
 
@@ -276,7 +427,8 @@ fn words<'a>(mut from: &'a [u8], mut place: Place<'a>) -> impl Iterator<Item = (
 fn store(place: Place<'_>, chunk: &[u8]) {
     if let Ok(word) = chunk.try_into().map(u64::from_ne_bytes) {
         // SAFETY: `step` gave eight bytes, so `place` is aligned to eight and eight bytes of the slice follow it.
-        // The allocation is live while its `Slice` is borrowed, and is only accessed by atomics or the kernel.
+        // The allocation is live while its `Slice` is borrowed, and is only accessed by atomics or the kernel: it is
+        // not frozen, and not exclusive while there is a `Slice`.
         unsafe { AtomicU64::from_ptr(place.0.cast()) }.store(word, Ordering::Relaxed);
     } else if let [byte] = *chunk {
         // SAFETY: as above, for one byte.
@@ -287,7 +439,7 @@ fn store(place: Place<'_>, chunk: &[u8]) {
 /// Loads one step, as `store` stores it.
 fn load(place: Place<'_>, chunk: &mut [u8]) {
     if let Ok(word) = <&mut [u8; WORD]>::try_from(&mut *chunk) {
-        // SAFETY: as in `store`.
+        // SAFETY: as in `store`, except that it may be frozen: then everybody reads, here by atomics and there without.
         *word = unsafe { AtomicU64::from_ptr(place.0.cast()) }.load(Ordering::Relaxed).to_ne_bytes();
     } else if let [byte] = chunk {
         // SAFETY: as in `store`.
@@ -326,8 +478,15 @@ mod vectored {
     /// `readv(2)` into the targets, in order; 0 is the end of the stream.
     ///
     /// # Errors
-    /// What the system call returns, `WouldBlock` included.
+    /// What the system call returns, `WouldBlock` included; `PermissionDenied` for memory that may not be written.
     pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
+        let forbidden = |target: &Target<'_>| match target {
+            Target::Memory(slice) => !slice.is_writable() || !slice.is_inside(),
+            Target::Bytes(_) => false,
+        };
+        if targets.iter().any(forbidden) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let entries: SmallVec<[libc::iovec; 4]> = targets
             .iter_mut()
             .take(MOST)
@@ -337,8 +496,8 @@ mod vectored {
             })
             .collect();
         // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, or a
-        // `&mut [u8]`. Shared memory is never referenced by safe code, only copied by atomics, so the kernel
-        // may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
+        // `&mut [u8]`. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
+        // the kernel may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
         checked(|| unsafe { libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int) })
     }
 
@@ -353,6 +512,8 @@ mod vectored {
         let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
             .take(MOST)
             .map(|piece| match piece {
+                // What only a device reaches is not here to be sent.
+                Piece::Memory(slice) if !slice.is_inside() => entry(std::ptr::null_mut(), slice.length),
                 Piece::Memory(slice) => entry(slice.address(0).0, slice.length),
                 Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
             })
@@ -361,7 +522,8 @@ mod vectored {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = entries.as_mut_ptr();
         message.msg_iovlen = entries.len();
-        // SAFETY: every entry is a live range for the duration of the call (see `receive`), which only reads it.
+        // SAFETY: every entry is a live range for the duration of the call (see `receive`), which only reads it, or
+        // null, for which the call fails.
         checked(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
@@ -387,6 +549,8 @@ mod vectored {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -437,5 +601,159 @@ mod tests {
     #[test]
     fn impossible_sizes_are_none() {
         assert!(Owned::zeroed(isize::MAX as usize).is_none());
+    }
+
+    /// Keeps what comes back.
+    #[derive(Default)]
+    struct Shelf {
+        back: Mutex<Vec<Owned>>,
+        frozen: Mutex<Option<WeakFrozen>>,
+    }
+
+    impl Home for Shelf {
+        fn come_back(&self, memory: Owned) {
+            self.back.lock().expect("not poisoned").push(memory);
+        }
+
+        fn frozen(&self, _: &[u8], memory: WeakFrozen) {
+            *self.frozen.lock().expect("not poisoned") = Some(memory);
+        }
+    }
+
+    #[test]
+    fn frozen_memory_is_read_and_never_written() {
+        let shelf = Arc::new(Shelf::default());
+        let mut memory = Owned::zeroed(16).expect("memory").at_home(shelf.clone());
+        memory.copy_from_slice(b"what was written");
+        let frozen = memory.freeze();
+        let watched = shelf.frozen.lock().expect("not poisoned").take().expect("it is told");
+        assert!(watched.slice(9, 8).is_none());
+        let slice = watched.slice(9, 7).expect("in bounds");
+        assert_eq!((slice.is_writable(), slice.write(0, b"nothing")), (false, 0));
+        #[cfg(feature = "soft")]
+        {
+            use std::io::Write;
+            use std::os::fd::AsFd;
+            let (mut here, there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            here.write_all(b"nothing").expect("sent");
+            let error = receive(there.as_fd(), &mut [Target::Memory(&slice)]).expect_err("refused");
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+        let mut found = [0; 7];
+        assert_eq!((slice.read(0, &mut found), &found), (7, b"written"));
+        assert_eq!(&frozen[..], b"what was written");
+        drop(frozen);
+        assert!(shelf.back.lock().expect("not poisoned").is_empty(), "a slice is left");
+        drop(slice);
+        assert!(watched.slice(0, 1).is_none(), "it is another allocation now");
+        let mut thawed = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+        thawed[0] = b'W';
+        assert_eq!(thawed.share().whole().write(0, b"now"), 3);
+        assert!(shelf.back.lock().expect("not poisoned").is_empty(), "it goes home once");
+    }
+
+    #[test]
+    fn memory_goes_home_with_its_last_handle() {
+        let shelf = Arc::new(Shelf::default());
+        let memory = Owned::zeroed(8).expect("memory").at_home(shelf.clone());
+        let address = memory.as_ptr();
+        let slice = memory.share().slice(2, 2).expect("in bounds");
+        let other = slice.clone();
+        drop(slice);
+        assert!(shelf.back.lock().expect("not poisoned").is_empty());
+        drop(other);
+        let back = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+        assert_eq!((back.as_ptr(), back.len()), (address, 8));
+    }
+
+    #[cfg(feature = "verbs")]
+    mod attached {
+        use super::*;
+
+        /// A device that gives memory back or does not.
+        struct Fake {
+            gives_back: bool,
+            retired: Mutex<Vec<Memory>>,
+            asked: AtomicU8,
+        }
+
+        impl Attachment for Fake {
+            fn local_key(&self) -> u32 {
+                7
+            }
+
+            fn address(&self) -> u64 {
+                0x1_0000
+            }
+
+            fn detach(&self) -> bool {
+                self.asked.fetch_add(1, Ordering::SeqCst);
+                self.gives_back
+            }
+
+            fn retire(&self, memory: Memory) {
+                self.retired.lock().expect("not poisoned").push(memory);
+            }
+        }
+
+        fn fake(gives_back: bool) -> Arc<Fake> {
+            Arc::new(Fake { gives_back, retired: Mutex::default(), asked: AtomicU8::new(0) })
+        }
+
+        // MR-01: where it takes long is up to the attachment, and the memory is freed only after.
+        #[test]
+        fn the_attachment_decides_where_memory_is_detached() {
+            let device = fake(true);
+            let attached = device.clone();
+            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
+            drop(memory);
+            assert_eq!(device.asked.load(Ordering::SeqCst), 0, "not yet");
+            let retired = std::mem::take(&mut *device.retired.lock().expect("not poisoned"));
+            assert_eq!(retired.len(), 1);
+            drop(retired);
+            assert_eq!(device.asked.load(Ordering::SeqCst), 1);
+        }
+
+        #[test]
+        fn memory_at_home_stays_attached() {
+            let (device, shelf) = (fake(true), Arc::new(Shelf::default()));
+            let attached = device.clone();
+            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
+            drop(memory.expect("attached").at_home(shelf.clone()));
+            let back = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+            assert_eq!(back.share().whole().for_device().map(|(_, key)| key), Some(7));
+            assert_eq!(device.asked.load(Ordering::SeqCst), 0);
+        }
+
+        #[test]
+        fn a_device_is_not_told_to_write_what_is_frozen() {
+            let shelf = Arc::new(Shelf::default());
+            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(fake(true) as Arc<_>));
+            let memory = memory.expect("attached").at_home(shelf.clone());
+            let start = memory.as_ptr().addr() as u64;
+            let frozen = memory.freeze();
+            let watched = shelf.frozen.lock().expect("not poisoned").take().expect("it is told");
+            let slice = watched.slice(3, 5).expect("in bounds");
+            assert_eq!(slice.for_device(), Some((start + 3, 7)));
+            assert_eq!(slice.for_device_to_write(), None);
+            drop(frozen);
+        }
+
+        #[test]
+        fn memory_of_another_device_is_nothing_here() {
+            let slice = Shared::outside(64, fake(true)).slice(16, 32).expect("in bounds");
+            assert_eq!(slice.for_device(), Some((0x1_0010, 7)));
+            assert_eq!(slice.for_device_to_write(), Some((0x1_0010, 7)));
+            assert_eq!((slice.len(), slice.write(0, b"x"), slice.read(0, &mut [0])), (32, 0, 0));
+            #[cfg(feature = "soft")]
+            {
+                use std::os::fd::AsFd;
+                let (here, _there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+                receive(here.as_fd(), &mut [Target::Memory(&slice)]).expect_err("there is no memory");
+                send(here.as_fd(), [Piece::Memory(&slice)].into_iter()).expect_err("there are no bytes");
+            }
+            let owned = slice.into_shared().try_own().ok().expect("the only handle");
+            assert!(owned.is_empty());
+        }
     }
 }

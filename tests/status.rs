@@ -563,6 +563,7 @@ fn errors_of_the_data_path_keep_their_status() {
         RegisterError::TooLarge { length: 2, maximum: 1 } => INVALID_PARAMETER;
         RegisterError::InsufficientResources => INSUFFICIENT_RESOURCES;
         RegisterError::Busy => DEVICE_BUSY;
+        RegisterError::NotSupported("no such memory") => NOT_SUPPORTED;
         RegisterError::DeviceRemoved => DEVICE_REMOVED;
         TooShort { needed: 9 } => BUFFER_OVERFLOW;
     }

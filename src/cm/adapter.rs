@@ -85,6 +85,10 @@ pub struct AdapterInfo {
     /// Whether a region without [`REMOTE_READ`](Access::REMOTE_READ) is safe from being read by a peer. Where it is false
     /// (`siw`), every region and buffer can be read by whoever guesses its key.
     pub checks_remote_read: bool,
+    /// Whether only memory with [`READ_SINK`](Access::READ_SINK) can be the sink of an RDMA Read (the opposite of
+    /// `ND_ADAPTER_FLAG_RDMA_READ_SINK_NOT_REQUIRED`). Where it is true (cards that speak iWARP) a read into anything
+    /// else is refused with `ACCESS_VIOLATION`, and so is one into a [`Buffer`], which no peer may ever reach.
+    pub read_sink_required: bool,
     /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
     /// timeout. `None`: as long as it likes.
     pub answer_timeout: Option<Duration>,
@@ -158,6 +162,7 @@ impl Adapter {
             accept_lowers_reads: known.accept_lowers_reads,
             notices_withdrawal: known.notices_withdrawal,
             checks_remote_read: known.checks_remote_read,
+            read_sink_required: known.read_sink,
             answer_timeout: known.answer_timeout,
             max_inline: known.inline,
             max_completion_depth: known.completions,

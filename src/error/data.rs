@@ -226,7 +226,7 @@ pub enum RegisterError {
     /// The adapter cannot do it (`NOT_SUPPORTED`).
     #[error("the adapter does not support {0}")]
     NotSupported(&'static str),
-    /// Something still uses it (`DEVICE_BUSY`).
+    /// Something still uses it, or it is still registered (`DEVICE_BUSY`).
     #[error("the region is in use")]
     Busy,
     /// The adapter was removed (`DEVICE_REMOVED`).

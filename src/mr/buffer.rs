@@ -93,8 +93,9 @@ fn reclaim(memory: Shared) -> Owned {
 impl Single for Buffer {
     type Rest = u64;
 
-    fn allows(&self, domain: u64, _access: Access) -> bool {
-        self.domain == domain
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        // A sink that the peer must be able to write would not be plain bytes.
+        self.domain == domain && !access.contains(Access::READ_SINK)
     }
 
     fn length(&self) -> usize {
@@ -129,5 +130,19 @@ impl Single for BufferPart {
     fn reclaim(piece: Piece<Self::Rest>) -> Self {
         let (domain, range) = piece.rest;
         Self { buffer: Buffer::reclaim(Piece { slice: piece.slice, rest: domain }), range }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // MR-06: bytes that a peer can write are nobody's to borrow.
+    #[test]
+    fn a_buffer_is_no_sink_where_peers_write_sinks() {
+        let buffer = Buffer { memory: Owned::empty(), domain: 5 };
+        assert!(Single::allows(&buffer, 5, Access::LOCAL_WRITE));
+        assert!(!Single::allows(&buffer, 5, Access::LOCAL_WRITE | Access::READ_SINK));
+        assert!(!Single::allows(&buffer, 6, Access::empty()));
     }
 }

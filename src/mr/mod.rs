@@ -7,9 +7,46 @@ mod region;
 mod remote;
 mod window;
 
+use crate::error::RegisterError;
+use crate::provider::Adapter;
+
 pub use buffer::{Buffer, BufferPart};
 pub use entry::Entry;
 pub use inline::Inline;
 pub use region::{Region, RegionSlice};
 pub use remote::RemoteRegion;
 pub use window::MemoryWindow;
+
+/// Does what takes long for `length` bytes of a device's memory, where it may take its time.
+///
+/// # Errors
+/// `DeviceRemoved` when the runtime has shut down, and it was not done.
+async fn at_leisure<T: Send + 'static>(
+    adapter: &Adapter,
+    length: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RegisterError> {
+    match adapter.blocking(length) {
+        None => Ok(work()),
+        // It neither panics nor is aborted, unless the runtime has shut down.
+        Some(runtime) => runtime.spawn_blocking(work).await.map_err(|_| RegisterError::DeviceRemoved),
+    }
+}
+
+/// Whether the adapter registers as many bytes at once.
+///
+/// # Errors
+/// `DeviceRemoved`, `Empty`, `TooLarge`.
+fn check_length(adapter: &Adapter, length: usize) -> Result<(), RegisterError> {
+    let maximum = adapter.capabilities().registration;
+    if adapter.is_removed() {
+        return Err(RegisterError::DeviceRemoved);
+    }
+    if length == 0 {
+        return Err(RegisterError::Empty);
+    }
+    if length > maximum {
+        return Err(RegisterError::TooLarge { length, maximum });
+    }
+    Ok(())
+}

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::entry::{Piece, Single};
 use super::remote::RemoteRegion;
+use super::{at_leisure, check_length};
 use crate::error::RegisterError;
-use crate::memory::Owned;
+use crate::memory::{Owned, Shared, Slice};
 use crate::provider::{Adapter, Registration};
 use crate::types::{Access, RemoteKey, TooShort};
 
@@ -15,7 +16,11 @@ use crate::types::{Access, RemoteKey, TooShort};
 ///
 /// A peer that has the key may write it at any moment, so it is read and written by copying: what is copied while the
 /// peer writes is a mix of old and new bytes, never anything worse. Handles are counted; dropping the last one
-/// deregisters. Made by [`Adapter::register`](crate::cm::Adapter::register).
+/// deregisters, with a device once no request uses it any more. Made by
+/// [`Adapter::register`](crate::cm::Adapter::register).
+///
+/// The memory stays when its key is taken back ([`deregister`](Self::deregister)), and may be put under another one
+/// ([`register_again`](Self::register_again)). All handles see the same.
 #[derive(Clone)]
 pub struct Region {
     inner: Arc<Inner>,
@@ -23,12 +28,35 @@ pub struct Region {
 
 struct Inner {
     adapter: Adapter,
-    registration: Registration,
+    memory: Shared,
+    /// The registration of the moment, or the last one.
+    current: RwLock<Registration>,
+    /// Held by whoever changes that, on whichever thread.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Inner {
+    fn current(&self) -> RwLockReadGuard<'_, Registration> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deregister(&self) -> Result<(), RegisterError> {
+        // Not under the lock: it takes long, and others look.
+        let registration = self.current().clone();
+        self.adapter.deregister(&registration)
+    }
+
+    fn register_again(&self, access: Access) -> Result<(), RegisterError> {
+        let old = self.current().clone();
+        let new = self.adapter.register_again(&old, access)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.adapter.deregister(&self.registration);
+        self.adapter.release(&self.current());
     }
 }
 
@@ -38,50 +66,43 @@ impl Region {
         length: usize,
         access: Access,
     ) -> Result<Self, RegisterError> {
-        let maximum = adapter.capabilities().registration;
-        if adapter.is_removed() {
-            return Err(RegisterError::DeviceRemoved);
-        }
-        if length == 0 {
-            return Err(RegisterError::Empty);
-        }
-        if length > maximum {
-            return Err(RegisterError::TooLarge { length, maximum });
-        }
+        check_length(adapter, length)?;
         let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
-        let registration = adapter.register(memory, access).await?;
-        Ok(Self { inner: Arc::new(Inner { adapter: adapter.clone(), registration }) })
+        let worker = adapter.clone();
+        // If nobody waits for it any more, it ends by being dropped.
+        let made = at_leisure(adapter, length, move || {
+            worker.register(memory, access).map(|registration| Self::of(worker, registration))
+        });
+        made.await?
+    }
+
+    pub(super) fn of(adapter: Adapter, registration: Registration) -> Self {
+        let (memory, turn) = (registration.memory().clone(), Arc::default());
+        Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
     }
 
     /// The length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
-        self.inner.registration.memory().len()
+        self.inner.memory.len()
     }
 
-    /// The rights it was registered with.
+    /// The rights it was last registered with.
     pub fn access(&self) -> Access {
-        self.inner.registration.access()
+        self.inner.current().access()
     }
 
-    pub(crate) fn is_of(&self, domain: u64) -> bool {
-        self.inner.adapter.domain() == domain
-    }
-
-    pub(crate) fn registration(&self) -> Registration {
-        self.inner.registration.clone()
-    }
-
-    /// The key (GetRemoteToken).
+    /// The key (GetRemoteToken): of the registration of the moment, or of the last one.
     pub fn key(&self) -> RemoteKey {
-        self.inner.registration.key()
+        self.inner.current().key()
     }
 
     /// What a peer needs to reach all of it. A region of more than 4 GiB is cut to what a length can say; see
     /// [`remote_part`](Self::remote_part).
     pub fn remote(&self) -> RemoteRegion {
         let length = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        RemoteRegion { address: self.inner.registration.address(), key: self.key(), length }
+        let current = self.inner.current();
+        RemoteRegion { address: current.address(), key: current.key(), length }
     }
 
     /// What a peer needs to reach `range`.
@@ -92,8 +113,9 @@ impl Region {
         let needed = range.end;
         self.check(&range)?;
         let length = u32::try_from(range.len()).map_err(|_| TooShort { needed })?;
-        let address = self.inner.registration.address() + range.start as u64;
-        Ok(RemoteRegion { address, key: self.key(), length })
+        let current = self.inner.current();
+        let address = current.address().wrapping_add(range.start as u64);
+        Ok(RemoteRegion { address, key: current.key(), length })
     }
 
     /// Copies bytes in at `offset`.
@@ -133,19 +155,61 @@ impl Region {
     /// Takes the key back (Deregister): when this is ready, no peer reaches the memory any more, and a peer that tries
     /// loses its connection. The memory stays readable here.
     ///
+    /// Deregistering twice is fine. With a device, requests of this side that use the region fail, and much memory is
+    /// deregistered on another thread.
+    ///
     /// # Errors
-    /// None on the soft provider. Deregistering twice is fine.
+    /// `Busy` while something is bound to it: it is registered as before. With a device also `DeviceRemoved` and `Os`.
     ///
     /// # Cancel safety
-    /// The key is taken back at the first poll, at once.
+    /// The key is taken back even if the future is dropped after its first poll, unless another call on the same region
+    /// was under way, whose turn it was.
     pub async fn deregister(&self) -> Result<(), RegisterError> {
-        self.inner.adapter.deregister(&self.inner.registration);
-        Ok(())
+        let turn = self.inner.turn.clone().lock_owned().await;
+        let inner = self.inner.clone();
+        let ended = at_leisure(&self.inner.adapter, self.len(), move || {
+            let _turn = turn;
+            inner.deregister()
+        });
+        // Without a runtime it is done here.
+        ended.await.unwrap_or_else(|_| self.inner.deregister())
     }
 
-    /// Whether it has not been deregistered.
+    /// Puts the memory under a new key, with the rights of `access` (Register on an object that was deregistered). What
+    /// it holds stays, and the old key stays dead. Every handle sees the new one, in [`key`](Self::key) and
+    /// [`remote`](Self::remote); slices that were made before may be used again.
+    ///
+    /// # Errors
+    /// `Busy` when it is registered. `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` and
+    /// `Os`. It is not registered then.
+    ///
+    /// # Cancel safety
+    /// It is registered even if the future is dropped after its first poll, unless another call on the same region was
+    /// under way, whose turn it was.
+    pub async fn register_again(&self, access: Access) -> Result<(), RegisterError> {
+        let turn = self.inner.turn.clone().lock_owned().await;
+        if self.inner.adapter.is_removed() {
+            return Err(RegisterError::DeviceRemoved);
+        }
+        let inner = self.inner.clone();
+        let made = at_leisure(&self.inner.adapter, self.len(), move || {
+            let _turn = turn;
+            inner.register_again(access)
+        });
+        made.await?
+    }
+
+    /// Whether it has a key by which the memory can be reached.
     pub fn is_registered(&self) -> bool {
-        self.inner.registration.is_valid()
+        self.inner.current().is_valid()
+    }
+
+    pub(crate) fn is_of(&self, domain: u64) -> bool {
+        self.inner.adapter.domain() == domain
+    }
+
+    pub(crate) fn registration(&self) -> Registration {
+        self.inner.current().clone()
     }
 }
 
@@ -174,9 +238,8 @@ impl RegionSlice {
         self.range.clone()
     }
 
-    fn for_payload<R>(&self, use_it: impl FnOnce(&crate::memory::Slice) -> R) -> Option<R> {
-        let memory = self.region.inner.registration.memory();
-        memory.slice(self.range.start, self.range.len()).as_ref().map(use_it)
+    fn for_payload<R>(&self, use_it: impl FnOnce(&Slice) -> R) -> Option<R> {
+        self.region.inner.memory.slice(self.range.start, self.range.len()).as_ref().map(use_it)
     }
 }
 
@@ -184,9 +247,8 @@ impl Single for RegionSlice {
     type Rest = Self;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
-        self.region.inner.adapter.domain() == domain
-            && self.region.access().contains(access)
-            && self.region.is_registered()
+        let current = self.region.inner.current();
+        self.region.is_of(domain) && current.access().contains(access) && current.is_valid()
     }
 
     fn length(&self) -> usize {
@@ -194,7 +256,7 @@ impl Single for RegionSlice {
     }
 
     fn lend(self) -> Piece<Self> {
-        let memory = self.region.inner.registration.memory();
+        let memory = &self.region.inner.memory;
         // It is in bounds.
         let slice = memory.slice(self.range.start, self.range.len());
         let slice = slice.unwrap_or_else(|| memory.clone().whole().part(0, 0));

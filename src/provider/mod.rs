@@ -29,9 +29,12 @@ pub(crate) mod verbs;
 pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use crate::error::{
     AcceptError, BindError, ConnectError, OpenError, PostErrorKind, RegisterError, ResizeError, StateError,
@@ -131,6 +134,7 @@ pub(crate) struct Capabilities {
     pub(crate) accept_lowers_reads: bool,
     pub(crate) notices_withdrawal: bool,
     pub(crate) checks_remote_read: bool,
+    pub(crate) read_sink: bool,
     pub(crate) answer_timeout: Option<Duration>,
     pub(crate) inline: usize,
     pub(crate) completions: usize,
@@ -192,11 +196,6 @@ impl Adapter {
             soft(adapter) => soft::queue_pair::QueuePairCore::new(adapter.clone(), parts),
             verbs(adapter) => verbs::queue_pair::QueuePairCore::new(adapter.clone(), parts)?
         ))
-    }
-
-    /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
-        dispatch!(self, Adapter(adapter) => adapter.join(member))
     }
 
     /// Takes what its devices have completed, for who polls and does not wait for the reactor.
@@ -269,33 +268,124 @@ impl Adapter {
         }
     }
 
-    /// Puts memory under a key. A device pins it page by page, which for much memory is done where it may block.
+    /// The runtime that has threads for registering and deregistering that much memory; `None` when it can be done right
+    /// here. A device pins memory page by page.
+    pub(crate) fn blocking(&self, length: usize) -> Option<&Handle> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {
+                let _ = length;
+                None
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.blocking(length),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            handle => handle.none(),
+        }
+    }
+
+    /// Puts memory under a key.
     ///
     /// # Errors
     /// See [`RegisterError`].
-    pub(crate) async fn register(
-        &self,
-        memory: Owned,
-        access: Access,
-    ) -> Result<Registration, RegisterError> {
+    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         Ok(derive!(self, Adapter => Registration,
             soft(adapter) => adapter.keys.register(memory.share(), access)?,
-            verbs(adapter) => Arc::new(verbs::region::register(adapter, memory, access).await?)
+            verbs(adapter) => Arc::new(adapter.register(memory, access)?)
         ))
     }
 
-    pub(crate) fn deregister(&self, registration: &Registration) {
+    /// Puts the memory of a registration that was ended under a new key.
+    ///
+    /// # Errors
+    /// `Busy` when it was not; see [`RegisterError`].
+    pub(crate) fn register_again(
+        &self,
+        old: &Registration,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        match (self, old) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(old)) => {
+                if old.is_valid() {
+                    return Err(RegisterError::Busy);
+                }
+                Ok(Registration::Soft(adapter.keys.register(old.memory().clone(), access)?))
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(adapter), Registration::Verbs(old)) => {
+                Ok(Registration::Verbs(Arc::new(adapter.register_again(old, access)?)))
+            }
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(RegisterError::Busy),
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            (handle, _) => handle.none(),
+        }
+    }
+
+    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte.
+    ///
+    /// # Errors
+    /// `NotSupported`; see [`RegisterError`].
+    pub(crate) fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        part: (u64, usize, u64),
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {
+                let _ = (dmabuf, part, access);
+                Err(RegisterError::NotSupported("the soft provider reaches no other device"))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                Ok(Registration::Verbs(Arc::new(adapter.register_dmabuf(dmabuf, part, access)?)))
+            }
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            handle => handle.none(),
+        }
+    }
+
+    /// Takes the key back.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         match (self, registration) {
             #[cfg(feature = "soft")]
-            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            (Self::Soft(adapter), Registration::Soft(registration)) => {
+                adapter.keys.deregister(registration);
+                Ok(())
+            }
             #[cfg(feature = "verbs")]
             (_, Registration::Verbs(registration)) => registration.deregister(),
             // A registration is kept together with its adapter.
             #[cfg(all(feature = "soft", feature = "verbs"))]
-            (Self::Verbs(_), Registration::Soft(_)) => {}
+            (Self::Verbs(_), Registration::Soft(_)) => Ok(()),
             #[cfg(not(any(feature = "soft", feature = "verbs")))]
             (handle, _) => handle.none(),
         }
+    }
+
+    /// The user has dropped the last handle. A device has the memory until no request uses it either, and the memory
+    /// sees to that by itself: requests that name memory that was taken away would fail.
+    pub(crate) fn release(&self, registration: &Registration) {
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            #[cfg(feature = "verbs")]
+            _ => {}
+            #[cfg(not(any(feature = "soft", feature = "verbs")))]
+            (handle, _) => handle.none(),
+        }
+    }
+
+    /// Puts an object on the list of those that end with the adapter.
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
+        dispatch!(self, Adapter(adapter) => adapter.join(member))
     }
 }
 

@@ -78,7 +78,7 @@ fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
 }
 
 /// The vendor that `siw` says it is of: the letters `bmt`.
-const SIW_VENDOR: u32 = 0x62_6d_74;
+pub(crate) const SIW_VENDOR: u32 = 0x62_6d_74;
 
 /// The vendor that `rxe` says it is of: none.
 pub(crate) const RXE_VENDOR: u32 = 0xff_ff_ff;

@@ -112,6 +112,25 @@ pub(super) unsafe fn alloc_window(domain: *mut ibv_pd, kind: u32) -> *mut ibv_mw
     unsafe { rdma_sys::ibv_alloc_mw(domain, kind) }.unwrap_or(std::ptr::null_mut())
 }
 
+/// `ibv_reg_dmabuf_mr`.
+pub(super) type RegDmabufMr = unsafe extern "C" fn(
+    domain: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr;
+
+/// `ibv_reg_dmabuf_mr`, which libraries older than rdma-core 34 do not have; nor do the bindings when they were made from
+/// its headers. So it is looked for when it is needed.
+pub(super) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    // SAFETY: the name is a string, and the library, which has no unloading code of its own, stays loaded.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_reg_dmabuf_mr".as_ptr()) };
+    // SAFETY: this is the type of the function of that name since its first version.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, RegDmabufMr>(found) })
+}
+
 /// `rdma_notify` with the one event that it is for.
 ///
 /// # Safety

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::{self, ManuallyDrop};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -90,9 +91,39 @@ impl MemoryRegion {
             // SAFETY: the domain is live, and the region keeps it so. The range is as the caller promises.
             unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start.cast(), length, access) }
         })?;
+        // SAFETY: the library has just made the region for this call.
+        Ok(unsafe { Self::of(raw, domain) })
+    }
+
+    /// Lets the device reach memory of another device: a part of what the descriptor of a dma-buf stands for, from
+    /// `offset` on. Requests and peers find its first byte at `address`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the library, the kernel or the driver does not know how.
+    pub(crate) fn register_dmabuf(
+        domain: &Arc<ProtectionDomain>,
+        dmabuf: BorrowedFd<'_>,
+        (offset, length, address): (u64, usize, u64),
+        access: AccessFlags,
+    ) -> io::Result<Self> {
+        let unknown = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        let register = ffi::reg_dmabuf_mr().ok_or_else(unknown)?;
+        let (access, fd) = (access.bits() as c_int, dmabuf.as_raw_fd());
+        let raw = call::pointer(libc::ENOMEM, || {
+            // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The memory is none of
+            // this program's: the kernel keeps it for as long as the region is there.
+            unsafe { register(domain.as_ptr(), offset, length, address, fd, access) }
+        })?;
+        // SAFETY: as in `register`.
+        Ok(unsafe { Self::of(raw, domain) })
+    }
+
+    /// # Safety
+    /// A live region of the domain, which belongs to nobody else.
+    unsafe fn of(raw: NonNull<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>) -> Self {
         // SAFETY: the region is live, and the fields are never written again.
         let region = unsafe { raw.as_ref() };
-        Ok(Self { raw, local_key: region.lkey, remote_key: region.rkey, domain: domain.clone() })
+        Self { raw, local_key: region.lkey, remote_key: region.rkey, domain: domain.clone() }
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
@@ -107,33 +138,36 @@ impl MemoryRegion {
         self.remote_key
     }
 
-    /// Takes the memory away from the device: whether it may be freed. If not, the device may still write to it,
-    /// and the region is leaked.
+    /// Takes the memory away from the device: then it may be freed.
     ///
-    /// A removed device is such a case, as its driver answers no more: whether it still writes is not told.
-    #[must_use = "memory that is still registered must not be freed"]
-    pub(crate) fn deregister(self) -> bool {
-        let mut region = ManuallyDrop::new(self);
-        let done = region.destroy();
-        // SAFETY: the field is taken this once, since `region` is never dropped or used again.
-        drop(unsafe { std::ptr::read(&raw mut region.domain) });
-        done
+    /// # Errors
+    /// The region, which is as it was, and why: a window is bound to it, for example. Dropping it then tries once more
+    /// and leaks it. A removed device is such a case, as its driver answers no more: whether it still writes is not
+    /// told.
+    pub(crate) fn deregister(self) -> Result<(), (Self, io::Error)> {
+        let region = ManuallyDrop::new(self);
+        match region.destroy() {
+            Ok(()) => {
+                // SAFETY: the field is taken this once, since `region` is never dropped or used again.
+                drop(unsafe { std::ptr::read(&raw const region.domain) });
+                Ok(())
+            }
+            Err(error) => Err((ManuallyDrop::into_inner(region), error)),
+        }
     }
 
-    /// To be called once.
-    fn destroy(&mut self) -> bool {
-        // SAFETY: the region is live, has no other owner, and is destroyed this once.
-        let result = call::number(|| unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) });
-        if let Err(error) = &result {
-            tracing::warn!(%error, "memory could not be deregistered and is leaked");
-        }
-        result.is_ok()
+    /// Not to be called again once it has succeeded.
+    fn destroy(&self) -> io::Result<()> {
+        // SAFETY: the region is live, has no other owner, and is not destroyed again.
+        call::number(|| unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) })
     }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        self.destroy();
+        if let Err(error) = self.destroy() {
+            tracing::warn!(%error, "memory could not be deregistered and is leaked");
+        }
     }
 }
 

@@ -17,7 +17,7 @@
 //! | dropping a [`QueuePair`] over iWARP | the id that connects it | so while the id may be there |
 //! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | in place: it was just resolved |
 //! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
-//! | [`MemoryRegion::deregister`] | the pages | in place, as memory is freed by any drop |
+//! | [`MemoryRegion::deregister`] | the pages | off the runtime's threads if they are many |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 #![cfg_attr(
     not(test),
@@ -59,8 +59,8 @@ pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, Transport, async_event, device_names,
-    forget_removed_devices,
+    AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, SIW_VENDOR, Transport, async_event,
+    device_names, forget_removed_devices,
 };
 pub(crate) use id::{CmId, ConnectionParams};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};

@@ -167,6 +167,8 @@ impl AdapterCore {
             accept_lowers_reads: true,
             notices_withdrawal: true,
             checks_remote_read: true,
+            // It knows what it has asked for.
+            read_sink: false,
             answer_timeout: None,
             inline: MAX_INLINE,
             completions: MAX_COMPLETIONS,

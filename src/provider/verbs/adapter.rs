@@ -22,7 +22,7 @@ use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sys::{
     AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
-    QpAttributes, QpState, RXE_VENDOR, Transport, device_names, event, forget_removed_devices,
+    QpAttributes, QpState, RXE_VENDOR, SIW_VENDOR, Transport, device_names, event, forget_removed_devices,
 };
 use crate::types::{AdapterId, ReadLimits};
 
@@ -161,6 +161,12 @@ impl AdapterCore {
 
     pub(crate) fn is_rxe(&self) -> bool {
         self.attributes.vendor_id == RXE_VENDOR
+    }
+
+    /// Whether it writes the answer to a read as the peer's writes, which the memory must permit. So do the cards that
+    /// speak iWARP, where a read names its sink to the peer; `siw` looks at who asked for the bytes.
+    pub(crate) fn requires_read_sink(&self) -> bool {
+        self.iwarp && self.attributes.vendor_id != SIW_VENDOR
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -308,6 +314,7 @@ impl AdapterCore {
             // The kernel has no event for it before the request is answered.
             notices_withdrawal: false,
             checks_remote_read: !iwarp,
+            read_sink: self.requires_read_sink(),
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
             inline: 0,
             completions: 1 << 20,

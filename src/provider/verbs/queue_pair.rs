@@ -435,7 +435,7 @@ impl QueuePairCore {
     ) -> Result<(), (PostErrorKind, Payload)> {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let entries = match (full, inner.device.as_ref(), entries(&payload)) {
+        let entries = match (full, inner.device.as_ref(), entries(&payload, true)) {
             (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
@@ -483,7 +483,9 @@ impl QueuePairCore {
             Verb::Read { from } => Operation::Read(place(from)),
             _ => return Err((PostErrorKind::NotSupported("this request"), payload)),
         };
-        let Some(entries) = entries(&payload) else { return Err((PostErrorKind::AccessViolation, payload)) };
+        let Some(entries) = entries(&payload, matches!(verb, Verb::Read { .. })) else {
+            return Err((PostErrorKind::AccessViolation, payload));
+        };
         let Some(device) = inner.device.as_ref() else {
             return Err((PostErrorKind::ConnectionInvalid, payload));
         };
@@ -683,14 +685,15 @@ impl Member for QueuePairCore {
     }
 }
 
-/// The payload as the device sees it; `None` when a part of it is not registered. Never without an entry, which `siw`
+/// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
+/// not be written. Never without an entry, which `siw`
 /// does not take: of no bytes neither address nor key matter.
-fn entries(payload: &Payload) -> Option<Entries> {
+fn entries(payload: &Payload, writes: bool) -> Option<Entries> {
     let entries: Option<Entries> = payload
         .iter()
         .filter(|slice| slice.len() > 0)
         .map(|slice| {
-            let (address, key) = slice.for_device()?;
+            let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
             Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
         })
         .collect();

@@ -1,57 +1,102 @@
 //! Registered memory.
 
 use std::io;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tokio::runtime::Handle;
 
 use super::adapter::AdapterCore;
 use crate::error::RegisterError;
-use crate::memory::{Attachment, Owned, Shared};
+use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::members::{Member, Membership};
 use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
 use crate::types::Access;
 
-/// The registration of one allocation, which keeps it until the memory itself goes.
+/// What the device knows of one allocation, until the memory itself goes.
 struct Attached {
-    local_key: u32,
-    remote_key: u32,
-    state: Mutex<Device>,
+    /// The address at which the device finds the first byte.
+    address: u64,
+    length: usize,
+    /// Of the registration of the moment, or of the last one.
+    local_key: AtomicU32,
+    /// Whether there is one: whether `region` is there, and not being taken away.
+    valid: AtomicBool,
+    region: Mutex<Option<MemoryRegion>>,
+    runtime: Handle,
     membership: OnceLock<Membership>,
 }
 
-/// What the device has of the memory.
-enum Device {
-    /// It may use it.
-    Has(MemoryRegion),
-    /// It has given it back.
-    GaveBack,
-    /// It was asked to, and did not say yes: it may use the memory for ever.
-    Keeps,
-}
-
 impl Attached {
+    fn lock(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_valid(&self) -> bool {
-        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), Device::Has(_))
+        self.valid.load(Ordering::Acquire)
+    }
+
+    /// Ends the device's access, if it has it.
+    ///
+    /// # Errors
+    /// Those of ibv_dereg_mr(3): the device has the memory as before.
+    fn end(&self) -> io::Result<()> {
+        // Held to the end: whoever frees the memory comes by here.
+        let mut region = self.lock();
+        let Some(had) = region.take() else { return Ok(()) };
+        self.valid.store(false, Ordering::Release);
+        had.deregister().map_err(|(has, error)| {
+            *region = Some(has);
+            self.valid.store(true, Ordering::Release);
+            error
+        })
+    }
+
+    /// Has the device use the memory by this registration.
+    ///
+    /// # Errors
+    /// `Busy` when it has another one.
+    fn begin(&self, region: MemoryRegion, adapter: &AdapterCore) -> Result<u32, RegisterError> {
+        let key = region.remote_key();
+        {
+            let mut now = self.lock();
+            if now.is_some() {
+                return Err(RegisterError::Busy);
+            }
+            self.local_key.store(region.local_key(), Ordering::Relaxed);
+            *now = Some(region);
+            self.valid.store(true, Ordering::Release);
+        }
+        // The device may have gone between the look and this, or may go now: then somebody tells.
+        if adapter.is_removed() {
+            self.device_removed();
+        }
+        Ok(key)
     }
 }
 
 impl Attachment for Attached {
     fn local_key(&self) -> u32 {
-        self.local_key
+        self.local_key.load(Ordering::Relaxed)
+    }
+
+    fn address(&self) -> u64 {
+        self.address
     }
 
     fn detach(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // It is asked once. The memory is looked at again when it is to be freed, perhaps long after that.
-        let free = match std::mem::replace(&mut *state, Device::Keeps) {
-            Device::Has(region) => region.deregister(),
-            Device::GaveBack => true,
-            Device::Keeps => false,
-        };
-        if free {
-            *state = Device::GaveBack;
+        self.end().is_ok()
+    }
+
+    fn retire(&self, memory: Memory) {
+        if self.length >= LARGE && self.is_valid() {
+            // A runtime that has shut down drops it at once.
+            self.runtime.spawn_blocking(move || drop(memory));
+        } else {
+            drop(memory);
         }
-        free
     }
 }
 
@@ -66,18 +111,18 @@ impl Member for Attached {
 pub(crate) struct Registration {
     memory: Shared,
     attached: Arc<Attached>,
-    address: u64,
+    key: u32,
     access: Access,
 }
 
 impl Registration {
     pub(crate) fn key(&self) -> u32 {
-        self.attached.remote_key
+        self.key
     }
 
-    /// The remote address of the first byte: its virtual address.
+    /// The remote address of the first byte: its virtual address, if it has one.
     pub(crate) fn address(&self) -> u64 {
-        self.address
+        self.attached.address
     }
 
     pub(crate) fn access(&self) -> Access {
@@ -93,33 +138,28 @@ impl Registration {
     }
 
     /// Ends the registration; work requests that still name it fail.
-    pub(crate) fn deregister(&self) {
-        self.attached.detach();
+    ///
+    /// # Errors
+    /// `Busy` when a window is bound to it: it is as before.
+    pub(crate) fn deregister(&self) -> Result<(), RegisterError> {
+        self.attached.end().map_err(|source| match source.raw_os_error() {
+            // `rxe` says that it is invalid.
+            Some(libc::EBUSY | libc::EINVAL) => RegisterError::Busy,
+            Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
+            _ => RegisterError::Os { call: "ibv_dereg_mr", source },
+        })
     }
 }
 
-/// From how many bytes on a registration takes long enough to be done off the runtime's threads.
+/// From how many bytes on registering and deregistering take long enough to be done off the runtime's threads.
 const LARGE: usize = 1 << 20;
 
-/// Puts memory under a key.
-///
-/// # Errors
-/// See [`RegisterError`].
-pub(crate) async fn register(
-    adapter: &Arc<AdapterCore>,
-    memory: Owned,
-    access: Access,
-) -> Result<Registration, RegisterError> {
-    if memory.len() < LARGE {
-        return adapter.register(memory, access);
-    }
-    let worker = adapter.clone();
-    let made = adapter.runtime.spawn_blocking(move || worker.register(memory, access)).await;
-    // It neither panics nor is aborted, unless the runtime has shut down.
-    made.unwrap_or(Err(RegisterError::DeviceRemoved))
-}
-
 impl AdapterCore {
+    /// Where to register and deregister that much memory, if not right here.
+    pub(crate) fn blocking(&self, length: usize) -> Option<&Handle> {
+        (length >= LARGE).then_some(&self.runtime)
+    }
+
     /// Memory that work requests of this adapter can use, and no peer.
     ///
     /// # Errors
@@ -127,8 +167,8 @@ impl AdapterCore {
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
         let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
         memory.attach(|start, length| {
-            let attached: Arc<dyn Attachment> = self.attach(start, length, AccessFlags::LOCAL_WRITE)?;
-            Ok(attached)
+            let (attached, _) = self.attach(start, length, AccessFlags::LOCAL_WRITE)?;
+            Ok(attached as Arc<dyn Attachment>)
         })
     }
 
@@ -136,43 +176,109 @@ impl AdapterCore {
     ///
     /// # Errors
     /// See [`RegisterError`].
-    fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
+    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         let mut made = None;
         let memory = memory.attach(|start, length| {
-            let attached = self.attach(start, length, flags(access))?;
-            made = Some((attached.clone(), start.as_ptr().expose_provenance() as u64));
+            let (attached, key) = self.attach(start, length, self.flags(access))?;
+            made = Some((attached.clone(), key));
             Ok(attached as Arc<dyn Attachment>)
         })?;
-        let (attached, address) = made.ok_or(RegisterError::Empty)?;
-        Ok(Registration { memory: memory.share(), attached, address, access })
+        let (attached, key) = made.ok_or(RegisterError::Empty)?;
+        Ok(Registration { memory: memory.share(), attached, key, access })
     }
 
+    /// Puts memory under a new key whose old one was taken back.
+    ///
+    /// # Errors
+    /// `Busy` when it was not; see [`RegisterError`].
+    pub(crate) fn register_again(
+        &self,
+        old: &Registration,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        let Registration { memory, attached, .. } = old;
+        if attached.is_valid() {
+            return Err(RegisterError::Busy);
+        }
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(attached.address as usize));
+        let region = self.reach(start.ok_or(RegisterError::Empty)?, attached.length, self.flags(access))?;
+        let key = attached.begin(region, self)?;
+        Ok(Registration { memory: memory.clone(), attached: attached.clone(), key, access })
+    }
+
+    /// Puts memory of another device under a key.
+    ///
+    /// # Errors
+    /// `NotSupported` when the library, the kernel or the driver does not know how; see [`RegisterError`].
+    pub(crate) fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        (offset, length, address): (u64, usize, u64),
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        let opened = self.opened().ok_or(RegisterError::DeviceRemoved)?;
+        let part = (offset, length, address);
+        let region = MemoryRegion::register_dmabuf(&opened.domain, dmabuf, part, self.flags(access));
+        let region = region.map_err(|source| register_error("ibv_reg_dmabuf_mr", source, length))?;
+        let (attached, key) = self.enroll(region, address, length)?;
+        Ok(Registration { memory: Shared::outside(length, attached.clone()), attached, key, access })
+    }
+
+    /// Registers memory for the first time; also returns the key for peers.
     fn attach(
         &self,
         start: NonNull<u8>,
         length: usize,
         access: AccessFlags,
-    ) -> Result<Arc<Attached>, RegisterError> {
+    ) -> Result<(Arc<Attached>, u32), RegisterError> {
+        let region = self.reach(start, length, access)?;
+        self.enroll(region, start.as_ptr().expose_provenance() as u64, length)
+    }
+
+    /// Lets the device reach memory here. The caller has it as the attachment of an allocation that is this range.
+    fn reach(
+        &self,
+        start: NonNull<u8>,
+        length: usize,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, RegisterError> {
         let opened = self.opened().ok_or(RegisterError::DeviceRemoved)?;
-        // SAFETY: the range is one live allocation, which gets the registration as its attachment: it is not freed
-        // before `detach` has ended the registration. Who reads and writes it is decided by `Owned` and `Shared`.
+        // SAFETY: the range is one live allocation, whose attachment the registration becomes a part of: the memory is
+        // not freed before `detach` has ended it. Who reads and writes it is decided by the handles of the memory.
         let region = unsafe { MemoryRegion::register(&opened.domain, start.as_ptr(), length, access) };
-        let region = region.map_err(|source| register_error(source, length))?;
-        let (local_key, remote_key) = (region.local_key(), region.remote_key());
-        let state = Mutex::new(Device::Has(region));
-        let attached = Arc::new(Attached { local_key, remote_key, state, membership: OnceLock::new() });
+        region.map_err(|source| register_error("ibv_reg_mr", source, length))
+    }
+
+    /// The first registration of memory, which ends with the adapter at the latest.
+    fn enroll(
+        &self,
+        region: MemoryRegion,
+        address: u64,
+        length: usize,
+    ) -> Result<(Arc<Attached>, u32), RegisterError> {
+        let attached = Arc::new(Attached {
+            address,
+            length,
+            local_key: AtomicU32::new(region.local_key()),
+            valid: AtomicBool::new(false),
+            region: Mutex::new(None),
+            runtime: self.runtime.clone(),
+            membership: OnceLock::new(),
+        });
         let member: Weak<dyn Member> = Arc::<Attached>::downgrade(&attached);
         let _ = attached.membership.set(self.regions.join(member));
-        // It may have gone between the look and the joining.
-        if self.is_removed() {
-            attached.device_removed();
-        }
-        Ok(attached)
+        let key = attached.begin(region, self)?;
+        Ok((attached, key))
+    }
+
+    /// The rights of a region in the device's words.
+    fn flags(&self, access: Access) -> AccessFlags {
+        flags(access, self.requires_read_sink())
     }
 }
 
-/// The rights of a region in the device's words.
-fn flags(access: Access) -> AccessFlags {
+/// The rights of a region in the words of a device that writes the answers to reads as a peer writes, or does not.
+fn flags(access: Access, requires_read_sink: bool) -> AccessFlags {
     let mut flags = AccessFlags::empty();
     if access.contains(Access::LOCAL_WRITE) {
         flags |= AccessFlags::LOCAL_WRITE;
@@ -183,10 +289,13 @@ fn flags(access: Access) -> AccessFlags {
     if access.contains(Access::REMOTE_WRITE) {
         flags |= AccessFlags::REMOTE_WRITE;
     }
+    if access.contains(Access::READ_SINK) && requires_read_sink {
+        flags |= AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    }
     flags
 }
 
-fn register_error(source: io::Error, length: usize) -> RegisterError {
+fn register_error(call: &'static str, source: io::Error, length: usize) -> RegisterError {
     match source.raw_os_error() {
         // Most often it is the limit and not the memory: a device cannot use what may be swapped out.
         Some(libc::ENOMEM | libc::EAGAIN) => match memlock_limit() {
@@ -194,6 +303,25 @@ fn register_error(source: io::Error, length: usize) -> RegisterError {
             None => RegisterError::InsufficientResources,
         },
         Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
-        _ => RegisterError::Os { call: "ibv_reg_mr", source },
+        Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT) => {
+            RegisterError::NotSupported("the device registers no such memory")
+        }
+        _ => RegisterError::Os { call, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // MR-06: only where it must be is the sink of a read reachable for peers.
+    #[test]
+    fn the_sink_of_a_read_is_remotely_writable_where_the_device_asks_for_it() {
+        let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        assert_eq!(flags(Access::READ_SINK, true), writable);
+        assert_eq!(flags(Access::READ_SINK | Access::REMOTE_READ, true), writable | AccessFlags::REMOTE_READ);
+        assert_eq!(flags(Access::LOCAL_WRITE | Access::READ_SINK, false), AccessFlags::LOCAL_WRITE);
+        assert_eq!(flags(Access::LOCAL_WRITE, true), AccessFlags::LOCAL_WRITE);
+        assert_eq!(flags(Access::READ_SINK, false), AccessFlags::empty());
     }
 }

@@ -148,7 +148,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let done = self.region.take().unwrap().deregister();
+        let done = self.region.take().unwrap().deregister().is_ok();
         if done {
             // SAFETY: the memory came from a box, and neither a device nor anybody else refers to it.
             drop(unsafe { Box::from_raw(self.start.as_ptr()) });
