@@ -112,7 +112,7 @@ pub use cm::{
     AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
     ProviderKind, Reply, Request, Requests,
 };
-pub use mr::{Buffer, BufferPart, MemoryWindow, Region, RegionSlice, RemoteRegion};
+pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,
     SharedReceiveConfig, SharedReceiveQueue, WorkBuffer, WorkOptions, WorkResult,

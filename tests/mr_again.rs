@@ -13,7 +13,7 @@ use common::verbs::{Process, role, say};
 use common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_rdma::error::{PostErrorKind, RegisterError};
-use tokio_rdma::{Access, Buffer, Region, Status};
+use tokio_rdma::{Access, Buffer, PoolConfig, Region, Status};
 
 fn content(region: &Region) -> Vec<u8> {
     let mut found = vec![0; region.len()];
@@ -265,12 +265,17 @@ async fn have_no_memory() {
     let adapter = adapter();
     let kept = adapter.register(64, Access::REMOTE_WRITE).await.expect("registered");
     let length = 64 << 20;
+    let pool = adapter.pool(PoolConfig::new(length, 1)).expect("a pool");
+    // A thread for what takes long, which takes memory too.
+    tokio::task::spawn_blocking(|| ()).await.expect("no panic");
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).expect("known");
     // What there is already is more than that.
     setrlimit(Resource::RLIMIT_AS, 1 << 20, hard).expect("lowered");
     let errors = [
         adapter.register(length, Access::REMOTE_WRITE).await.map(drop).expect_err("no memory"),
         adapter.buffer(length).map(drop).expect_err("no memory"),
+        pool.get().await.map(drop).expect_err("no memory"),
+        pool.try_get().map(drop).expect_err("no memory"),
     ];
     setrlimit(Resource::RLIMIT_AS, hard, hard).expect("as it was");
     for error in errors {
@@ -278,6 +283,11 @@ async fn have_no_memory() {
         assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
     }
     assert!(kept.is_registered());
+    assert_eq!((pool.allocated(), pool.in_use()), (0, 0));
+    // Those that came to nothing have not taken the place of one that does.
+    assert!(adapter.pool(PoolConfig::new(64, 1)).expect("a pool").get().await.is_ok());
+    let mut get = Box::pin(pool.get());
+    assert!(!matches!(common::life::poll_once(&mut get), std::task::Poll::Ready(Err(_))));
     say("as it should be");
 }
 

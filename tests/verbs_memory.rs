@@ -13,7 +13,7 @@ use common::raw::{bytes, room, success};
 use common::verbs::{alone, driver};
 use common::*;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio_rdma::Access;
+use tokio_rdma::{Access, PoolConfig};
 
 /// What takes long enough to be done on another thread.
 const MUCH: usize = 4 << 20;
@@ -105,12 +105,14 @@ fn much_memory_that_is_dropped_is_given_back_on_other_threads() {
         let before = registrations();
         let region = within(adapter.register(MUCH, Access::REMOTE_READ)).await.expect("registered");
         let buffer = adapter.buffer(MUCH).expect("memory");
+        let pool = adapter.pool(PoolConfig::new(MUCH, 2)).expect("a pool");
+        let frozen = within(pool.get()).await.expect("memory").freeze(8);
         let little = adapter.buffer(4096).expect("memory");
-        assert_eq!(registrations(), before + 3);
+        assert_eq!(registrations(), before + 4);
         let occupied = occupy().await;
         // MR-01
-        drop((region, buffer, little));
-        assert_eq!(registrations(), before + 2);
+        drop((region, buffer, pool, frozen, little));
+        assert_eq!(registrations(), before + 3);
         drop(occupied);
         eventually("all is given back", || registrations() == before).await;
     });
@@ -137,6 +139,33 @@ fn without_a_runtime_memory_is_given_back_at_once() {
     assert!(!ended.is_registered());
     assert_eq!(registrations(), before + 2);
     drop((region, buffer));
+    assert_eq!(registrations(), before);
+}
+
+#[tokio::test]
+async fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
+    if driver().is_none() {
+        return;
+    }
+    let _alone = alone();
+    let adapter = adapter();
+    let before = registrations();
+    let pool = adapter.pool(PoolConfig::new(4096, 4)).expect("a pool");
+    assert_eq!(registrations(), before);
+    let buffers = [(); 3].map(|()| pool.try_get().expect("memory").expect("there is room"));
+    assert_eq!(registrations(), before + 3);
+    drop(buffers);
+    for _ in 0..10 {
+        drop(within(pool.get()).await.expect("memory").freeze(1));
+    }
+    assert_eq!((registrations(), pool.allocated()), (before + 3, 3));
+    let (kept, frozen) = (pool.try_get().expect("memory"), pool.try_get().expect("memory"));
+    let frozen = frozen.expect("there is one").freeze(4096);
+    drop(pool);
+    assert_eq!(registrations(), before + 2);
+    drop(frozen);
+    assert_eq!(registrations(), before + 1);
+    drop(kept);
     assert_eq!(registrations(), before);
 }
 

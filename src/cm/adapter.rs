@@ -8,7 +8,7 @@ use super::connector::Connector;
 use super::listener::Listener;
 use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
-use crate::mr::{Buffer, MemoryWindow, Region};
+use crate::mr::{Buffer, MemoryWindow, Pool, PoolConfig, Region};
 use crate::provider::{self, ProviderKind};
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig, SharedReceiveConfig,
@@ -267,6 +267,14 @@ impl Adapter {
     /// Dropping the future registers nothing.
     pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
         Region::register(&self.provider, length, access).await
+    }
+
+    /// A pool of buffers, which makes them when they are first needed.
+    ///
+    /// # Errors
+    /// `Empty` for buffers of no bytes, or no buffers; `TooLarge`; `DeviceRemoved`.
+    pub fn pool(&self, config: PoolConfig) -> Result<Pool, RegisterError> {
+        Pool::new(&self.provider, config)
     }
 }
 

@@ -3,17 +3,22 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
+use bytes::Bytes;
+
 use super::entry::{Piece, Single};
 use crate::error::RegisterError;
-use crate::memory::{Owned, Shared};
+use crate::memory::{Frozen, Owned, Shared};
 use crate::provider::Adapter;
 use crate::types::Access;
 
 /// Memory for sends, receives, and the local side of reads and writes.
 ///
 /// Never remotely accessible, so between operations it is an ordinary `[u8]`; while an operation is in flight the
-/// operation owns it. Made by [`Adapter::buffer`](crate::cm::Adapter::buffer), and good for the queue pairs of that
-/// opened adapter.
+/// operation owns it. Made by [`Adapter::buffer`](crate::cm::Adapter::buffer) or lent by a [`Pool`](super::Pool), and good
+/// for the queue pairs of that opened adapter.
+///
+/// Dropped, it is freed or goes back to its pool. So does the buffer of a request whose future was dropped, once the
+/// provider is done with it. With a device, much memory is given back on another thread.
 pub struct Buffer {
     memory: Owned,
     domain: u64,
@@ -22,7 +27,23 @@ pub struct Buffer {
 impl Buffer {
     pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
         let memory = adapter.allocate(length)?;
-        Ok(Self { memory, domain: adapter.domain() })
+        Ok(Self::of(memory, adapter.domain()))
+    }
+
+    pub(super) fn of(memory: Owned, domain: u64) -> Self {
+        Self { memory, domain }
+    }
+
+    /// The first `length` bytes, without a copy, to be read by whoever likes; nobody writes them any more. The memory is
+    /// freed, or goes back to its pool, when the last clone of them is dropped.
+    ///
+    /// Bytes from the buffer of a pool are sent without a copy, too, see [`Pool::lend`](super::Pool::lend).
+    ///
+    /// # Panics
+    /// When the buffer is shorter, as slicing does.
+    pub fn freeze(self, length: usize) -> Bytes {
+        assert!(length <= self.len(), "{length} of {} bytes", self.len());
+        Bytes::from_owner(Prefix { memory: self.memory.freeze(), length })
     }
 
     /// Only the bytes of `range` for the next operation; it comes back as the [`BufferPart`] that it was.
@@ -57,6 +78,18 @@ impl AsRef<[u8]> for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// The memory of [`Bytes`].
+struct Prefix {
+    memory: Frozen,
+    length: usize,
+}
+
+impl AsRef<[u8]> for Prefix {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.get(..self.length).unwrap_or_default()
     }
 }
 
@@ -140,7 +173,7 @@ mod tests {
     // MR-06: bytes that a peer can write are nobody's to borrow.
     #[test]
     fn a_buffer_is_no_sink_where_peers_write_sinks() {
-        let buffer = Buffer { memory: Owned::empty(), domain: 5 };
+        let buffer = Buffer::of(Owned::empty(), 5);
         assert!(Single::allows(&buffer, 5, Access::LOCAL_WRITE));
         assert!(!Single::allows(&buffer, 5, Access::LOCAL_WRITE | Access::READ_SINK));
         assert!(!Single::allows(&buffer, 6, Access::empty()));

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::buffer::{Buffer, BufferPart};
+use super::pool::PoolBytes;
 use super::region::RegionSlice;
 use crate::flight::{Lender, Parts, Payload};
 use crate::memory::{Owned, Slice};
@@ -196,4 +197,6 @@ entries! {
     BufferPart(BufferPart),
     /// A part of a region.
     RegionSlice(RegionSlice),
+    /// Bytes that are only sent or written from.
+    PoolBytes(PoolBytes),
 }

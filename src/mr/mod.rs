@@ -1,8 +1,10 @@
-//! Memory for work requests: [`Buffer`] for what stays private, [`Region`] for what a peer may reach by key.
+//! Memory for work requests: [`Buffer`] for what stays private, [`Region`] for what a peer may reach by key, [`Pool`] for
+//! buffers that are registered once and used again.
 
 mod buffer;
 mod entry;
 mod inline;
+mod pool;
 mod region;
 mod remote;
 mod window;
@@ -13,6 +15,7 @@ use crate::provider::Adapter;
 pub use buffer::{Buffer, BufferPart};
 pub use entry::Entry;
 pub use inline::Inline;
+pub use pool::{Pool, PoolBytes, PoolConfig};
 pub use region::{Region, RegionSlice};
 pub use remote::RemoteRegion;
 pub use window::MemoryWindow;

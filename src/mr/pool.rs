@@ -1,0 +1,405 @@
+//! Buffers that are registered once and used again, with [`Bytes`] in and out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, TryAcquireError};
+
+use super::buffer::Buffer;
+use super::entry::{Piece, Single};
+use super::{at_leisure, check_length};
+use crate::error::RegisterError;
+use crate::memory::{Home, Owned, Slice, WeakFrozen};
+use crate::provider::Adapter;
+use crate::provider::members::{Member, Membership};
+use crate::types::Access;
+
+/// The size of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    length: usize,
+    maximum: usize,
+}
+
+impl PoolConfig {
+    /// At most `maximum` buffers of `length` bytes each.
+    pub const fn new(length: usize, maximum: usize) -> Self {
+        Self { length, maximum }
+    }
+}
+
+/// Buffers of one length, registered when they are first needed and used again from then on.
+///
+/// A [`Buffer`] of a pool is like any other, except that it goes back when it is dropped; so does one whose request nobody
+/// waits for any more, when the provider is done with it, and one that was frozen, when the last clone of its [`Bytes`] is
+/// gone. It holds what its last user left in it. At the maximum, who wants one waits, first come, first served.
+///
+/// Handles are counted. When the last one is dropped the buffers that are there are freed, and the others as they come
+/// back. Made by [`Adapter::pool`](crate::cm::Adapter::pool).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// use tokio_rdma::{Adapter, PoolConfig};
+///
+/// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+/// let pool = adapter.pool(PoolConfig::new(4096, 8))?;
+///
+/// // Into it goes a message, by `queue_pair.receive(buffer)`.
+/// let mut buffer = pool.get().await?;
+/// buffer[..5].copy_from_slice(b"hello");
+///
+/// // What came is handed on without a copy, and sent without one, by `queue_pair.send(answer)`.
+/// let bytes = buffer.freeze(5);
+/// let answer = pool.lend(bytes.slice(1..)).await?;
+/// assert_eq!(&answer[..], b"ello");
+/// assert_eq!((pool.allocated(), pool.in_use()), (1, 1));
+///
+/// drop((bytes, answer));
+/// assert_eq!((pool.allocated(), pool.in_use()), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    inner: Arc<Inner>,
+    _membership: Membership,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+struct Inner {
+    adapter: Adapter,
+    config: PoolConfig,
+    /// A permit for each buffer that is idle or has not been made. Fair, and closed when the adapter is removed.
+    free: Semaphore,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Owned>,
+    /// How many exist, idle ones included.
+    allocated: usize,
+    /// Those that are frozen: from which address on, how many bytes, and how to get at them.
+    frozen: BTreeMap<usize, (usize, WeakFrozen)>,
+    /// What comes back is freed.
+    closed: bool,
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let idle = {
+            let mut state = self.lock();
+            state.closed = true;
+            let idle = std::mem::take(&mut state.idle);
+            state.allocated -= idle.len();
+            idle
+        };
+        // Deregistering takes a while.
+        drop(idle);
+    }
+
+    /// The bytes as a part of a frozen buffer, if that is what they are.
+    fn find(&self, bytes: &Bytes) -> Option<Slice> {
+        if bytes.is_empty() {
+            return Some(Owned::empty().share().whole());
+        }
+        let start = bytes.as_ptr().addr();
+        let state = self.lock();
+        let (first, (length, memory)) = state.frozen.range(..=start).next_back()?;
+        let offset = start - first;
+        // While `bytes` lives, nothing else is at its address.
+        if bytes.len() > length.saturating_sub(offset) { None } else { memory.slice(offset, bytes.len()) }
+    }
+}
+
+impl Home for Inner {
+    fn come_back(&self, memory: Owned) {
+        let surplus = {
+            let mut state = self.lock();
+            state.frozen.remove(&memory.as_ptr().addr());
+            if state.closed {
+                state.allocated -= 1;
+                Some(memory)
+            } else {
+                state.idle.push(memory);
+                None
+            }
+        };
+        drop(surplus);
+        // After the buffer is there.
+        self.free.add_permits(1);
+    }
+
+    fn frozen(&self, bytes: &[u8], memory: WeakFrozen) {
+        self.lock().frozen.insert(bytes.as_ptr().addr(), (bytes.len(), memory));
+    }
+}
+
+impl Member for Inner {
+    fn device_removed(&self) {
+        self.free.close();
+        self.close();
+    }
+}
+
+/// The right to a buffer, which goes back if none is taken.
+struct Claim(Option<Arc<Inner>>);
+
+impl Claim {
+    /// For somebody who has a permit.
+    fn new(inner: &Arc<Inner>, permit: tokio::sync::SemaphorePermit<'_>) -> Self {
+        permit.forget();
+        Self(Some(inner.clone()))
+    }
+
+    /// One that is there.
+    fn idle(&mut self) -> Option<Buffer> {
+        let memory = self.0.as_ref()?.lock().idle.pop()?;
+        self.take(memory)
+    }
+
+    /// A new one.
+    fn make(mut self) -> Result<Buffer, RegisterError> {
+        let inner = self.0.as_ref().ok_or(RegisterError::DeviceRemoved)?;
+        let memory = inner.adapter.allocate(inner.config.length)?;
+        inner.lock().allocated += 1;
+        self.take(memory).ok_or(RegisterError::DeviceRemoved)
+    }
+
+    /// The permit is back when the memory is.
+    fn take(&mut self, memory: Owned) -> Option<Buffer> {
+        let inner = self.0.take()?;
+        let domain = inner.adapter.domain();
+        Some(Buffer::of(memory.at_home(inner), domain))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(inner) = &self.0 {
+            inner.free.add_permits(1);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(adapter: &Adapter, config: PoolConfig) -> Result<Self, RegisterError> {
+        check_length(adapter, config.length)?;
+        let PoolConfig { length, maximum } = config;
+        if maximum == 0 {
+            return Err(RegisterError::Empty);
+        }
+        let maximum = maximum.min(Semaphore::MAX_PERMITS);
+        let inner = Arc::new(Inner {
+            adapter: adapter.clone(),
+            config: PoolConfig { length, maximum },
+            free: Semaphore::new(maximum),
+            state: Mutex::default(),
+        });
+        let member: Weak<dyn Member> = Arc::<Inner>::downgrade(&inner);
+        let membership = adapter.join(member);
+        // It may have gone between the look and the joining.
+        if adapter.is_removed() {
+            return Err(RegisterError::DeviceRemoved);
+        }
+        Ok(Self { handle: Arc::new(Handle { inner, _membership: membership }) })
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.handle.inner
+    }
+
+    /// The length of its buffers.
+    pub fn buffer_length(&self) -> usize {
+        self.inner().config.length
+    }
+
+    /// The most buffers that it makes.
+    pub fn maximum(&self) -> usize {
+        self.inner().config.maximum
+    }
+
+    /// How many buffers it has made, which it keeps.
+    pub fn allocated(&self) -> usize {
+        self.inner().lock().allocated
+    }
+
+    /// How many of them are not here: somebody has them, a provider does, or they are [`Bytes`].
+    pub fn in_use(&self) -> usize {
+        let state = self.inner().lock();
+        state.allocated - state.idle.len()
+    }
+
+    /// A buffer, as soon as there is one: those who wait get one in the order in which they came. One that has to be made
+    /// is registered on another thread if that takes long.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`, at once, also for those who wait. When one has to be made: `InsufficientResources`; with a device
+    /// also `MemoryLockLimit` and `Os`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue, and nothing else.
+    pub async fn get(&self) -> Result<Buffer, RegisterError> {
+        let inner = self.inner();
+        let permit = inner.free.acquire().await.map_err(|_| RegisterError::DeviceRemoved)?;
+        let mut claim = Claim::new(inner, permit);
+        match claim.idle() {
+            Some(buffer) => Ok(buffer),
+            None => at_leisure(&inner.adapter, self.buffer_length(), move || claim.make()).await?,
+        }
+    }
+
+    /// A buffer if there is one and nobody waits for it, or one more can be made; otherwise `None`.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn try_get(&self) -> Result<Option<Buffer>, RegisterError> {
+        let inner = self.inner();
+        let permit = match inner.free.try_acquire() {
+            Ok(permit) => permit,
+            Err(TryAcquireError::NoPermits) => return Ok(None),
+            Err(TryAcquireError::Closed) => return Err(RegisterError::DeviceRemoved),
+        };
+        let mut claim = Claim::new(inner, permit);
+        match claim.idle() {
+            Some(buffer) => Ok(Some(buffer)),
+            None => claim.make().map(Some),
+        }
+    }
+
+    /// Bytes for sends and writes: as they are if they lie in a buffer of this pool (see [`Buffer::freeze`]), or else
+    /// copied into one, for which this waits as [`get`](Self::get) does.
+    ///
+    /// # Errors
+    /// `TooLarge` for bytes of others that are longer than a buffer; and as for [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// As for [`get`](Self::get); the bytes are dropped.
+    pub async fn lend(&self, bytes: Bytes) -> Result<PoolBytes, RegisterError> {
+        match self.as_it_is(bytes) {
+            Ok(lent) => Ok(lent),
+            Err(bytes) => {
+                self.check(&bytes)?;
+                self.copied(&bytes, self.get().await?)
+            }
+        }
+    }
+
+    /// The same without waiting: `None` when the bytes must be copied and there is no buffer.
+    ///
+    /// # Errors
+    /// As for [`lend`](Self::lend).
+    pub fn try_lend(&self, bytes: Bytes) -> Result<Option<PoolBytes>, RegisterError> {
+        match self.as_it_is(bytes) {
+            Ok(lent) => Ok(Some(lent)),
+            Err(bytes) => {
+                self.check(&bytes)?;
+                self.try_get()?.map(|buffer| self.copied(&bytes, buffer)).transpose()
+            }
+        }
+    }
+
+    fn as_it_is(&self, bytes: Bytes) -> Result<PoolBytes, Bytes> {
+        let inner = self.inner();
+        match inner.find(&bytes) {
+            Some(slice) => Ok(PoolBytes { bytes, slice, domain: inner.adapter.domain() }),
+            None => Err(bytes),
+        }
+    }
+
+    fn check(&self, bytes: &Bytes) -> Result<(), RegisterError> {
+        let (length, maximum) = (bytes.len(), self.buffer_length());
+        if length > maximum { Err(RegisterError::TooLarge { length, maximum }) } else { Ok(()) }
+    }
+
+    fn copied(&self, bytes: &Bytes, mut buffer: Buffer) -> Result<PoolBytes, RegisterError> {
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        // A buffer of this pool, now frozen, is found.
+        self.as_it_is(buffer.freeze(bytes.len())).map_err(|_| RegisterError::InsufficientResources)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("config", &self.inner().config)
+            .field("allocated", &self.allocated())
+            .field("in_use", &self.in_use())
+            .finish()
+    }
+}
+
+/// [`Bytes`] in the memory of a [`Pool`]: for sends and writes, any number of them at once.
+///
+/// A request that would write to it (a receive, the sink of a read) is refused with `AccessViolation`: others may be
+/// reading.
+#[derive(Clone, Debug)]
+pub struct PoolBytes {
+    bytes: Bytes,
+    slice: Slice,
+    domain: u64,
+}
+
+impl PoolBytes {
+    /// The bytes, without a copy.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+}
+
+impl From<PoolBytes> for Bytes {
+    fn from(bytes: PoolBytes) -> Self {
+        bytes.into_bytes()
+    }
+}
+
+impl Deref for PoolBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for PoolBytes {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Single for PoolBytes {
+    type Rest = (Bytes, u64);
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.domain == domain && access.is_empty()
+    }
+
+    fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn lend(self) -> Piece<Self::Rest> {
+        Piece { slice: self.slice, rest: (self.bytes, self.domain) }
+    }
+
+    fn reclaim(piece: Piece<Self::Rest>) -> Self {
+        let (bytes, domain) = piece.rest;
+        Self { bytes, slice: piece.slice, domain }
+    }
+}
