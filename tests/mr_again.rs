@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -258,6 +260,22 @@ async fn read_sinks_are_what_the_adapter_says() {
         assert_blamed(&adapter, status, Status::ACCESS_VIOLATION, "a sink");
         assert_eq!(content(&sink), b"anything");
     }
+}
+
+#[tokio::test]
+async fn memory_of_other_devices_is_refused_where_nobody_can_reach_it() {
+    let adapter = adapter();
+    let nothing = File::open("/dev/null").expect("it is always there");
+    let most = adapter.info().max_registration;
+    let register =
+        async |length| adapter.register_dmabuf(nothing.as_fd(), 0, length, 0, Access::REMOTE_READ).await;
+    let error = register(4096).await.expect_err("neither soft nor these drivers know how");
+    assert!(matches!(error, RegisterError::NotSupported(_)), "{error:?}");
+    assert_eq!(error.status(), Status::NOT_SUPPORTED);
+    // MR-02
+    let statuses =
+        [register(0).await, register(most + 1).await].map(|made| made.map(drop).unwrap_err().status());
+    assert_eq!(statuses, [Status::INVALID_BUFFER_SIZE, Status::INVALID_PARAMETER]);
 }
 
 /// Says what comes of it.

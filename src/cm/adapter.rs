@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::connector::Connector;
 use super::listener::Listener;
 use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
-use crate::mr::{Buffer, MemoryWindow, Pool, PoolConfig, Region};
+use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, Pool, PoolConfig, Region};
 use crate::provider::{self, ProviderKind};
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig, SharedReceiveConfig,
@@ -267,6 +268,27 @@ impl Adapter {
     /// Dropping the future registers nothing.
     pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
         Region::register(&self.provider, length, access).await
+    }
+
+    /// Registers memory of another device, which `dmabuf` stands for: `length` bytes from `offset` on. Requests and peers
+    /// find its first byte at `address`, which must lie as far into a page as `offset` does. The descriptor may be closed
+    /// afterwards.
+    ///
+    /// # Errors
+    /// `NotSupported` by the soft provider, and by a device, a kernel or a library that does not know how: `rxe`, `siw`,
+    /// rdma-core before 34. `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved` and `Os`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future registers nothing.
+    pub async fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        address: u64,
+        access: Access,
+    ) -> Result<DmaBufRegion, RegisterError> {
+        DmaBufRegion::register(&self.provider, dmabuf, (offset, length, address), access).await
     }
 
     /// A pool of buffers, which makes them when they are first needed.

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::buffer::{Buffer, BufferPart};
+use super::dmabuf::DmaBufSlice;
 use super::pool::PoolBytes;
 use super::region::RegionSlice;
 use crate::flight::{Lender, Parts, Payload};
@@ -199,4 +200,6 @@ entries! {
     RegionSlice(RegionSlice),
     /// Bytes that are only sent or written from.
     PoolBytes(PoolBytes),
+    /// A part of the memory of another device.
+    DmaBufSlice(DmaBufSlice),
 }

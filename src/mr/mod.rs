@@ -2,6 +2,7 @@
 //! buffers that are registered once and used again.
 
 mod buffer;
+mod dmabuf;
 mod entry;
 mod inline;
 mod pool;
@@ -13,6 +14,7 @@ use crate::error::RegisterError;
 use crate::provider::Adapter;
 
 pub use buffer::{Buffer, BufferPart};
+pub use dmabuf::{DmaBufRegion, DmaBufSlice};
 pub use entry::Entry;
 pub use inline::Inline;
 pub use pool::{Pool, PoolBytes, PoolConfig};
