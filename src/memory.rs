@@ -377,6 +377,19 @@ impl Slice {
         self.memory.0.is_inside()
     }
 
+    /// Replaces the eight bytes at the start, a number in the host's order, by what `change` makes of it, in one step
+    /// that no other such step comes between; returns what it was. `None` when they are not there or not aligned.
+    #[cfg(feature = "soft")]
+    pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let place = self.address(0);
+        if step(place, self.length) != WORD {
+            return None;
+        }
+        // SAFETY: as in `store`.
+        let word = unsafe { AtomicU64::from_ptr(place.0.cast()) };
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
+    }
+
     /// The address `at` bytes into the slice, which is here; `at <= length`.
     fn address(&self, at: usize) -> Place<'_> {
         debug_assert!(at <= self.length && self.is_inside());
@@ -568,6 +581,22 @@ mod tests {
             prop_assert_eq!(read, wrote);
             prop_assert_eq!(&back[..read], &data[..wrote]);
         }
+    }
+
+    // QP-23
+    #[cfg(feature = "soft")]
+    #[test]
+    fn updates_need_eight_aligned_bytes() {
+        let shared = Owned::zeroed(17).expect("memory").share();
+        let at = |offset, length| shared.slice(offset, length).expect("in bounds");
+        at(8, 8).write(0, &5_u64.to_ne_bytes());
+        assert_eq!(at(8, 8).update(|value| value + 1), Some(5));
+        assert_eq!(at(8, 9).update(|value| value + 1), Some(6));
+        assert_eq!(at(8, 7).update(|value| value + 1), None, "too short");
+        assert_eq!(at(4, 8).update(|value| value + 1), None, "not aligned");
+        let mut found = [0; 8];
+        at(8, 8).read(0, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), 7);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) enum Segment {
 }
 
 /// The receiving half: message order within the untagged queues.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Inbound {
     send_msn: u32,
     /// Bytes of the current Send that have been placed.

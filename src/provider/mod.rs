@@ -352,14 +352,11 @@ impl Adapter {
     /// Takes the key back.
     ///
     /// # Errors
-    /// See [`RegisterError`].
+    /// `Busy` while something is bound to it; see [`RegisterError`].
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         match (self, registration) {
             #[cfg(feature = "soft")]
-            (Self::Soft(adapter), Registration::Soft(registration)) => {
-                adapter.keys.deregister(registration);
-                Ok(())
-            }
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
             #[cfg(feature = "verbs")]
             (_, Registration::Verbs(registration)) => registration.deregister(),
             // A registration is kept together with its adapter.
@@ -375,7 +372,7 @@ impl Adapter {
     pub(crate) fn release(&self, registration: &Registration) {
         match (self, registration) {
             #[cfg(feature = "soft")]
-            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.release(registration),
             #[cfg(feature = "verbs")]
             _ => {}
             #[cfg(not(any(feature = "soft", feature = "verbs")))]

@@ -27,7 +27,7 @@ pub(crate) const READ_LIMITS: ReadLimits = ReadLimits::new(128, 128);
 /// Linux `siw` takes no more than 256 bytes, four of which carry the read limits (RFC 6581 section 4.1).
 pub(crate) const MAX_PRIVATE_DATA: usize = 252;
 /// The offset of a message has 32 bits, and so has the length of a read.
-pub(crate) const MAX_TRANSFER: usize = 1 << 30;
+pub(crate) const MAX_TRANSFER: usize = u32::MAX as usize;
 pub(crate) const MAX_REGISTRATION: usize = 1 << 40;
 pub(crate) const MAX_DEPTH: usize = 1 << 16;
 pub(crate) const MAX_ENTRIES: usize = 16;
@@ -172,12 +172,13 @@ impl AdapterCore {
             answer_timeout: None,
             inline: MAX_INLINE,
             completions: MAX_COMPLETIONS,
-            shared_depth: 0,
-            windows: false,
-            atomics: false,
-            invalidates: false,
+            shared_depth: MAX_DEPTH,
+            windows: true,
+            atomics: true,
+            invalidates: true,
             tells_solicited: true,
-            immediate: (false, false),
+            // RFC 7306 has no Send that carries any.
+            immediate: (true, false),
         }
     }
 

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::keys::Registration;
+use super::keys::Lease;
 use crate::flight::{self, Payload};
 use crate::memory::{Piece, Slice};
 use crate::wire::crc::{self, crc32c};
@@ -38,15 +37,15 @@ pub(crate) struct Batch {
     frames: usize,
     /// How much of the first part has been sent.
     sent: usize,
-    /// The registration that in-place parts of Read Responses belong to, as long as one of them has not been sent in
-    /// full: it must be valid when they are.
-    registration: Option<Arc<Registration>>,
+    /// By what the peer reaches the in-place parts of Read Responses, as long as one of them has not been sent in full:
+    /// it must be valid when they are.
+    lease: Option<Lease>,
     crc: bool,
 }
 
 impl Batch {
     pub(crate) fn new(crc: bool) -> Self {
-        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, registration: None, crc }
+        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, lease: None, crc }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -58,24 +57,24 @@ impl Batch {
         self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
     }
 
-    /// Whether payload of this registration may join.
-    pub(crate) fn admits(&self, registration: Option<&Arc<Registration>>) -> bool {
-        match (&self.registration, registration) {
-            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
+    /// Whether payload that is reached by this lease may join.
+    pub(crate) fn admits(&self, lease: Option<&Lease>) -> bool {
+        match (&self.lease, lease) {
+            (Some(mine), Some(other)) => mine.is(other),
             _ => true,
         }
     }
 
-    /// The registration that must be valid while this is being sent.
-    pub(crate) fn registration(&self) -> Option<&Arc<Registration>> {
-        self.registration.as_ref()
+    /// The lease that must be valid while this is being sent.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
     }
 
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.frames = 0;
         self.sent = 0;
-        self.registration = None;
+        self.lease = None;
         self.arena.clear();
     }
 
@@ -86,17 +85,11 @@ impl Batch {
         }
     }
 
-    /// A tagged segment. `registration` is that of the payload, when a peer reads it.
-    pub(crate) fn tagged(
-        &mut self,
-        header: &Tagged,
-        parts: &Payload,
-        registration: Option<&Arc<Registration>>,
-    ) {
+    /// A tagged segment. `lease` is that of the payload, when a peer reads it.
+    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, lease: Option<&Lease>) {
         let length = flight::length(parts);
-        if self.frame(&header.encode(length), parts, length, registration.is_some()) && registration.is_some()
-        {
-            self.registration = registration.cloned();
+        if self.frame(&header.encode(length), parts, length, lease.is_some()) && lease.is_some() {
+            self.lease = lease.cloned();
         }
     }
 
@@ -189,7 +182,7 @@ impl Batch {
                 self.sent += sent;
                 // The peer may have been answered in full, and the memory deregistered for that reason.
                 if !self.parts.iter().any(|part| matches!(part, Part::InPlace { read: true, .. })) {
-                    self.registration = None;
+                    self.lease = None;
                 }
                 return;
             }
@@ -231,22 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_is_needed_until_its_bytes_are_sent() {
+    fn a_lease_is_needed_until_its_bytes_are_sent() {
         let keys = KeyTable::default();
         let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
         let answer = Payload::from_iter([registration.memory().clone().whole()]);
         let mut batch = Batch::new(false);
         let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
-        batch.tagged(&header, &answer, Some(&registration));
+        let lease = Lease::of(registration);
+        batch.tagged(&header, &answer, Some(&lease));
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
         batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
 
-        assert!(batch.registration().is_some(), "a Write of ours behind the answer does not free it");
+        assert!(batch.lease().is_some(), "a Write of ours behind the answer does not free it");
         let answered = 16 + 2000;
         batch.advance(answered - 1);
-        assert!(batch.registration().is_some(), "a byte of the answer is left");
+        assert!(batch.lease().is_some(), "a byte of the answer is left");
         batch.advance(1);
-        assert!(batch.registration().is_none(), "what is left is somebody else's");
+        assert!(batch.lease().is_none(), "what is left is somebody else's");
         assert!(!batch.is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::cm::Ending;
 use super::config::SoftConfig;
 use super::link::{Command, Link, Pumped, Socket};
-use super::queue::Receive;
+use super::queue::Interrupted;
 use super::receive::{Receiver, Stop, blame};
 use super::send::SendQueue;
 use crate::error::Reason;
@@ -138,6 +138,11 @@ impl Driver {
 
     /// Reads once, when there may be something.
     fn poll_read(&mut self, cx: &mut Context<'_>, after: &mut Aftermath) -> Poll<Result<(), Stop>> {
+        if self.receiver.is_starved() {
+            // `SRQ-02`: what has come stays where it is until there is a receive for it.
+            ready!(self.link.receives.poll_ready(self.link.number, cx));
+            return Poll::Ready(self.receiver.resume(&self.link, after));
+        }
         let spinning = self.spin.is_some_and(|spin| spin.until > std::time::Instant::now());
         self.socket.set_eager(spinning);
         if !spinning {
@@ -180,6 +185,13 @@ impl Driver {
                     Role::Active => self.write_on(SendQueue::nudge),
                     Role::Passive => self.link.release(),
                 }
+            }
+        } else if self.receiver.is_starved() {
+            // What has come is proof enough that the peer is there; that it has gone since is only seen here.
+            timing.asked = false;
+            if let Ok(Some(error)) = self.socket.stream().take_error() {
+                self.stopped(Stop::Broken(error));
+                return Poll::Ready(());
             }
         } else if std::mem::take(&mut timing.heard) || !established {
             timing.asked = false;
@@ -344,19 +356,19 @@ impl Driver {
         // The reader lets go of the sink that it may be writing to, before the read completes.
         let current = self.receiver.take_receive();
         let mut after = Aftermath::default();
-        self.link.quiet_queue().flush(first, rest, &self.link.outlets.initiator, &mut after);
+        self.link.flush(first, rest, &mut after);
         after.settle();
         self.flush_receives(current, rest);
     }
 
     /// The message never came: its receive is the next one again.
     fn put_back(&mut self) {
-        if let Some(receive) = self.receiver.take_receive() {
+        if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
             self.link.receives.put_back(receive);
         }
     }
 
-    fn flush_receives(&mut self, current: Option<Receive>, status: Status) {
+    fn flush_receives(&mut self, current: Option<Interrupted>, status: Status) {
         if self.spared {
             return;
         }
@@ -367,6 +379,7 @@ impl Driver {
 
     fn over(&mut self, answered: bool) {
         self.state = State::Over;
+        self.link.receives.forget(self.link.number);
         self.link.forget_socket();
         self.link.cm.closed(answered);
     }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::error::RegisterError;
+use super::window::{Binding, Live};
+use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::{Shared, Slice};
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
@@ -63,9 +65,39 @@ impl Registration {
     }
 }
 
+/// By what a peer reaches memory: a registration, and where its key is that of a window, the binding.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    registration: Arc<Registration>,
+    binding: Option<Arc<Binding>>,
+}
+
+/// Proof that a lease is valid, for as long as it is held. Only ever held across a non-blocking call.
+pub(crate) struct Held<'a>(
+    #[allow(dead_code, reason = "held for its drop")] Valid<'a>,
+    #[allow(dead_code, reason = "held for its drop")] Option<Live<'a>>,
+);
+
+impl Lease {
+    /// `None` once the key has been taken back.
+    pub(crate) fn hold(&self) -> Option<Held<'_>> {
+        let live = match &self.binding {
+            Some(binding) => Some(binding.hold()?),
+            None => None,
+        };
+        Some(Held(self.registration.hold()?, live))
+    }
+
+    /// Whether both are the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let key = |lease: &Self| lease.binding.as_ref().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)
+    }
+}
+
 /// What a peer's key, offset and length stand for.
 pub(crate) struct Grant {
-    pub(crate) registration: Arc<Registration>,
+    pub(crate) lease: Lease,
     pub(crate) slice: Slice,
 }
 
@@ -74,15 +106,58 @@ pub(crate) struct Grant {
 pub(crate) enum Intent {
     Write,
     Read,
+    Atomic,
+}
+
+/// Whose a key is.
+#[derive(Clone)]
+enum Named {
+    Region(Arc<Registration>),
+    Window(Arc<Binding>),
+}
+
+#[derive(Default)]
+struct Keys {
+    names: HashMap<u32, Named>,
+    /// How many windows are bound to the regions that have any, by the key of the region.
+    bound: HashMap<u32, usize>,
+}
+
+impl Keys {
+    /// A key that nobody has.
+    fn fresh(&self) -> Option<u32> {
+        // With a thousand million keys in use half of the tries still succeed.
+        let tries = std::iter::repeat_with(|| getrandom::u32().ok()).take(64);
+        // Zero names nothing on the wire: the empty Write of the handshake carries it.
+        tries.flatten().find(|key| *key != 0 && !self.names.contains_key(key))
+    }
+
+    /// Whether the key is still that of this registration: later it may be somebody else's.
+    fn has(&self, registration: &Registration) -> bool {
+        matches!(self.names.get(&registration.key),
+            Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
+    }
+
+    fn remove(&mut self, registration: &Registration) -> Option<Named> {
+        if self.has(registration) { self.names.remove(&registration.key) } else { None }
+    }
 }
 
 /// The keys of one protection domain, which is one opened adapter: a key of another domain is not found here.
 #[derive(Default)]
 pub(crate) struct KeyTable {
-    keys: RwLock<HashMap<u32, Arc<Registration>>>,
+    keys: RwLock<Keys>,
 }
 
 impl KeyTable {
+    fn read(&self) -> RwLockReadGuard<'_, Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Keys> {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Registers memory under a fresh random key.
     ///
     /// # Errors
@@ -92,64 +167,164 @@ impl KeyTable {
         memory: Shared,
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        // With a thousand million keys in use half of the tries still succeed.
-        for _ in 0..64 {
-            let key = getrandom::u32().map_err(|_| RegisterError::InsufficientResources)?;
-            // Zero names nothing on the wire: the empty Write of the handshake carries it.
-            if key != 0 && !keys.contains_key(&key) {
-                let valid = RwLock::new(true);
-                let registration = Arc::new(Registration { memory, key, access, valid });
-                keys.insert(key, registration.clone());
-                return Ok(registration);
-            }
-        }
-        Err(RegisterError::InsufficientResources)
+        let mut keys = self.write();
+        let key = keys.fresh().ok_or(RegisterError::InsufficientResources)?;
+        let registration = Arc::new(Registration { memory, key, access, valid: RwLock::new(true) });
+        keys.names.insert(key, Named::Region(registration.clone()));
+        Ok(registration)
     }
 
     /// Takes the key back. When this returns, no byte of the memory is being moved on a peer's behalf, and none
-    /// will be.
-    pub(crate) fn deregister(&self, registration: &Registration) {
+    /// will be. Doing it twice is fine.
+    ///
+    /// # Errors
+    /// `Busy` while a window is bound to it (`MR-04`): nothing has changed then.
+    pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         let removed = {
-            let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-            // The second time the key may be somebody else's.
-            let owner = keys.get(&registration.key).map(Arc::as_ptr);
-            if owner == Some(std::ptr::from_ref(registration)) {
-                keys.remove(&registration.key)
-            } else {
-                None
+            let mut keys = self.write();
+            if keys.has(registration) && keys.bound.contains_key(&registration.key) {
+                return Err(RegisterError::Busy);
             }
+            keys.remove(registration)
         };
+        registration.revoke();
+        drop(removed);
+        Ok(())
+    }
+
+    /// The same for a region that nobody has any more: what is bound to it is of no use from now on.
+    pub(crate) fn release(&self, registration: &Registration) {
+        let removed = self.write().remove(registration);
         registration.revoke();
         drop(removed);
     }
 
-    /// Checks key, rights and range before a byte is placed or read (RFC 5041 section 5.1, RFC 5040 section 7).
+    /// Puts a part of a region under a fresh random key, which is of use once the binding goes live.
+    ///
+    /// # Errors
+    /// `AccessViolation` when the region is not registered any more; `QueueFull` without a free key.
+    pub(super) fn bind(
+        &self,
+        registration: &Arc<Registration>,
+        range: Range<usize>,
+        access: Access,
+        link: u64,
+    ) -> Result<Arc<Binding>, PostErrorKind> {
+        let mut keys = self.write();
+        if !keys.has(registration) {
+            return Err(PostErrorKind::AccessViolation);
+        }
+        let key = keys.fresh().ok_or(PostErrorKind::QueueFull)?;
+        let binding = Binding::new(key, registration.clone(), range, access, link);
+        keys.names.insert(key, Named::Window(binding.clone()));
+        *keys.bound.entry(registration.key).or_default() += 1;
+        Ok(binding)
+    }
+
+    /// Takes the key of a window back. When this returns, no byte is being moved by it, and none will be.
+    pub(super) fn unbind(&self, binding: &Binding) {
+        let removed = {
+            let mut keys = self.write();
+            let mine = matches!(keys.names.get(&binding.key()),
+                Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
+            if mine {
+                let region = binding.registration().key;
+                if let Some(count) = keys.bound.get_mut(&region) {
+                    *count -= 1;
+                    if *count == 0 {
+                        keys.bound.remove(&region);
+                    }
+                }
+                keys.names.remove(&binding.key())
+            } else {
+                None
+            }
+        };
+        binding.die();
+        drop(removed);
+    }
+
+    /// Takes back the keys of all windows that the peer of this connection may use.
+    pub(super) fn unbind_all(&self, link: u64) {
+        let mine: Vec<_> = {
+            let keys = self.read();
+            let windows = keys.names.values().filter_map(|named| match named {
+                Named::Window(binding) if binding.link() == link => Some(binding.clone()),
+                _ => None,
+            });
+            windows.collect()
+        };
+        mine.iter().for_each(|binding| self.unbind(binding));
+    }
+
+    /// The window that the peer of this connection may take back by this key: one that it may use (RFC 5040 section 5.3,
+    /// `NdkSendAndInvalidate`). A region is never a peer's to take.
+    pub(crate) fn window(&self, key: u32, link: u64) -> Option<Arc<Binding>> {
+        match self.read().names.get(&key) {
+            Some(Named::Window(binding)) if binding.link() == link && binding.hold().is_some() => {
+                Some(binding.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Checks key, rights and range before a byte is placed or read on behalf of the peer of this connection (RFC 5041
+    /// section 5.1, RFC 5040 section 7).
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
     pub(crate) fn resolve(
         &self,
-        key: u32,
-        to: u64,
+        (key, to): (u32, u64),
         length: usize,
         intent: Intent,
+        link: u64,
     ) -> Result<Grant, Terminate> {
-        let registration = {
-            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-            keys.get(&key).cloned()
+        let (unknown, strange, bounds) = match intent {
+            Intent::Write => {
+                (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED, Terminate::BOUNDS_TAGGED)
+            }
+            Intent::Read | Intent::Atomic => {
+                (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE, Terminate::BOUNDS_REMOTE)
+            }
         };
-        let (unknown, bounds, right) = match intent {
-            Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::BOUNDS_TAGGED, Access::REMOTE_WRITE),
-            Intent::Read => (Terminate::INVALID_STAG_REMOTE, Terminate::BOUNDS_REMOTE, Access::REMOTE_READ),
+        let right = match intent {
+            Intent::Write => Access::REMOTE_WRITE,
+            Intent::Read => Access::REMOTE_READ,
+            Intent::Atomic => Access::REMOTE_ATOMIC,
         };
-        let registration = registration.ok_or(unknown.clone())?;
-        if !registration.access.contains(right) {
+        let named = self.read().names.get(&key).cloned();
+        let (registration, binding, access) = match named {
+            Some(Named::Region(registration)) => {
+                let access = registration.access;
+                (registration, None, access)
+            }
+            // What is not bound yet is not bound.
+            Some(Named::Window(binding)) if binding.hold().is_none() => return Err(unknown),
+            // `MW-04`
+            Some(Named::Window(binding)) if binding.link() != link => return Err(strange),
+            Some(Named::Window(binding)) => {
+                let access = binding.access();
+                (binding.registration().clone(), Some(binding), access)
+            }
+            None => return Err(unknown),
+        };
+        if !access.contains(right) {
             return Err(Terminate::ACCESS_REMOTE);
         }
-        let slice =
-            usize::try_from(to).ok().and_then(|to| registration.memory.slice(to, length)).ok_or(bounds)?;
-        Ok(Grant { registration, slice })
+        let slice = usize::try_from(to).ok().and_then(|to| match &binding {
+            Some(binding) => binding.slice(to, length),
+            None => registration.memory.slice(to, length),
+        });
+        Ok(Grant { slice: slice.ok_or(bounds)?, lease: Lease { registration, binding } })
+    }
+}
+
+#[cfg(test)]
+impl Lease {
+    /// That of a region itself.
+    pub(super) fn of(registration: Arc<Registration>) -> Self {
+        Self { registration, binding: None }
     }
 }
 
@@ -157,6 +332,7 @@ impl KeyTable {
 mod tests {
     use super::*;
     use crate::memory::Owned;
+    use crate::status::Status;
 
     // MR-01: deregistering twice is fine, even when the key has come round in between.
     #[test]
@@ -166,17 +342,49 @@ mod tests {
             let memory = Owned::zeroed(8).expect("memory").share();
             table.register(memory, Access::REMOTE_READ).expect("registered")
         };
-        let reaches = |key| table.resolve(key, 0, 1, Intent::Read).is_ok();
+        let reaches = |key| table.resolve((key, 0), 1, Intent::Read, 1).is_ok();
         let first = register();
-        table.deregister(&first);
+        table.deregister(&first).expect("nothing is bound to it");
         let mut second = register();
-        table.deregister(&second);
+        table.deregister(&second).expect("nothing is bound to it");
         Arc::get_mut(&mut second).expect("the only handle").key = first.key;
         *second.valid.write().expect("not poisoned") = true;
-        table.keys.write().expect("not poisoned").insert(first.key, second.clone());
-        table.deregister(&first);
+        table.write().names.insert(first.key, Named::Region(second.clone()));
+        table.deregister(&first).expect("it is not registered");
         assert!(reaches(second.key) && second.is_valid());
-        table.deregister(&second);
+        table.deregister(&second).expect("nothing is bound to it");
         assert!(!reaches(second.key) && !second.is_valid());
+    }
+
+    // MR-04, MW-04
+    #[test]
+    fn a_window_keeps_its_region_and_serves_its_connection() {
+        let table = KeyTable::default();
+        let memory = Owned::zeroed(8).expect("memory").share();
+        let region = table.register(memory, Access::REMOTE_READ).expect("registered");
+        let window = table.bind(&region, 2..6, Access::REMOTE_READ, 7).expect("bound");
+        let reach = |to, length, link| {
+            let read = table.resolve((window.key(), to), length, Intent::Read, link);
+            read.map(|grant| grant.lease.hold().is_some())
+        };
+        assert_eq!(reach(2, 4, 7), Err(Terminate::INVALID_STAG_REMOTE), "its turn has not come");
+        assert!(table.window(window.key(), 7).is_none());
+        assert_eq!(table.deregister(&region).err().map(|error| error.status()), Some(Status::DEVICE_BUSY));
+        window.go_live();
+        assert_eq!(reach(2, 4, 7), Ok(true));
+        assert_eq!(reach(2, 4, 8), Err(Terminate::NOT_ASSOCIATED_REMOTE));
+        assert_eq!(
+            (reach(1, 4, 7), reach(3, 4, 7)),
+            (Err(Terminate::BOUNDS_REMOTE), Err(Terminate::BOUNDS_REMOTE))
+        );
+        assert!(table.window(window.key(), 7).is_some() && table.window(window.key(), 8).is_none());
+        assert!(table.window(region.key(), 7).is_none(), "a region is not the peer's to take");
+        table.unbind_all(8);
+        assert_eq!(reach(2, 4, 7), Ok(true));
+        table.unbind_all(7);
+        assert_eq!(reach(2, 4, 7), Err(Terminate::INVALID_STAG_REMOTE));
+        table.unbind(&window);
+        table.deregister(&region).expect("nothing is bound to it");
+        assert!(table.bind(&region, 2..6, Access::REMOTE_READ, 7).is_err(), "it is not registered any more");
     }
 }

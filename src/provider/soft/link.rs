@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::Interest;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::batch::{Batch, OwnedPiece};
 use super::cm::Cm;
-use super::keys::{Intent, KeyTable};
-use super::queue::ReceiveQueue;
+use super::keys::KeyTable;
+use super::queue::Receives;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
+use super::window::Change;
 use crate::error::PostErrorKind;
 use crate::flight::{Aftermath, Outlet, Payload};
 use crate::memory;
 use crate::provider::work::{Flags, Work};
 use crate::status::Status;
 use crate::types::Role;
-use crate::wire::rdmap::{ReadRequest, Terminate};
 
 /// What the connection manager tells the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +77,10 @@ impl Socket {
 impl Socket {
     /// One non-blocking `sendmsg` of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
-        let _valid = match batch.registration() {
+        let _held = match batch.lease() {
             None => None,
-            Some(registration) => match registration.hold() {
-                Some(valid) => Some(valid),
+            Some(lease) => match lease.hold() {
+                Some(held) => Some(held),
                 None => return Err(deregistered()),
             },
         };
@@ -100,14 +100,16 @@ pub(crate) struct Outlets {
 
 /// The part of a connection that posting calls and the driver share.
 pub(crate) struct Link {
+    /// Unique in the process: whose windows the peer may use.
+    pub(crate) number: u64,
     pub(crate) crc: bool,
     pub(super) role: Role,
     /// Whether the peer counts as ready without having said so.
     pub(super) implied: bool,
-    /// The most reads of the peer that are served at once.
-    inbound_reads: usize,
+    /// The most reads and atomics of the peer that are served at once.
+    pub(super) inbound_reads: usize,
     pub(crate) outlets: Outlets,
-    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) receives: Receives,
     pub(crate) keys: Arc<KeyTable>,
     pub(super) cm: Arc<Cm>,
     sending: Mutex<Sending>,
@@ -130,7 +132,7 @@ pub(crate) struct LinkParts {
     pub(crate) implied: bool,
     pub(crate) inbound_reads: u32,
     pub(crate) outlets: Outlets,
-    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) receives: Receives,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) cm: Arc<Cm>,
 }
@@ -173,11 +175,13 @@ pub(super) enum Pumped {
 
 impl Link {
     pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let LinkParts { socket, queue, crc, role, implied, inbound_reads, outlets, receives, keys, cm } =
             parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
         let sending = Mutex::new(Sending { queue, socket: Some(socket) });
         Arc::new(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             crc,
             role,
             implied,
@@ -206,7 +210,7 @@ impl Link {
     /// what there is and finds the end.
     pub(super) fn pump<'a>(&'a self, mut sending: SendHalf<'a>, after: &mut Aftermath) -> Pumped {
         let Some(socket) = sending.0.socket.clone() else { return Pumped::Idle };
-        let mut next = sending.begin();
+        let mut next = sending.begin(&self.outlets.initiator, after);
         let mut batches = 0;
         let pumped = loop {
             match next {
@@ -267,8 +271,12 @@ impl Link {
         if let Err(kind) = sending.admits(request.verb.kind()) {
             return Err((kind, request.payload));
         }
+        let change = match Change::of(&request.verb, self.number) {
+            Ok(change) => change,
+            Err(kind) => return Err((kind, request.payload)),
+        };
         let defer = request.flags.contains(Flags::DEFER);
-        sending.post(request);
+        sending.post(request, change);
         if !defer {
             self.go_on(sending);
         }
@@ -308,28 +316,15 @@ impl Link {
         self.go_on(sending);
     }
 
-    /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
-    /// whatever the read limits.
-    ///
-    /// # Errors
-    /// The Terminate that the peer has earned.
-    pub(crate) fn serve(&self, request: &ReadRequest, first: bool) -> Result<(), Terminate> {
-        let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
-        let sink = (request.sink_stag, request.sink_to);
-        let (registration, payload) = if length == 0 {
-            // Of an empty read neither key nor offset is checked.
-            (None, Payload::new())
-        } else {
-            let grant = self.keys.resolve(request.source_stag, request.source_to, length, Intent::Read)?;
-            (Some(grant.registration), Payload::from_iter([grant.slice]))
-        };
-        let mut sending = self.send_queue();
-        if sending.serving() >= self.inbound_reads && !(first && length == 0) {
-            // More at once than was agreed: no buffer is left in the queue of Read Requests (RFC 5040 section 7.1).
-            return Err(Terminate::NO_BUFFER);
+    /// Finishes every request of the initiator queue: the oldest with `first`, all others with `rest`. Nothing is bound
+    /// for the peer any more.
+    pub(super) fn flush(&self, first: Status, rest: Status, after: &mut Aftermath) {
+        let mut sending = self.quiet_queue();
+        sending.flush(first, rest, &self.outlets.initiator, after);
+        let bound = sending.has_bound();
+        drop(sending);
+        if bound {
+            self.keys.unbind_all(self.number);
         }
-        sending.respond(registration, payload, sink);
-        self.go_on(sending);
-        Ok(())
     }
 }

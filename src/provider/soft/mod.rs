@@ -8,7 +8,8 @@
 //! | [`transport`] | the socket between two phases of the handshake |
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
-//! | [`send`], [`batch`], [`receive`] | the two directions of a connection |
+//! | [`send`], [`fill`], [`batch`] | the direction to the peer |
+//! | [`receive`], [`control`] | the direction from the peer |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`keys`], [`window`] | registered memory and the keys of peers |
 
@@ -18,7 +19,9 @@ pub(crate) mod batch;
 pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
+pub(crate) mod control;
 pub(crate) mod driver;
+pub(crate) mod fill;
 pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod queue;

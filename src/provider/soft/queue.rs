@@ -1,8 +1,10 @@
-//! The receive queue of a queue pair, and what the queue pair is bound to.
+//! Where a queue pair takes its receives from.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use super::shared::SharedReceives;
 use crate::error::PostErrorKind;
 use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::status::Status;
@@ -13,11 +15,16 @@ pub(crate) struct Receive {
     pub(crate) payload: Payload,
 }
 
+/// A receive that a message was arriving in when the connection ended.
+pub(crate) struct Interrupted {
+    pub(crate) receive: Receive,
+    /// The message did not fit.
+    pub(crate) overflowed: bool,
+}
+
 #[derive(Default)]
 struct Inner {
     queue: VecDeque<Receive>,
-    /// The message did not fit.
-    overflowed: bool,
     /// The queue pair has been disconnected: what is posted now is flushed at once.
     dead: bool,
 }
@@ -41,7 +48,7 @@ impl ReceiveQueue {
     ///
     /// # Errors
     /// `QueueFull`; nothing has been posted then.
-    pub(crate) fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
+    fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
         let mut inner = self.lock();
         if inner.dead {
             drop(inner);
@@ -58,25 +65,19 @@ impl ReceiveQueue {
     }
 
     /// The receive for the next message.
-    pub(crate) fn take(&self) -> Option<Receive> {
+    fn take(&self) -> Option<Receive> {
         self.lock().queue.pop_front()
     }
 
     /// The message never came: the receive is the next one again.
-    pub(crate) fn put_back(&self, receive: Receive) {
+    fn put_back(&self, receive: Receive) {
         self.lock().queue.push_front(receive);
     }
 
-    /// The message was longer than the receive that was taken for it.
-    pub(crate) fn overflowed(&self) {
-        self.lock().overflowed = true;
-    }
-
-    /// Completes everything with `status`: first `current`, the receive that a message was arriving in.
-    /// With `dead`, later posts are flushed too.
-    pub(crate) fn flush(
+    /// Completes everything with `status`: first `current`, as [`Receives::flush`] does.
+    fn flush(
         &self,
-        current: Option<Receive>,
+        current: Option<Interrupted>,
         status: Status,
         dead: bool,
         outlet: &Outlet,
@@ -84,11 +85,7 @@ impl ReceiveQueue {
     ) {
         let mut inner = self.lock();
         inner.dead |= dead;
-        let overflowed = std::mem::take(&mut inner.overflowed);
-        if let Some(receive) = current {
-            let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
-            cancel(receive, status, outlet, after);
-        }
+        interrupt(current, status, outlet, after);
         for receive in inner.queue.drain(..) {
             cancel(receive, status, outlet, after);
         }
@@ -97,4 +94,83 @@ impl ReceiveQueue {
 
 fn cancel(receive: Receive, status: Status, outlet: &Outlet, after: &mut Aftermath) {
     outlet.complete(receive.ticket, Completed::failed(status, receive.payload), after);
+}
+
+fn interrupt(current: Option<Interrupted>, status: Status, outlet: &Outlet, after: &mut Aftermath) {
+    if let Some(Interrupted { receive, overflowed }) = current {
+        let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
+        cancel(receive, status, outlet, after);
+    }
+}
+
+/// Where a queue pair takes its receives from: a queue of its own, or one that it shares.
+#[derive(Clone)]
+pub(crate) enum Receives {
+    Own(Arc<ReceiveQueue>),
+    Shared(Arc<SharedReceives>),
+}
+
+impl Receives {
+    /// Whether a message waits for a receive when there is none. Otherwise it breaks its connection (`QP-20`).
+    pub(crate) fn is_patient(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Posts a receive: at any time, connected or not (`QP-05`).
+    ///
+    /// # Errors
+    /// `QueueFull`; `NotSupported` where all receives are shared. Nothing has been posted then.
+    pub(crate) fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
+        match self {
+            Self::Own(queue) => queue.post(receive, outlet),
+            Self::Shared(_) => Err((PostErrorKind::NotSupported("a receive of its own"), receive)),
+        }
+    }
+
+    /// The receive for the next message.
+    pub(crate) fn take(&self) -> Option<Receive> {
+        match self {
+            Self::Own(queue) => queue.take(),
+            Self::Shared(shared) => shared.take(),
+        }
+    }
+
+    /// The message never came: the receive is the next one again.
+    pub(crate) fn put_back(&self, receive: Receive) {
+        match self {
+            Self::Own(queue) => queue.put_back(receive),
+            Self::Shared(shared) => shared.put_back(receive),
+        }
+    }
+
+    /// Ready when a message that waits for a receive may have found one.
+    pub(crate) fn poll_ready(&self, link: u64, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Own(_) => Poll::Ready(()),
+            Self::Shared(shared) => shared.poll_ready(link, cx),
+        }
+    }
+
+    /// The connection with this number waits no more.
+    pub(crate) fn forget(&self, link: u64) {
+        if let Self::Shared(shared) = self {
+            shared.forget(link);
+        }
+    }
+
+    /// Completes everything that is the queue pair's alone with `status`: first `current`, the receive that a message was
+    /// arriving in. With `dead`, later posts are flushed too.
+    pub(crate) fn flush(
+        &self,
+        current: Option<Interrupted>,
+        status: Status,
+        dead: bool,
+        outlet: &Outlet,
+        after: &mut Aftermath,
+    ) {
+        match self {
+            Self::Own(queue) => queue.flush(current, status, dead, outlet, after),
+            Self::Shared(_) => interrupt(current, status, outlet, after),
+        }
+    }
 }

@@ -5,21 +5,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use super::adapter::{AdapterCore, MAX_TRANSFER};
 use super::cm::Cm;
 use super::link::{Link, Outlets};
-use super::queue::{Receive, ReceiveQueue};
+use super::queue::{Receive, ReceiveQueue, Receives};
 use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Payload, Ticket};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::QueuePairParts;
 use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
 use crate::provider::work::Work;
+use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
     pub(crate) outlets: Outlets,
-    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) receives: Receives,
     pub(crate) initiator_depth: usize,
     binding: Mutex<Binding>,
     link: OnceLock<Arc<Link>>,
@@ -36,9 +36,14 @@ struct Binding {
 
 impl QueuePairCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Arc<Self> {
+        let receives = match parts.shared {
+            Some(provider::SharedReceives::Soft(shared)) => Receives::Shared(shared),
+            // Creating checked that all is of one adapter.
+            _ => Receives::Own(Arc::new(ReceiveQueue::new(parts.receive_depth))),
+        };
         let core = Arc::new(Self {
             outlets: Outlets { initiator: parts.initiator, receive: parts.receive },
-            receives: Arc::new(ReceiveQueue::new(parts.receive_depth)),
+            receives,
             initiator_depth: parts.initiator_depth,
             binding: Mutex::new(Binding {
                 state: QueuePairState::Unconnected,

@@ -8,17 +8,18 @@
 use std::io;
 use std::sync::Arc;
 
-use super::keys::{Intent, Registration};
+use super::keys::{Intent, Lease};
 use super::link::{Link, Socket};
-use super::queue::Receive;
+use super::queue::{Interrupted, Receive};
+use super::window::Binding;
 use crate::flight::{self, Aftermath, Completed, Payload};
 use crate::memory::Target;
-use crate::proto::rdmap::{Inbound, MAX_TERMINATE, Segment};
+use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
-use crate::wire::rdmap::{Phase as TerminatePhase, ReadRequest, Terminate};
+use crate::wire::rdmap::Terminate;
 
 /// Room for headers, and for small messages whole. The price of an idle connection.
 const STAGING: usize = 4096;
@@ -68,7 +69,7 @@ enum Place {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
     /// Into memory that the peer addressed: valid at every single transfer, or not touched.
-    Remote(Arc<Registration>, Payload),
+    Remote(Lease, Payload),
 }
 
 impl Place {
@@ -85,11 +86,14 @@ impl Place {
 }
 
 /// What is to be done when the current segment is complete.
-enum Finish {
+pub(super) enum Finish {
     Nothing,
-    Send { last: bool },
+    Send { last: bool, solicited: bool, invalidate: Option<Arc<Binding>> },
     Response { last: bool },
     ReadRequest,
+    AtomicRequest,
+    AtomicResponse,
+    Immediate { solicited: bool },
     Terminate,
 }
 
@@ -115,14 +119,18 @@ pub(crate) struct Receiver {
     state: State,
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
-    receive: Option<(Receive, usize)>,
+    pub(super) receive: Option<(Receive, usize)>,
+    /// The message did not fit.
+    overflowed: bool,
+    /// The next message has to wait for a receive.
+    starved: bool,
     /// A frame that is being gathered, with CRC on.
     frame: Vec<u8>,
     gathered: usize,
     /// The header of the current segment, for a Terminate that names it.
-    header: [u8; 20],
+    pub(super) header: [u8; 20],
     /// How many frames have been received, as far as it matters: none, or some.
-    heard: bool,
+    pub(super) heard: bool,
     /// What came with the start-up frames has been processed.
     started: bool,
     /// The first frame has no content.
@@ -142,6 +150,8 @@ impl Receiver {
             state: State::Header,
             inbound: Inbound::new(),
             receive: None,
+            overflowed: false,
+            starved: false,
             frame: Vec::new(),
             gathered: 0,
             header: [0; 20],
@@ -162,9 +172,21 @@ impl Receiver {
     }
 
     /// What the connection leaves behind: the receive that was being filled.
-    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+    pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.state = State::Header;
-        self.receive.take().map(|(receive, _)| receive)
+        let overflowed = self.overflowed;
+        self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
+    }
+
+    /// Whether the next message has to wait for a receive: nothing is read meanwhile.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved
+    }
+
+    /// There may be a receive now.
+    pub(crate) fn resume(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+        self.starved = false;
+        self.process(link, after)
     }
 
     /// Processes what came with the start-up frames, before the first read.
@@ -211,9 +233,9 @@ impl Receiver {
                 let _valid = match place {
                     Place::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Place::Remote(registration, _) => {
+                    Place::Remote(lease, _) => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
-                        Some(registration.hold().ok_or_else(named)?)
+                        Some(lease.hold().ok_or_else(named)?)
                     }
                 };
                 Ok(socket.read(&mut targets, asked)?)
@@ -278,8 +300,11 @@ impl Receiver {
                     match Header::decode(bytes) {
                         Ok((header, length, consumed)) => {
                             self.header[..consumed].copy_from_slice(&bytes[..consumed]);
+                            if !self.begin(&header, length, consumed, link)? {
+                                self.starved = true;
+                                return Ok(());
+                            }
                             self.start += consumed;
-                            self.begin(&header, length, consumed, link)?;
                         }
                         Err(HeaderError::Truncated) => return Ok(()),
                         Err(error) => return Err(reject(error, bytes)),
@@ -305,13 +330,13 @@ impl Receiver {
                     if staged < *length + *trailer {
                         return Ok(());
                     }
-                    let mut payload = [0; MAX_TERMINATE];
+                    let mut payload = [0; MAX_CONTROL];
                     let length = *length;
                     payload[..length].copy_from_slice(&self.staging[self.start..self.start + length]);
                     self.start += length + *trailer;
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.control(&finish, &payload[..length], link)?;
+                    self.control(&finish, &payload[..length], link, after)?;
                     self.hear(link);
                 }
                 State::Trailer { left, finish } => {
@@ -323,7 +348,7 @@ impl Receiver {
                     }
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.finish(&finish, link, after);
+                    self.finish(finish, link, after);
                     self.hear(link);
                 }
                 State::Gather { length } => {
@@ -340,7 +365,11 @@ impl Receiver {
                     let frame = std::mem::take(&mut self.frame);
                     let outcome = self.checked(&frame[..length], link, after);
                     self.frame = frame;
-                    outcome?;
+                    if !outcome? {
+                        self.starved = true;
+                        self.state = State::Gather { length };
+                        return Ok(());
+                    }
                     self.hear(link);
                 }
             }
@@ -355,8 +384,8 @@ impl Receiver {
         }
     }
 
-    /// A whole frame, with CRC on.
-    fn checked(&mut self, frame: &[u8], link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+    /// A whole frame, with CRC on. False when it has to wait for a receive.
+    fn checked(&mut self, frame: &[u8], link: &Link, after: &mut Aftermath) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
         let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
         let (header, length, consumed) = match Header::decode(body) {
@@ -370,37 +399,56 @@ impl Receiver {
             return Err(Terminate::CRC.into());
         }
         self.header[..consumed].copy_from_slice(&body[..consumed]);
-        self.begin(&header, length, consumed, link)?;
+        if !self.begin(&header, length, consumed, link)? {
+            return Ok(false);
+        }
         let payload = &body[consumed..consumed + length];
         match std::mem::replace(&mut self.state, State::Header) {
             State::Payload { place, finish, .. } => {
                 put(&place, payload)?;
                 drop(place);
-                self.finish(&finish, link, after);
+                self.finish(finish, link, after);
             }
-            State::Control { finish, .. } => self.control(&finish, payload, link)?,
+            State::Control { finish, .. } => self.control(&finish, payload, link, after)?,
             State::Header | State::Trailer { .. } | State::Gather { .. } => {}
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// A header has come: decides where its payload goes.
-    fn begin(&mut self, header: &Header, length: usize, consumed: usize, link: &Link) -> Result<(), Stop> {
+    /// A header has come: decides where its payload goes. False, and nothing has changed, when the message has to wait for
+    /// a receive.
+    fn begin(&mut self, header: &Header, length: usize, consumed: usize, link: &Link) -> Result<bool, Stop> {
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
-        let segment = self.inbound.segment(header, length).map_err(named)?;
+        let mut inbound = self.inbound;
+        let segment = inbound.segment(header, length).map_err(named)?;
+        let invalidate = match segment {
+            // RFC 5040 section 4.8: a window is the peer's to give back, a region is its owner's alone. To deliver the
+            // message all the same would let the peer believe otherwise.
+            Segment::Send { invalidate: Some(key), .. } => {
+                let window = link.keys.window(key, link.number);
+                Some(window.ok_or_else(|| named(Terminate::CANNOT_INVALIDATE))?)
+            }
+            _ => None,
+        };
+        let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
+        if takes && link.receives.is_patient() && self.receive.is_none() {
+            let Some(receive) = link.receives.take() else { return Ok(false) };
+            self.receive = Some((receive, 0));
+        }
+        self.inbound = inbound;
+        let control = |finish| State::Control { length, trailer, finish };
         let (place, finish) = match segment {
-            // RFC 5040 section 4.8: the key of a region is taken back by its owner alone, never by a peer. To deliver
-            // the message all the same would let the peer believe otherwise.
-            Segment::Send { invalidate: Some(_), .. } => return Err(named(Terminate::CANNOT_INVALIDATE)),
-            Segment::Send { offset, last, .. } => {
-                (Place::Local(self.receive_part(offset, length, link)?), Finish::Send { last })
+            Segment::Send { offset, last, solicited, .. } => {
+                let place = Place::Local(self.receive_part(offset, length, link)?);
+                (place, Finish::Send { last, solicited, invalidate })
             }
             // Of an empty Write neither key nor offset is checked.
             Segment::Write { .. } if length == 0 => (Place::Local(Payload::new()), Finish::Nothing),
             Segment::Write { stag, to } => {
-                let grant = link.keys.resolve(stag, to, length, Intent::Write).map_err(named)?;
-                (Place::Remote(grant.registration, Payload::from_iter([grant.slice])), Finish::Nothing)
+                let grant =
+                    link.keys.resolve((stag, to), length, Intent::Write, link.number).map_err(named)?;
+                (Place::Remote(grant.lease, Payload::from_iter([grant.slice])), Finish::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = link.send_queue().response((stag, to), length, last).map_err(|terminate| {
@@ -410,21 +458,20 @@ impl Receiver {
                 })?;
                 (Place::Local(sink), Finish::Response { last })
             }
-            Segment::ReadRequest => {
-                self.state = State::Control { length, trailer, finish: Finish::ReadRequest };
-                return Ok(());
-            }
-            // Not served yet.
-            Segment::Immediate { .. } | Segment::AtomicRequest | Segment::AtomicResponse => {
-                return Err(named(Terminate::UNEXPECTED_OPCODE));
-            }
-            Segment::Terminate => {
-                self.state = State::Control { length, trailer, finish: Finish::Terminate };
-                return Ok(());
-            }
+            Segment::ReadRequest => return self.gather(control(Finish::ReadRequest)),
+            Segment::AtomicRequest => return self.gather(control(Finish::AtomicRequest)),
+            Segment::AtomicResponse => return self.gather(control(Finish::AtomicResponse)),
+            Segment::Immediate { solicited } => return self.gather(control(Finish::Immediate { solicited })),
+            Segment::Terminate => return self.gather(control(Finish::Terminate)),
         };
         self.state = State::Payload { place, left: length, trailer, finish };
-        Ok(())
+        Ok(true)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "as `begin`, whose last word it is")]
+    fn gather(&mut self, control: State) -> Result<bool, Stop> {
+        self.state = control;
+        Ok(true)
     }
 
     /// The part of a posted receive that a segment of a Send goes to.
@@ -437,7 +484,7 @@ impl Receiver {
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
         if offset + length > flight::length(&receive.payload) {
             // `X4`: the receive says so, the connection breaks.
-            link.receives.overflowed();
+            self.overflowed = true;
             return Err(Terminate::TOO_LONG.with_header(&self.header).into());
         }
         *got = offset + length;
@@ -445,33 +492,29 @@ impl Receiver {
     }
 
     /// The payload of the current segment is in place.
-    fn finish(&mut self, finish: &Finish, link: &Link, after: &mut Aftermath) {
+    fn finish(&mut self, finish: Finish, link: &Link, after: &mut Aftermath) {
         match finish {
-            Finish::Send { last: true } => {
+            Finish::Send { last: true, solicited, invalidate } => {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
-                    link.outlets.receive.complete(ticket, Completed::done(bytes, payload), after);
+                    let mut completed = Completed::done(bytes, payload);
+                    completed.extra.solicited = solicited;
+                    completed.extra.invalidated = invalidate.as_ref().map(|binding| binding.key());
+                    if let Some(binding) = invalidate {
+                        // Before the receiver hears of it.
+                        link.keys.unbind(&binding);
+                    }
+                    link.outlets.receive.complete(ticket, completed, after);
                 }
             }
             Finish::Response { last: true } => link.answered(after),
             Finish::Send { .. } | Finish::Response { .. } => {}
-            Finish::Nothing | Finish::ReadRequest | Finish::Terminate => {}
+            Finish::Nothing
+            | Finish::ReadRequest
+            | Finish::AtomicRequest
+            | Finish::AtomicResponse
+            | Finish::Immediate { .. }
+            | Finish::Terminate => {}
         }
-    }
-
-    /// A message whose payload is for RDMAP itself.
-    fn control(&mut self, finish: &Finish, payload: &[u8], link: &Link) -> Result<(), Stop> {
-        if matches!(finish, Finish::ReadRequest) {
-            let mut whole = [0; 20 + ReadRequest::LEN];
-            whole[..20].copy_from_slice(&self.header);
-            if let Some(place) = whole[20..].get_mut(..payload.len()) {
-                place.copy_from_slice(payload);
-            }
-            let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
-            let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-            return link.serve(&request, !self.heard).map_err(named);
-        }
-        let phase = if self.heard { TerminatePhase::Streaming } else { TerminatePhase::StartUp };
-        Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
     }
 }
 
@@ -484,7 +527,7 @@ fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
 fn put(place: &Place, mut bytes: &[u8]) -> Result<(), Stop> {
     let _valid = match place {
         Place::Local(_) => None,
-        Place::Remote(registration, _) => Some(registration.hold().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+        Place::Remote(lease, _) => Some(lease.hold().ok_or(Terminate::INVALID_STAG_TAGGED)?),
     };
     for part in place.parts() {
         let taken = bytes.len().min(part.len());

@@ -1,4 +1,4 @@
-//! The sending half of a connection: work requests to FPDUs, FPDUs to the socket.
+//! The sending half of a connection: what is posted, what is on its way, and what is over.
 //!
 //! Whoever posts also writes, as long as the socket takes it; the driver of the connection goes on when the socket
 //! was full. [`SendQueue`] has one lock; the writer takes the batch out of it and offers that to the socket without the
@@ -6,60 +6,66 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::task::Waker;
 
-use smallvec::SmallVec;
-
 use super::batch::Batch;
-use super::keys::Registration;
+use super::keys::Lease;
 use super::link::Command;
+use super::window::Change;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Aftermath, Completed, Outlet, Payload};
 use crate::proto::mpa::{Rtr, rtr_frame};
-use crate::proto::rdmap::{Outbound, SendOptions};
-use crate::provider::work::{Flags, Target, Verb, Work};
+use crate::proto::rdmap::Outbound;
+use crate::provider::work::{Flags, Work};
 use crate::status::Status;
 use crate::types::OpKind;
-use crate::wire::ddp::Tagged;
-use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
-
-/// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
-pub(crate) const MAX_TAGGED: usize = 65_520;
-const MAX_UNTAGGED: usize = 65_516;
+use crate::wire::extensions::{Atomic, AtomicResponse};
+use crate::wire::rdmap::{ReadRequest, Terminate};
 
 /// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
 pub(crate) const MAX_BATCHES: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Not all of it is in a batch yet.
     Queued,
     /// In a batch that the socket has not taken in full.
     Framed,
-    /// A read that awaits its answer.
+    /// A read or an atomic that awaits its answer.
     Waiting,
     /// Over, but an earlier request is not: completions come in post order (`QP-17`).
     Done,
 }
 
-struct Entry {
-    request: Work,
-    length: usize,
-    framed: usize,
-    stage: Stage,
+pub(super) struct Entry {
+    pub(super) request: Work,
+    pub(super) length: usize,
+    pub(super) framed: usize,
+    pub(super) stage: Stage,
+    /// What it does to a window.
+    pub(super) change: Option<Change>,
 }
 
-/// A Read Request of the peer that is being answered.
-struct Response {
-    registration: Option<Arc<Registration>>,
-    payload: Payload,
-    length: usize,
-    sink: (u32, u64),
-    framed: usize,
+/// A request of the peer that is being answered.
+pub(super) struct Response {
+    /// By what the peer reaches the payload; `None` when it is empty.
+    pub(super) lease: Option<Lease>,
+    pub(super) payload: Payload,
+    pub(super) length: usize,
+    pub(super) framed: usize,
+    pub(super) answer: Answer,
 }
 
-/// Who asked for a read.
+/// What the answer to a request of the peer is.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// The payload, for this sink.
+    Read { sink: (u32, u64) },
+    /// What the payload was before this was done to it.
+    Atomic { atomic: Atomic, identifier: u32 },
+}
+
+/// Who asked for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// The request with this sequence number.
@@ -70,7 +76,7 @@ pub(crate) enum Reader {
 
 /// Which message is cut in two by the end of a batch: messages of one class must not mix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     Any,
     Request,
     Response,
@@ -78,24 +84,26 @@ enum Turn {
 
 /// The state of the sending half.
 pub(crate) struct SendQueue {
-    entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<Entry>,
     /// Sequence number of the first of `entries`.
-    head: u64,
+    pub(super) head: u64,
     /// How many of `entries` have been framed in full.
-    cursor: usize,
+    pub(super) cursor: usize,
     /// How many of `entries` the socket has taken in full.
     taken: usize,
     depth: usize,
-    outbound: Outbound<Reader>,
-    responses: VecDeque<Response>,
-    turn: Turn,
-    batch: Batch,
+    pub(super) outbound: Outbound<Reader>,
+    pub(super) responses: VecDeque<Response>,
+    pub(super) turn: Turn,
+    pub(super) batch: Batch,
     crc: bool,
-    terminate: Option<Terminate>,
+    pub(super) terminate: Option<Terminate>,
     /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
     pub(crate) held: bool,
     /// Nothing more may be posted.
-    closed: bool,
+    pub(super) closed: bool,
+    /// A window was bound for the peer.
+    binds: bool,
     /// Somebody has the batch and is offering it to the socket, without the lock.
     writing: bool,
     /// The socket was full: the driver writes on when it has room.
@@ -133,6 +141,7 @@ impl SendQueue {
             terminate: None,
             held: false,
             closed: false,
+            binds: false,
             writing: false,
             blocked: false,
             broken: None,
@@ -166,16 +175,23 @@ impl SendQueue {
             Err(PostErrorKind::ConnectionInvalid)
         } else if self.entries.len() >= self.depth {
             Err(PostErrorKind::QueueFull)
-        } else if kind == OpKind::Read && !self.outbound.reads_at_all() {
+        } else if awaits_answer(kind) && !self.outbound.reads_at_all() {
             Err(PostErrorKind::NoReads)
         } else {
             Ok(())
         }
     }
 
-    pub(crate) fn post(&mut self, request: Work) {
+    /// `change` is what it does to a window.
+    pub(crate) fn post(&mut self, request: Work, change: Option<Change>) {
         let length = flight::length(&request.payload);
-        self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued });
+        self.binds |= request.verb.kind() == OpKind::Bind;
+        self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued, change });
+    }
+
+    /// Whether a window was ever bound for the peer.
+    pub(crate) fn has_bound(&self) -> bool {
+        self.binds
     }
 
     /// Whether writing has to wait for the driver, or for the peer.
@@ -188,18 +204,13 @@ impl SendQueue {
         self.writing
     }
 
-    /// Answers a Read Request of the peer.
-    pub(crate) fn respond(
-        &mut self,
-        registration: Option<Arc<Registration>>,
-        payload: Payload,
-        sink: (u32, u64),
-    ) {
+    /// Answers a request of the peer, when those before it have been.
+    pub(crate) fn respond(&mut self, lease: Option<Lease>, payload: Payload, answer: Answer) {
         let length = flight::length(&payload);
-        self.responses.push_back(Response { registration, payload, length, sink, framed: 0 });
+        self.responses.push_back(Response { lease, payload, length, framed: 0, answer });
     }
 
-    /// How many reads of the peer have not been answered in full. One whose answer is in the batch counts as answered:
+    /// How many reads and atomics of the peer have not been answered in full. One whose answer is in the batch counts as answered:
     /// the end of it may have reached the peer, and brought the next read, before the socket has taken the rest.
     pub(crate) fn serving(&self) -> usize {
         self.responses.len()
@@ -240,11 +251,11 @@ impl SendQueue {
 
     /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
     /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
-    pub(crate) fn begin(&mut self) -> Next {
+    pub(crate) fn begin(&mut self, outlet: &Outlet, after: &mut Aftermath) -> Next {
         if self.writing || self.broken.is_some() {
             return Next::Idle;
         }
-        self.next()
+        self.next(outlet, after)
     }
 
     /// The writer has offered the batch to the socket.
@@ -274,7 +285,7 @@ impl SendQueue {
         if self.batch.is_empty() {
             self.taken(outlet, after);
         }
-        self.next()
+        self.next(outlet, after)
     }
 
     /// The writer stops early, so that no caller is held for long: the driver goes on.
@@ -284,10 +295,15 @@ impl SendQueue {
         self.blocked = true;
     }
 
-    fn next(&mut self) -> Next {
-        if self.batch.is_empty() && !self.fill() {
-            self.blocked = false;
-            return Next::Idle;
+    fn next(&mut self, outlet: &Outlet, after: &mut Aftermath) -> Next {
+        if self.batch.is_empty() {
+            let filled = self.fill();
+            // What is done here, nothing has to be sent for.
+            self.retire(outlet, after);
+            if !filled {
+                self.blocked = false;
+                return Next::Idle;
+            }
         }
         self.writing = true;
         Next::Write(std::mem::replace(&mut self.batch, Batch::new(self.crc)))
@@ -297,9 +313,9 @@ impl SendQueue {
     fn taken(&mut self, outlet: &Outlet, after: &mut Aftermath) {
         for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
-                Stage::Framed if entry.request.verb.kind() == OpKind::Read => entry.stage = Stage::Waiting,
+                Stage::Framed if awaits_answer(entry.request.verb.kind()) => entry.stage = Stage::Waiting,
                 Stage::Framed => entry.stage = Stage::Done,
-                // A read may have been answered while the rest of its batch was still on the way.
+                // One may have been answered while the rest of its batch was still on the way.
                 Stage::Queued | Stage::Waiting | Stage::Done => {}
             }
         }
@@ -333,7 +349,10 @@ impl SendQueue {
         self.batch.clear();
         self.responses.clear();
         let mut status = first;
-        while let Some(Entry { request: Work { ticket, payload, .. }, .. }) = self.pop() {
+        while let Some(Entry { request: Work { ticket, payload, .. }, change, .. }) = self.pop() {
+            if let Some(change) = change {
+                change.give_up();
+            }
             outlet.complete(ticket, Completed::failed(status, payload), after);
             status = rest;
         }
@@ -366,7 +385,27 @@ impl SendQueue {
         })
     }
 
-    /// The oldest outstanding read has been answered, and its sink is no longer in use.
+    /// Places what an atomic of ours found; [`answered`](Self::answered) follows.
+    ///
+    /// # Errors
+    /// The Terminate for an answer that nobody asked for.
+    pub(crate) fn atomic_response(&mut self, response: &AtomicResponse) -> Result<(), Terminate> {
+        let reader = self.outbound.atomic_response(response)?;
+        if let Reader::Request(sequence) = *reader
+            && let Ok(index) = usize::try_from(sequence - self.head)
+            && let Some(entry) = self.entries.get(index)
+        {
+            let mut original = &response.original.to_ne_bytes()[..];
+            for part in &entry.request.payload {
+                let (here, rest) = original.split_at(part.len().min(original.len()));
+                part.write(0, here);
+                original = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest outstanding request has been answered, and its sink is no longer in use.
     pub(crate) fn answered(&mut self, outlet: &Outlet, after: &mut Aftermath) {
         if let Some(Reader::Request(sequence)) = self.outbound.answered() {
             let index = usize::try_from(sequence - self.head).ok();
@@ -376,117 +415,11 @@ impl SendQueue {
             self.retire(outlet, after);
         }
     }
+}
 
-    /// Frames as much as a batch holds. False when there is nothing to send now.
-    fn fill(&mut self) -> bool {
-        if self.held {
-            return false;
-        }
-        if self.closed {
-            if let Some(terminate) = self.terminate.take() {
-                let mut payload = Vec::with_capacity(terminate.payload_len());
-                terminate.encode(&mut payload);
-                self.batch.untagged(&Terminate::HEADER, &payload);
-            }
-            return !self.batch.is_empty();
-        }
-        // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
-        let mut progress = true;
-        while progress && self.batch.has_room() {
-            let answered = self.turn != Turn::Request && self.fill_response();
-            let requested = self.turn != Turn::Response && self.fill_request();
-            progress = answered || requested;
-        }
-        !self.batch.is_empty()
-    }
-
-    /// Frames segments of the oldest unfinished answer.
-    fn fill_response(&mut self) -> bool {
-        let Some(response) = self.responses.front_mut() else { return false };
-        if !self.batch.admits(response.registration.as_ref()) {
-            return false;
-        }
-        // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
-        // when it is written.
-        let registration = response.registration.clone();
-        let _valid = match registration.as_deref().map(Registration::hold) {
-            Some(None) => {
-                self.broken.get_or_insert_with(deregistered);
-                return false;
-            }
-            other => other.flatten(),
-        };
-        self.turn = Turn::Response;
-        while self.batch.has_room() {
-            let size = (response.length - response.framed).min(MAX_TAGGED);
-            let last = response.framed + size == response.length;
-            let (stag, to) = response.sink;
-            // The peer chose the sink; where it wraps around is the peer's affair.
-            let to = to.wrapping_add(response.framed as u64);
-            let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
-            let parts = flight::range(&response.payload, response.framed, size);
-            self.batch.tagged(&header, &parts, registration.as_ref());
-            response.framed += size;
-            if last {
-                self.responses.pop_front();
-                self.turn = Turn::Any;
-                break;
-            }
-        }
-        true
-    }
-
-    /// Frames segments of the oldest unfinished request.
-    fn fill_request(&mut self) -> bool {
-        let sequence = self.head + self.cursor as u64;
-        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
-        let written = match entry.request.verb {
-            Verb::Read { from } => {
-                // The queue is in order: what is behind a read that may not start yet waits with it.
-                if !self.outbound.may_read() {
-                    return false;
-                }
-                // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
-                let name = (sequence as u32).wrapping_shl(8) | 1;
-                let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
-                // Posting checked that the length fits.
-                let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
-                let Target { key: source_stag, address: source_to } = from;
-                let request = ReadRequest { sink_stag: name, sink_to: 0, length, source_stag, source_to };
-                self.batch.untagged(&header, &request.encode());
-                entry.stage = Stage::Framed;
-                self.cursor += 1;
-                return true;
-            }
-            Verb::Write { to, .. } => Some(to),
-            _ => None,
-        };
-        self.turn = Turn::Request;
-        while self.batch.has_room() {
-            let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
-            let size = (entry.length - entry.framed).min(maximum);
-            let last = entry.framed + size == entry.length;
-            let parts: SmallVec<_> = flight::range(&entry.request.payload, entry.framed, size);
-            if let Some(Target { key: stag, address }) = written {
-                let to = address.wrapping_add(entry.framed as u64);
-                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
-            } else {
-                // Posting checked that every offset can be said.
-                let Some(header) = self.outbound.send(entry.framed, last, SendOptions::default()) else {
-                    return false;
-                };
-                self.batch.untagged_parts(&header, &parts);
-            }
-            entry.framed += size;
-            if last {
-                entry.stage = Stage::Framed;
-                self.cursor += 1;
-                self.turn = Turn::Any;
-                break;
-            }
-        }
-        true
-    }
+/// Whether a request of this kind is over only when the peer has answered it.
+fn awaits_answer(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
 }
 
 /// Ends a connection whose peer reads memory that has been deregistered meanwhile.

@@ -1,34 +1,165 @@
 //! Receive queues that several queue pairs share.
+//!
+//! A message that finds the queue empty stays in its socket: the connection stops reading until somebody posts a
+//! receive. TCP holds the peer back meanwhile.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
 use super::adapter::AdapterCore;
+use super::queue::Receive;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Outlet, Payload, Ticket};
+use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
+use crate::provider::members::{Member, Membership};
+use crate::status::Status;
 
-/// A shared receive queue: the adapter announces that it has none.
-pub(crate) struct SharedReceives(Infallible);
+#[derive(Default)]
+struct Inner {
+    queue: VecDeque<Receive>,
+    /// The connections in which a message waits for a receive, by their numbers.
+    waiting: Vec<(u64, Waker)>,
+    /// Nobody is left to post, or to receive.
+    dead: bool,
+}
+
+/// A shared receive queue.
+pub(crate) struct SharedReceives {
+    inner: Mutex<Inner>,
+    /// Where what is left at the end goes.
+    outlet: Outlet,
+    adapter: Arc<AdapterCore>,
+    membership: OnceLock<Membership>,
+}
 
 impl SharedReceives {
+    /// # Errors
+    /// None: there is no device to ask, and depth and entries are counted by the caller.
+    #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
     pub(crate) fn new(
-        _adapter: &Arc<AdapterCore>,
+        adapter: &Arc<AdapterCore>,
         _depth: usize,
         _entries: usize,
-        _outlet: Outlet,
+        outlet: Outlet,
     ) -> Result<Arc<Self>, OpenError> {
-        Err(OpenError::Unsupported("it has no shared receive queues"))
+        let (inner, membership) = (Mutex::default(), OnceLock::new());
+        let shared = Arc::new(Self { inner, outlet, adapter: adapter.clone(), membership });
+        let weak: Weak<Self> = Arc::downgrade(&shared);
+        let _ = shared.membership.set(adapter.join(weak));
+        // It may have gone between the caller's look and the joining.
+        if adapter.is_removed() {
+            shared.device_removed();
+        }
+        Ok(shared)
     }
 
-    pub(crate) fn receive(&self, _ticket: Ticket, _payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
-        match self.0 {}
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Posts a receive, and wakes the connections that wait for one.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`, with the payload.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        let waiting = {
+            let mut inner = self.lock();
+            if inner.dead {
+                return Err((PostErrorKind::DeviceRemoved, payload));
+            }
+            inner.queue.push_back(Receive { ticket, payload });
+            std::mem::take(&mut inner.waiting)
+        };
+        // All of them: the first one may be on its way out.
+        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        Ok(())
+    }
+
+    /// The receive for the next message.
+    pub(super) fn take(&self) -> Option<Receive> {
+        self.lock().queue.pop_front()
+    }
+
+    /// The message never came: the receive is the next one again.
+    pub(super) fn put_back(&self, receive: Receive) {
+        let left = {
+            let mut inner = self.lock();
+            if inner.dead {
+                Some(receive)
+            } else {
+                inner.queue.push_front(receive);
+                None
+            }
+        };
+        self.finish(left, self.last_status());
+    }
+
+    /// Ready when there is a receive; until then this connection waits for one.
+    pub(super) fn poll_ready(&self, link: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        if !inner.queue.is_empty() {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker().clone();
+        let old = match inner.waiting.iter_mut().find(|(number, _)| *number == link) {
+            Some((_, known)) => Some(std::mem::replace(known, waker)),
+            None => {
+                inner.waiting.push((link, waker));
+                None
+            }
+        };
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// This connection waits no more.
+    pub(super) fn forget(&self, link: u64) {
+        let mut inner = self.lock();
+        let place = inner.waiting.iter().position(|(number, _)| *number == link);
+        let gone = place.map(|place| inner.waiting.swap_remove(place));
+        drop(inner);
+        drop(gone);
+    }
+
+    /// There is room for as many as anybody likes.
+    ///
+    /// # Errors
+    /// None.
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "other providers have to ask a device")]
     pub(crate) fn resize(&self, _depth: usize) -> Result<(), ResizeError> {
-        match self.0 {}
+        Ok(())
     }
 
+    /// The user has dropped the last handle, and no queue pair uses it.
     pub(crate) fn released(&self) {
-        match self.0 {}
+        self.end(Status::CANCELED);
+    }
+
+    fn last_status(&self) -> Status {
+        if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
+    }
+
+    fn end(&self, status: Status) {
+        let left = {
+            let mut inner = self.lock();
+            inner.dead = true;
+            std::mem::take(&mut inner.queue)
+        };
+        self.finish(left, status);
+    }
+
+    fn finish(&self, left: impl IntoIterator<Item = Receive>, status: Status) {
+        let mut after = Aftermath::default();
+        for Receive { ticket, payload } in left {
+            self.outlet.complete(ticket, Completed::failed(status, payload), &mut after);
+        }
+        after.settle();
+    }
+}
+
+impl Member for SharedReceives {
+    fn device_removed(&self) {
+        self.end(Status::DEVICE_REMOVED);
     }
 }

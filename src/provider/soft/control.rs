@@ -1,0 +1,130 @@
+//! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
+
+use super::keys::Intent;
+use super::link::Link;
+use super::receive::{Finish, Receiver, Stop, Violation};
+use super::send::Answer;
+use crate::flight::{Aftermath, Completed, Payload};
+use crate::status::Status;
+use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
+use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
+
+/// The bytes of an atomic, and what its offset is a multiple of.
+const WORD: usize = 8;
+
+impl Link {
+    /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
+    /// whatever the read limits.
+    ///
+    /// # Errors
+    /// The Terminate that the peer has earned.
+    fn serve(&self, request: &ReadRequest, first: bool) -> Result<(), Terminate> {
+        let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
+        let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
+        if length == 0 {
+            // Of an empty read neither key nor offset is checked.
+            return self.answer(None, Payload::new(), answer, first);
+        }
+        let source = (request.source_stag, request.source_to);
+        let grant = self.keys.resolve(source, length, Intent::Read, self.number)?;
+        self.answer(Some(grant.lease), Payload::from_iter([grant.slice]), answer, false)
+    }
+
+    /// Answers an Atomic Request.
+    ///
+    /// # Errors
+    /// The Terminate that the peer has earned.
+    fn serve_atomic(&self, request: &AtomicRequest) -> Result<(), Terminate> {
+        if !request.to.is_multiple_of(WORD as u64) {
+            // No code says it better.
+            return Err(Terminate::CATASTROPHIC_STREAM);
+        }
+        let grant = self.keys.resolve((request.stag, request.to), WORD, Intent::Atomic, self.number)?;
+        let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
+        self.answer(Some(grant.lease), Payload::from_iter([grant.slice]), answer, false)
+    }
+
+    fn answer(
+        &self,
+        lease: Option<super::keys::Lease>,
+        payload: Payload,
+        answer: Answer,
+        beyond: bool,
+    ) -> Result<(), Terminate> {
+        let mut sending = self.send_queue();
+        if sending.serving() >= self.inbound_reads && !beyond {
+            // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section 7.1).
+            return Err(Terminate::NO_BUFFER);
+        }
+        sending.respond(lease, payload, answer);
+        self.go_on(sending);
+        Ok(())
+    }
+
+    /// An atomic of ours has been answered.
+    ///
+    /// # Errors
+    /// The Terminate for an answer that nobody asked for.
+    fn atomic_answered(&self, response: &AtomicResponse, after: &mut Aftermath) -> Result<(), Terminate> {
+        let mut sending = self.send_queue();
+        sending.atomic_response(response)?;
+        sending.answered(&self.outlets.initiator, after);
+        self.go_on(sending);
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// A message whose payload is for RDMAP itself.
+    pub(super) fn control(
+        &mut self,
+        finish: &Finish,
+        payload: &[u8],
+        link: &Link,
+        after: &mut Aftermath,
+    ) -> Result<(), Stop> {
+        match *finish {
+            Finish::ReadRequest => {
+                let mut whole = [0; 20 + ReadRequest::LEN];
+                whole[..20].copy_from_slice(&self.header);
+                if let Some(place) = whole[20..].get_mut(..payload.len()) {
+                    place.copy_from_slice(payload);
+                }
+                let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
+                let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
+                link.serve(&request, !self.heard).map_err(named)
+            }
+            Finish::AtomicRequest => {
+                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+                // It is as long as it should be, so what is wrong is the operation.
+                let request =
+                    AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
+                link.serve_atomic(&request).map_err(named)
+            }
+            Finish::AtomicResponse => {
+                let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
+                link.atomic_answered(&response, after).map_err(|terminate| {
+                    let terminate = terminate.with_header(&self.header);
+                    Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
+                })
+            }
+            Finish::Immediate { solicited } => {
+                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+                // Nobody is wrong, but our users could not be told.
+                let Immediate(value) =
+                    Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
+                let taken = self.receive.take().map(|(receive, _)| receive);
+                let receive = taken.or_else(|| link.receives.take()).ok_or(Terminate::NO_BUFFER)?;
+                let mut completed = Completed::done(0, receive.payload);
+                completed.extra.immediate = Some(value);
+                completed.extra.solicited = solicited;
+                link.outlets.receive.complete(receive.ticket, completed, after);
+                Ok(())
+            }
+            _ => {
+                let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
+                Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
+            }
+        }
+    }
+}

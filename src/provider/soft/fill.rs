@@ -1,0 +1,175 @@
+//! The sending half of a connection: requests and answers to FPDUs, in the order in which they may go out.
+
+use smallvec::SmallVec;
+
+use super::keys::Lease;
+use super::send::{Answer, Entry, Reader, Response, SendQueue, Stage, Turn, deregistered};
+use crate::flight;
+use crate::proto::rdmap::SendOptions;
+use crate::provider::work::{Flags, Target, Verb};
+use crate::wire::ddp::Tagged;
+use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
+use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
+
+/// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
+const MAX_TAGGED: usize = 65_520;
+const MAX_UNTAGGED: usize = 65_516;
+
+impl SendQueue {
+    /// Frames as much as a batch holds. False when there is nothing to send now.
+    pub(super) fn fill(&mut self) -> bool {
+        if self.held {
+            return false;
+        }
+        if self.closed {
+            if let Some(terminate) = self.terminate.take() {
+                let mut payload = Vec::with_capacity(terminate.payload_len());
+                terminate.encode(&mut payload);
+                self.batch.untagged(&Terminate::HEADER, &payload);
+            }
+            return !self.batch.is_empty();
+        }
+        // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
+        let mut progress = true;
+        while progress && self.batch.has_room() {
+            let answered = self.turn != Turn::Request && self.fill_response();
+            let requested = self.turn != Turn::Response && self.fill_request();
+            progress = answered || requested;
+        }
+        !self.batch.is_empty()
+    }
+
+    /// Frames segments of the oldest unfinished answer.
+    fn fill_response(&mut self) -> bool {
+        let Some(response) = self.responses.front_mut() else { return false };
+        if !self.batch.admits(response.lease.as_ref()) {
+            return false;
+        }
+        // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
+        // when it is written.
+        let lease = response.lease.clone();
+        let _held = match lease.as_ref().map(Lease::hold) {
+            Some(None) => {
+                self.broken.get_or_insert_with(deregistered);
+                return false;
+            }
+            other => other.flatten(),
+        };
+        let Response { payload, length, framed, answer, .. } = response;
+        let (stag, to) = match *answer {
+            Answer::Read { sink } => sink,
+            Answer::Atomic { atomic, identifier } => {
+                // Done in its turn: the reads before it see what was there before. One step, so that no other atomic,
+                // whoever asks for it, comes between.
+                let original = payload.first().and_then(|word| word.update(|value| atomic.apply(value)));
+                let Some(original) = original else {
+                    self.broken.get_or_insert_with(deregistered);
+                    return false;
+                };
+                let header = self.outbound.answer_atomic();
+                self.batch.untagged(&header, &AtomicResponse { identifier, original }.encode());
+                self.responses.pop_front();
+                return true;
+            }
+        };
+        self.turn = Turn::Response;
+        while self.batch.has_room() {
+            let size = (*length - *framed).min(MAX_TAGGED);
+            let last = *framed + size == *length;
+            // The peer chose the sink; where it wraps around is the peer's affair.
+            let to = to.wrapping_add(*framed as u64);
+            let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
+            let parts = flight::range(payload, *framed, size);
+            self.batch.tagged(&header, &parts, lease.as_ref());
+            *framed += size;
+            if last {
+                self.responses.pop_front();
+                self.turn = Turn::Any;
+                break;
+            }
+        }
+        true
+    }
+
+    /// Frames segments of the oldest unfinished request, or does it here if that is all.
+    fn fill_request(&mut self) -> bool {
+        let sequence = self.head + self.cursor as u64;
+        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
+        // The queue is in order: what is behind a request that may not start yet waits with it.
+        if entry.framed == 0 && entry.request.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
+            return false;
+        }
+        let atomic = match entry.request.verb {
+            Verb::Send { .. } | Verb::Write { .. } => return self.fill_message(),
+            Verb::Bind { .. } | Verb::Invalidate { .. } => {
+                if let Some(change) = &entry.change {
+                    change.carry_out();
+                }
+                entry.stage = Stage::Done;
+                self.cursor += 1;
+                return true;
+            }
+            _ if !self.outbound.may_read() => return false,
+            Verb::Read { from } => {
+                // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
+                let name = (sequence as u32).wrapping_shl(8) | 1;
+                let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
+                // Posting checked that the length fits.
+                let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
+                let Target { key: source_stag, address: source_to } = from;
+                let request = ReadRequest { sink_stag: name, sink_to: 0, length, source_stag, source_to };
+                self.batch.untagged(&header, &request.encode());
+                None
+            }
+            Verb::CompareSwap { at, compare, swap } => Some((at, Atomic::compare_swap(compare, swap))),
+            Verb::FetchAdd { at, add } => Some((at, Atomic::fetch_add(add))),
+        };
+        if let Some((Target { key: stag, address: to }, atomic)) = atomic {
+            let (header, identifier) = self.outbound.atomic(Reader::Request(sequence));
+            self.batch.untagged(&header, &AtomicRequest { identifier, stag, to, atomic }.encode());
+        }
+        entry.stage = Stage::Framed;
+        self.cursor += 1;
+        true
+    }
+
+    /// Frames segments of the oldest unfinished request, which is a Send or a Write.
+    fn fill_message(&mut self) -> bool {
+        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
+        let Entry { request, length, framed, stage, .. } = entry;
+        let solicited = request.flags.contains(Flags::SOLICITED);
+        let (written, options, immediate) = match request.verb {
+            Verb::Write { to, immediate } => (Some(to), SendOptions::default(), immediate),
+            Verb::Send { invalidate, .. } => (None, SendOptions { invalidate, solicited }, None),
+            _ => return false,
+        };
+        self.turn = Turn::Request;
+        while self.batch.has_room() {
+            let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
+            let size = (*length - *framed).min(maximum);
+            let last = *framed + size == *length;
+            let parts: SmallVec<_> = flight::range(&request.payload, *framed, size);
+            if let Some(Target { key: stag, address }) = written {
+                let to = address.wrapping_add(*framed as u64);
+                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
+            } else {
+                // Posting checked that every offset can be said.
+                let Some(header) = self.outbound.send(*framed, last, options) else { return false };
+                self.batch.untagged_parts(&header, &parts);
+            }
+            *framed += size;
+            if last {
+                if let Some(value) = immediate {
+                    // A message of its own, behind the Write: when it comes, that is in place.
+                    let header = self.outbound.immediate(solicited);
+                    self.batch.untagged(&header, &Immediate(value).encode());
+                }
+                *stage = Stage::Framed;
+                self.cursor += 1;
+                self.turn = Turn::Any;
+                break;
+            }
+        }
+        true
+    }
+}
