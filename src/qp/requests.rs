@@ -211,7 +211,12 @@ impl QueuePair {
             return Err(PostError { kind: PostErrorKind::NotAtomic, buffer });
         }
         let reads = atomic || kind == OpKind::Read;
-        let access = if reads { Access::LOCAL_WRITE } else { Access::empty() };
+        let access = match (reads, handle.capabilities.read_sink) {
+            (false, _) => Access::empty(),
+            (true, false) => Access::LOCAL_WRITE,
+            // The device names the sink to the peer.
+            (true, true) => Access::LOCAL_WRITE | Access::READ_SINK,
+        };
         let mut entries = handle.config.initiator_entries;
         if reads {
             entries = entries.min(handle.capabilities.read_entries);
