@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+mod bench;
 mod citations;
 mod examples;
 mod exec;
@@ -34,7 +35,7 @@ struct Task {
     run: fn(&[String]) -> Result<ExitCode, Usage>,
 }
 
-/// Every command but `help`. A new one (`bench`) is a module and a row here.
+/// Every command but `help`. A new one is a module and a row here.
 const TASKS: &[Task] = &[
     Task {
         name: "test",
@@ -59,6 +60,12 @@ const TASKS: &[Task] = &[
         arguments: "[--siw stock|p2p] [--clock processor] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
         run: guest::main,
+    },
+    Task {
+        name: "bench",
+        arguments: "[--quick] [--only WORD] [--batches N] [--guest] [--write]",
+        about: "measure the soft provider beside raw TCP, libfabric, UCX and quinn; writes docs/benchmarks.*",
+        run: bench::main,
     },
     Task {
         name: "guest-bench",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
-use crate::{examples, guest, packages, steps};
+use crate::{bench, examples, guest, packages, steps};
 
 /// One step.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "verbs", place: HOST, about: "unit tests with the feature `verbs`", run: steps::verbs },
     Step { name: "doctests", place: HOST, about: "code in the documentation", run: steps::doctests },
     Step { name: "examples", place: HOST, about: "each example, in a release build", run: examples::step },
+    Step { name: "bench", place: HOST, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
     Step { name: "async-rdma", place: HOST, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
     Step { name: "guest-soft", place: "guest soft", about: "tests of every provider, in the guest machine: the soft one", run: guest::soft },
     Step { name: "guest-rxe", place: "guest rxe", about: "the same, the verbs provider over rxe", run: guest::rxe },

@@ -1,0 +1,132 @@
+//! The processes of the contenders: each on its core, told what to do line by line.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long one answer may take, on a machine that is busy.
+const LONGEST: Duration = Duration::from_secs(120);
+/// How often a port is looked at that a program of others is about to listen on.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Where a process runs, if it is told.
+pub(crate) type Core = Option<usize>;
+
+/// A process that obeys orders; killed when this is dropped.
+pub(crate) struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Receiver<String>,
+}
+
+/// A command line on a core of its own.
+pub(crate) fn on_core(words: &[OsString], core: Core) -> Vec<OsString> {
+    let pin = core.map(|core| ["taskset".into(), "-c".into(), core.to_string().into()]);
+    pin.into_iter().flatten().chain(words.iter().cloned()).collect()
+}
+
+/// A command line as a command.
+fn command(words: &[OsString]) -> io::Result<Command> {
+    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+impl Running {
+    /// Starts it.
+    pub(crate) fn start(words: &[OsString], core: Core) -> io::Result<Self> {
+        let mut command = command(&on_core(words, core))?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take();
+        let output = lines(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        Ok(Self { child, input, output })
+    }
+
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> io::Result<String> {
+        let ended = |_| io::Error::other("a process has ended, or is stuck, instead of answering");
+        self.output.recv_timeout(LONGEST).map_err(ended)
+    }
+
+    /// Tells it something.
+    pub(crate) fn tell(&mut self, what: &str) -> io::Result<()> {
+        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(input, "{what}")?;
+        input.flush()
+    }
+
+    /// The number that it answers.
+    pub(crate) fn number(&mut self) -> io::Result<f64> {
+        self.line()?.trim().parse().map_err(io::Error::other)
+    }
+
+    /// Ends its orders, and waits until it is gone.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        drop(self.input.take());
+        let patience = Instant::now() + LONGEST;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() >= patience {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // It may have gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lines of an output, read on a thread so that waiting for one can have a limit.
+fn lines(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// All that a program says, which ends by itself; an error when it does not end well.
+pub(crate) fn output(words: &[OsString], core: Core) -> io::Result<String> {
+    let limit = ["timeout".into(), LONGEST.as_secs().to_string().into()];
+    let words: Vec<_> = limit.into_iter().chain(on_core(words, core)).collect();
+    let output = command(&words)?.stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(io::Error::other(format!("a program ended with {}", output.status))),
+    }
+}
+
+/// Waits until somebody listens on this port; for programs that do not say so.
+pub(crate) fn until_listening(port: u16) -> io::Result<()> {
+    let (place, patience) = (format!(":{port:04X} "), Instant::now() + LONGEST);
+    let listens = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().is_some_and(|local| format!("{local} ").ends_with(&place));
+        // State 0A is LISTEN.
+        local && words.nth(1) == Some("0A")
+    };
+    while Instant::now() < patience {
+        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            if std::fs::read_to_string(table).unwrap_or_default().lines().any(listens) {
+                return Ok(());
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}

@@ -1,0 +1,149 @@
+//! The two ends of a contender, each a process that waits for orders.
+//!
+//! The passive one prints its address. Both are given the same orders; the active one answers with nanoseconds, the
+//! passive one with a zero when its part is done.
+
+pub(crate) mod idle;
+mod quic;
+mod raw;
+mod soft;
+
+use std::io::{self, BufRead, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+
+use crate::order::Order;
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Carrier {
+    /// This crate's soft provider.
+    Soft,
+    /// TCP by tokio's own `TcpStream`.
+    Raw,
+    /// QUIC by quinn.
+    Quinn,
+}
+
+/// One end.
+#[derive(Args)]
+pub(crate) struct End {
+    #[arg(value_enum)]
+    carrier: Carrier,
+    /// The address of the passive end; without it this is the passive end.
+    #[arg(long)]
+    peer: Option<SocketAddr>,
+    /// Where the passive end listens.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Worker threads of tokio's multi_thread runtime; 0 is its current_thread runtime.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Ask for a CRC in every frame.
+    #[arg(long)]
+    crc: bool,
+    /// How long to look for completions before going to sleep, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    spin: u64,
+}
+
+/// Orders as they come in, and where the answers go.
+pub(crate) struct Orders(mpsc::Receiver<Order>);
+
+impl Orders {
+    /// Reads them on a thread of its own, so that the runtime goes on meanwhile.
+    fn start() -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        std::thread::spawn(move || {
+            for line in io::stdin().lock().lines().map_while(Result::ok) {
+                match line.parse() {
+                    Ok(order) if sender.blocking_send(order).is_ok() => {}
+                    Ok(_) => break,
+                    Err(sentence) => eprintln!("{sentence}"),
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    /// The next order; `None` at the end of standard input.
+    async fn next(&mut self) -> Option<Order> {
+        self.0.recv().await
+    }
+}
+
+/// Says how long it took.
+fn answer(took: Duration) -> io::Result<()> {
+    say(&took.as_nanos().to_string())
+}
+
+/// Prints a line, at once.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// The median of single times.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// Times one thing after the other.
+#[derive(Default)]
+struct Laps(Vec<Duration>);
+
+impl Laps {
+    /// Times this one.
+    async fn lap<T>(&mut self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let start = Instant::now();
+        let result = work.await?;
+        self.0.push(start.elapsed());
+        Ok(result)
+    }
+}
+
+/// An order that this contender has no answer to.
+fn unsupported(order: Order) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("cannot {order}"))
+}
+
+impl End {
+    /// Runs it until standard input ends.
+    pub(crate) fn run(self) -> io::Result<()> {
+        let runtime = self.runtime()?;
+        let orders = Orders::start();
+        let several = self.workers > 0;
+        let result = match self.carrier {
+            Carrier::Soft => drive(&runtime, several, soft::run(self, orders)),
+            Carrier::Raw => drive(&runtime, several, raw::run(self, orders)),
+            Carrier::Quinn => drive(&runtime, several, quic::run(self, orders)),
+        };
+        // The thread that reads orders may be waiting for another one.
+        runtime.shutdown_background();
+        result
+    }
+
+    /// The runtime that was asked for.
+    fn runtime(&self) -> io::Result<Runtime> {
+        let mut builder = match self.workers {
+            0 => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        builder.worker_threads(self.workers.max(1)).enable_all().build()
+    }
+}
+
+/// Runs an end as programs do on such a runtime: a task with workers, `block_on` without.
+fn drive(
+    runtime: &Runtime,
+    several: bool,
+    end: impl Future<Output = io::Result<()>> + Send + 'static,
+) -> io::Result<()> {
+    if several { runtime.block_on(runtime.spawn(end))? } else { runtime.block_on(end) }
+}

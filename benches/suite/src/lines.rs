@@ -1,0 +1,241 @@
+//! What is measured: the table of races, with what each contender has to reach.
+
+use crate::contenders::Make;
+use crate::order::{Order, Posting};
+use crate::statistics::Goal;
+
+/// In what a line is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Microseconds each; less is better.
+    Micros,
+    /// Gigabytes a second; more is better.
+    Gigabytes,
+    /// A thousand a second; more is better.
+    Thousands,
+}
+
+impl Unit {
+    /// For people.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Micros => "µs",
+            Self::Gigabytes => "GB/s",
+            Self::Thousands => "1000/s",
+        }
+    }
+
+    /// A measured time in nanoseconds in this unit.
+    pub(crate) fn of(self, order: Order, nanoseconds: f64) -> f64 {
+        match (self, order) {
+            (Self::Micros, _) => nanoseconds / 1e3,
+            (Self::Thousands, Order::Cycle { count, .. }) => count as f64 / nanoseconds * 1e6,
+            _ => order.bytes() as f64 / nanoseconds,
+        }
+    }
+
+    /// Whether the first value is better.
+    pub(crate) fn is_better(self, this: f64, that: f64) -> bool {
+        if self == Self::Micros { this < that } else { this > that }
+    }
+}
+
+/// One that takes part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contender {
+    /// As the report names it.
+    pub(crate) name: &'static str,
+    /// How it runs.
+    pub(crate) make: Make,
+    /// Its ratio to the first contender.
+    pub(crate) goal: Option<Goal>,
+    /// How it posts, if not as the line says.
+    pub(crate) how: Option<Posting>,
+}
+
+impl Contender {
+    const fn new(name: &'static str, make: Make) -> Self {
+        Self { name, make, goal: None, how: None }
+    }
+
+    /// One of ours, which has to reach something.
+    const fn goal(self, goal: Goal) -> Self {
+        Self { goal: Some(goal), ..self }
+    }
+
+    const fn how(self, how: Posting) -> Self {
+        Self { how: Some(how), ..self }
+    }
+
+    /// Its order in a line.
+    pub(crate) fn order(&self, order: Order) -> Order {
+        match (order, self.how) {
+            (Order::Write { size, count, .. }, Some(how)) => Order::Write { size, count, how },
+            (order, _) => order,
+        }
+    }
+
+    /// Whether it is this crate.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self.make, Make::Own(["soft", ..]))
+    }
+}
+
+/// One race.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// The word that `--only` takes.
+    pub(crate) id: &'static str,
+    /// As the report names it.
+    pub(crate) title: &'static str,
+    /// What is done in one batch.
+    pub(crate) order: Order,
+    pub(crate) unit: Unit,
+    /// The cores of the active and the passive end.
+    pub(crate) cores: [usize; 2],
+    /// The first one is what the others are measured against.
+    pub(crate) contenders: &'static [Contender],
+}
+
+const APART: [usize; 2] = [0, 1];
+const TOGETHER: [usize; 2] = [0, 0];
+const MIB: usize = 1 << 20;
+
+const RAW: Contender = Contender::new("raw tokio TCP", Make::Own(&["raw"]));
+const SOFT: Contender = Contender::new("soft", Make::Own(&["soft"]));
+const CRC: Contender = Contender::new("soft, CRC", Make::Own(&["soft", "--crc"]));
+const FABRIC: Contender = Contender::new("libfabric tcp", Make::Fabric(false));
+const FABRIC_SPIN: Contender = Contender::new("libfabric tcp, polling", Make::Fabric(true));
+const UCX: Contender = Contender::new("UCX tcp", Make::Ucx(false));
+const UCX_SPIN: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
+/// Its transfers stand still for long when it sleeps in between, so it polls, as is its default.
+const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
+const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
+
+const PING: Order = Order::Ping { size: 64, count: 200 };
+const WRITE: Order = Order::Write { size: MIB, count: 128, how: Posting::Window };
+const READ: Order = Order::Read { size: MIB, count: 128 };
+const PAGES: Order = Order::Write { size: 4096, count: 16_384, how: Posting::Single };
+
+/// All of them, in the order of the report.
+pub(crate) const LINES: &[Line] = &[
+    Line {
+        id: "sleeping",
+        title: "64 B round trip, sleeping, multi_thread",
+        order: PING,
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[RAW, SOFT.goal(Goal::AtMost(1.08)), FABRIC, UCX, QUINN],
+    },
+    Line {
+        id: "current-thread",
+        title: "64 B round trip, sleeping, current_thread",
+        order: PING,
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[
+            Contender::new("raw tokio TCP", Make::Own(&["raw", "--workers", "0"])),
+            Contender::new("soft", Make::Own(&["soft", "--workers", "0"])),
+        ],
+    },
+    Line {
+        id: "shared-core",
+        title: "64 B round trip, sleeping, both ends on one core",
+        order: PING,
+        unit: Unit::Micros,
+        cores: TOGETHER,
+        contenders: &[RAW, SOFT, FABRIC, UCX],
+    },
+    Line {
+        id: "spinning",
+        title: "64 B round trip, spinning before sleeping (raw TCP only sleeps)",
+        order: PING,
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[
+            RAW,
+            Contender::new("soft, 20 µs", Make::Own(&["soft", "--spin", "20"])).goal(Goal::AtMost(0.5)),
+            // Where waking takes longer than that, 20 µs end before the answer comes, time and again.
+            Contender::new("soft, 100 µs", Make::Own(&["soft", "--spin", "100"])).goal(Goal::AtMost(0.5)),
+            FABRIC_SPIN,
+            UCX_SPIN,
+        ],
+    },
+    Line {
+        id: "write",
+        title: "RDMA Write 1 MiB, two cores",
+        order: WRITE,
+        unit: Unit::Gigabytes,
+        cores: APART,
+        contenders: &[
+            RAW,
+            SOFT.goal(Goal::AtLeast(0.95)),
+            CRC.goal(Goal::AtLeast(0.85)),
+            FABRIC,
+            UCX_BULK,
+            QUINN,
+        ],
+    },
+    Line {
+        id: "write-one-core",
+        title: "RDMA Write 1 MiB, one core",
+        order: WRITE,
+        unit: Unit::Gigabytes,
+        cores: TOGETHER,
+        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.8)), CRC, FABRIC],
+    },
+    Line {
+        id: "read",
+        title: "RDMA Read 1 MiB, window of 16, two cores",
+        order: READ,
+        unit: Unit::Gigabytes,
+        cores: APART,
+        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.9)), CRC, FABRIC, UCX_BULK],
+    },
+    Line {
+        id: "read-one-core",
+        title: "RDMA Read 1 MiB, window of 16, one core",
+        order: READ,
+        unit: Unit::Gigabytes,
+        cores: TOGETHER,
+        contenders: &[RAW, SOFT, FABRIC],
+    },
+    Line {
+        id: "pages",
+        title: "RDMA Write 4 KiB, one by one",
+        order: PAGES,
+        unit: Unit::Gigabytes,
+        cores: APART,
+        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.98)), FABRIC, UCX_BULK],
+    },
+    Line {
+        id: "batches",
+        title: "RDMA Write 4 KiB, in batches of 16 (raw TCP one by one)",
+        order: PAGES,
+        unit: Unit::Gigabytes,
+        cores: APART,
+        contenders: &[
+            RAW,
+            SOFT.how(Posting::Batch).goal(Goal::AtLeast(4.5)),
+            Contender::new("raw tokio TCP, 64 KiB writes", Make::Own(&["raw"])).how(Posting::Batch),
+            FABRIC.how(Posting::Window),
+            UCX_BULK.how(Posting::Window),
+        ],
+    },
+    Line {
+        id: "cycle",
+        title: "Connect, Accept, CompleteConnect, Disconnect, 64 at once (raw: connect, echo of 1 byte, close)",
+        order: Order::Cycle { at_once: 64, count: 1024 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.6)), QUINN],
+    },
+    Line {
+        id: "cycle-single",
+        title: "the same, one at a time",
+        order: Order::Cycle { at_once: 1, count: 256 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[RAW, SOFT, QUINN],
+    },
+];

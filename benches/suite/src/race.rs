@@ -1,0 +1,161 @@
+//! One line: contenders take turns in short batches, so that all of them see the same machine.
+
+use std::io;
+
+use serde_json::{Value, json};
+
+use crate::children::Core;
+use crate::contenders::{Make, Started};
+use crate::lines::{Contender, Line};
+use crate::statistics::{Quartiles, ratios};
+
+/// What one contender did.
+pub(crate) struct Result {
+    pub(crate) contender: Contender,
+    /// One a batch, in the unit of the line.
+    pub(crate) samples: Vec<f64>,
+    /// Why there are none.
+    pub(crate) failure: Option<String>,
+}
+
+/// A race that has been run.
+pub(crate) struct Outcome {
+    pub(crate) line: &'static Line,
+    /// The first one is what the others are measured against.
+    pub(crate) results: Vec<Result>,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) batches: usize,
+    /// Whether batches are shorter, too.
+    pub(crate) short: bool,
+}
+
+/// A contender between its batches.
+struct Runner {
+    result: Result,
+    started: Option<Started>,
+}
+
+/// Runs one race with all that is installed.
+pub(crate) fn run(line: &'static Line, plan: Plan) -> Outcome {
+    take_turns(line, plan, line.cores.map(Some), |contender| contender.make.is_present())
+}
+
+/// Runs it with what every machine has, on whatever cores.
+pub(crate) fn run_own(line: &'static Line, plan: Plan) -> Outcome {
+    let own = |contender: &Contender| matches!(contender.make, Make::Own(["soft" | "raw", ..]));
+    take_turns(line, plan, [None, None], own)
+}
+
+/// The turns. A contender that fails is left out, and says why.
+fn take_turns(
+    line: &'static Line,
+    plan: Plan,
+    cores: [Core; 2],
+    takes_part: impl Fn(&Contender) -> bool,
+) -> Outcome {
+    let mut runners = Vec::new();
+    for &contender in line.contenders.iter().filter(|contender| takes_part(contender)) {
+        let started = Started::start(contender.make, cores, |_| Vec::new());
+        let failure = started.as_ref().err().map(io::Error::to_string);
+        let result = Result { contender, samples: Vec::new(), failure };
+        runners.push(Runner { result, started: started.ok() });
+    }
+    // The first batch only warms up.
+    for batch in 0..=plan.batches {
+        for runner in &mut runners {
+            let order = runner.result.contender.order(line.order);
+            let order = if plan.short { order.shorter() } else { order };
+            let Some(started) = &mut runner.started else { continue };
+            match started.run(order) {
+                Ok(_) if batch == 0 => {}
+                Ok(nanoseconds) => runner.result.samples.push(line.unit.of(order, nanoseconds)),
+                Err(error) => {
+                    runner.result.failure = Some(error.to_string());
+                    runner.result.samples.clear();
+                    runner.started = None;
+                }
+            }
+        }
+    }
+    Outcome { line, results: runners.into_iter().map(|runner| runner.result).collect() }
+}
+
+impl Outcome {
+    /// The ratio of a contender to the first one, batch by batch.
+    pub(crate) fn ratio(&self, result: &Result) -> Option<Quartiles> {
+        let reference = self.results.first()?;
+        Quartiles::of(ratios(&result.samples, &reference.samples))
+    }
+
+    /// The ratio of ours to another contender, batch by batch.
+    fn against(&self, ours: &Result, other: &Result) -> Option<Quartiles> {
+        Quartiles::of(ratios(&ours.samples, &other.samples))
+    }
+
+    /// Which of the others, raw TCP apart, are not slower than ours.
+    pub(crate) fn faster_peers(&self, ours: &Result) -> Vec<&'static str> {
+        let others = self.results.iter().skip(1).filter(|result| !result.contender.is_ours());
+        let ahead = |other: &&Result| {
+            let is_raw = other.contender.name.starts_with("raw");
+            let ratio = self.against(ours, other).map_or(f64::NAN, |ratio| ratio.median);
+            !is_raw && !ratio.is_nan() && !self.line.unit.is_better(ratio, 1.0)
+        };
+        others.filter(ahead).map(|other| other.contender.name).collect()
+    }
+
+    /// For the person who waits.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{} ({})\n", self.line.title, self.line.id);
+        for result in &self.results {
+            let name = result.contender.name;
+            let Some(value) = Quartiles::of(result.samples.iter().copied()) else {
+                let failure = result.failure.as_deref().unwrap_or("no samples");
+                text += &format!("  {name:<30} failed: {failure}\n");
+                continue;
+            };
+            text += &format!("  {name:<30} {:>9.2} {:<6}", value.median, self.line.unit.text());
+            if let Some(ratio) = self.ratio(result) {
+                text += &format!(" ratio {:.3} ({:.3} to {:.3})", ratio.median, ratio.low, ratio.high);
+                if let Some(goal) = result.contender.goal {
+                    text += &format!("  {}: {}", goal.text(), goal.verdict(ratio));
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Every figure.
+    pub(crate) fn json(&self) -> Value {
+        let results: Vec<Value> = self
+            .results
+            .iter()
+            .map(|result| {
+                let order = result.contender.order(self.line.order);
+                let ratio = self.ratio(result);
+                let verdict = result.contender.goal.zip(ratio).map(|(goal, ratio)| goal.verdict(ratio));
+                json!({
+                    "name": result.contender.name,
+                    "command": result.contender.make.text(order),
+                    "value": Quartiles::of(result.samples.iter().copied()).map(|value| value.json()),
+                    "ratio": ratio.map(|ratio| ratio.json()),
+                    "goal": result.contender.goal.map(|goal| goal.text()),
+                    "verdict": verdict,
+                    "samples": result.samples,
+                    "failure": result.failure,
+                })
+            })
+            .collect();
+        json!({
+            "id": self.line.id,
+            "title": self.line.title,
+            "unit": self.line.unit.text(),
+            "cores": self.line.cores,
+            "contenders": results,
+        })
+    }
+}
