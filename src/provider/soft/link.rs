@@ -121,6 +121,8 @@ struct Sending {
     queue: SendQueue,
     /// Gone when the connection is.
     socket: Option<Arc<Socket>>,
+    /// How many wait for a writer to be done: telling nobody would be a system call all the same.
+    awaited: usize,
 }
 
 /// What a link is made of.
@@ -179,7 +181,7 @@ impl Link {
         let LinkParts { socket, queue, crc, role, implied, inbound_reads, outlets, receives, keys, cm } =
             parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
-        let sending = Mutex::new(Sending { queue, socket: Some(socket) });
+        let sending = Mutex::new(Sending { queue, socket: Some(socket), awaited: 0 });
         Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             crc,
@@ -201,9 +203,12 @@ impl Link {
 
     /// The sending half when nobody is writing: for the endings, which must not take memory away from under a writer.
     pub(super) fn quiet_queue(&self) -> SendHalf<'_> {
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        sending.awaited += 1;
         let quiet = self.quiet.wait_while(sending, |sending| sending.queue.is_writing());
-        SendHalf(quiet.unwrap_or_else(PoisonError::into_inner))
+        let mut sending = quiet.unwrap_or_else(PoisonError::into_inner);
+        sending.awaited -= 1;
+        SendHalf(sending)
     }
 
     /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
@@ -232,8 +237,9 @@ impl Link {
         if sending.broken.is_some() {
             let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
         }
+        let awaited = sending.0.awaited > 0;
         drop(sending);
-        if batches > 0 {
+        if batches > 0 && awaited {
             self.quiet.notify_all();
         }
         pumped
