@@ -330,6 +330,12 @@ impl Slice {
         self.for_device().filter(|_| self.is_writable())
     }
 
+    /// The address of the first byte, for a call that has copied them when it returns.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn to_be_copied(&self) -> u64 {
+        self.address(0).0.expose_provenance() as u64
+    }
+
     /// The memory that it is a part of.
     pub(crate) fn into_shared(self) -> Shared {
         self.memory

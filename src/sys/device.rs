@@ -208,10 +208,8 @@ impl Context {
             max_cqe: limit(raw.max_cqe),
             max_qp_rd_atom: limit(raw.max_qp_rd_atom),
             max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
-            max_mw: limit(raw.max_mw),
             max_srq: limit(raw.max_srq),
             max_srq_wr: limit(raw.max_srq_wr),
-            max_srq_sge: limit(raw.max_srq_sge),
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
@@ -302,10 +300,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) max_cqe: u32,
     pub(crate) max_qp_rd_atom: u32,
     pub(crate) max_qp_init_rd_atom: u32,
-    pub(crate) max_mw: u32,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
-    pub(crate) max_srq_sge: u32,
     /// `atomic_cap`, as far as that there are any.
     pub(crate) atomics: bool,
     /// Of `device_cap_flags`: requests that invalidate keys, here or at the peer.

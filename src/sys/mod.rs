@@ -19,10 +19,6 @@
 //! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
 //! | [`MemoryRegion::deregister`] | the pages | off the runtime's threads if they are many |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the provider uses all of it once it has the contract's requests")
-)]
 
 /// Numbers of an enumeration of C, whose values later versions of the library add to, and a name for each.
 macro_rules! numbers {
@@ -57,7 +53,7 @@ pub(crate) mod window;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
-pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
+pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
 pub(crate) use device::{
     AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, SIW_VENDOR, Transport, async_event,
     device_names, forget_removed_devices,
@@ -65,6 +61,8 @@ pub(crate) use device::{
 pub(crate) use id::{CmId, ConnectionParams};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
 pub(crate) use post::{
-    Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
+    Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair};
+pub(crate) use shared_receive::SharedReceiveQueue;
+pub(crate) use window::{MemoryWindow, next_key};

@@ -10,17 +10,6 @@ use super::memory::ProtectionDomain;
 use super::post::{self, ReceiveRequest, Refused};
 use super::{call, ffi};
 
-/// What a shared receive queue holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SharedReceiveAttributes {
-    /// Requests.
-    pub(crate) depth: u32,
-    /// Entries of a request.
-    pub(crate) entries: u32,
-    /// An event tells when fewer requests than this are left; 0 for no event, as it is after the event.
-    pub(crate) limit: u32,
-}
-
 /// A receive queue that many queue pairs take their receives from.
 pub(crate) struct SharedReceiveQueue {
     raw: NonNull<ffi::ibv_srq>,
@@ -76,33 +65,15 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Asks for one event when fewer requests than `limit` are left; 0 takes that back.
-    ///
-    /// # Errors
-    /// `EINVAL` for more than the queue holds.
-    pub(crate) fn set_limit(&self, limit: u32) -> io::Result<()> {
-        self.modify(ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit }, number::SRQ_LIMIT)
-    }
-
     /// Makes room for at least that many requests. What it holds stays.
     ///
     /// # Errors
     /// `EINVAL` for more than the device allows or less than is needed, `EOPNOTSUPP` where its size is fixed.
     pub(crate) fn resize(&self, depth: u32) -> io::Result<()> {
-        self.modify(ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 }, number::SRQ_MAX_WR)
-    }
-
-    fn modify(&self, mut attributes: ffi::ibv_srq_attr, mask: u32) -> io::Result<()> {
+        let mut attributes = ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
+        let mask = number::SRQ_MAX_WR as i32;
         // SAFETY: the queue is live; the attributes that the mask names are set.
-        call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
-    }
-
-    /// What it holds, which may be more than was asked for.
-    pub(crate) fn attributes(&self) -> io::Result<SharedReceiveAttributes> {
-        let mut raw = ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
-        // SAFETY: the queue is live; the call fills the structure.
-        call::number(|| unsafe { ffi::ibv_query_srq(self.as_ptr(), &mut raw) })?;
-        Ok(SharedReceiveAttributes { depth: raw.max_wr, entries: raw.max_sge, limit: raw.srq_limit })
+        call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
     }
 }
 

@@ -16,13 +16,15 @@ use super::config::VerbsConfig;
 use super::identifier::{Identifier, Target, Targets};
 use super::queue_pair::QueuePairCore;
 use super::reactor;
+use super::requests::RequestId;
 use crate::error::OpenError;
 use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sys::{
-    AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
-    QpAttributes, QpState, RXE_VENDOR, SIW_VENDOR, Transport, device_names, event, forget_removed_devices,
+    AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
+    EventChannel, ProtectionDomain, QpAttributes, QpState, QueuePair, RXE_VENDOR, SIW_VENDOR, Transport,
+    device_names, event, forget_removed_devices,
 };
 use crate::types::{AdapterId, ReadLimits};
 
@@ -38,6 +40,8 @@ const IWARP_ANSWER: Duration = Duration::from_secs(10);
 const IB_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
+/// The sizes that a device is asked for inline.
+const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
 /// How often a removed device is looked for in the list of devices, and after what time: twice as long each time.
@@ -60,6 +64,8 @@ pub(crate) struct Opened {
 #[derive(Default)]
 struct QueuePairs {
     by_key: HashMap<u32, Weak<QueuePairCore>>,
+    /// The keys by the device's numbers, of those with a shared receive queue.
+    by_number: HashMap<u32, u32>,
     next: u32,
 }
 
@@ -75,6 +81,9 @@ pub(crate) struct AdapterCore {
     attributes: DeviceAttributes,
     iwarp: bool,
     max_message: u32,
+    /// How many bytes a request can have inline.
+    inline: usize,
+    vectors: u32,
     /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
     opened: Mutex<Option<Arc<Opened>>>,
     removed: AtomicBool,
@@ -107,6 +116,7 @@ impl AdapterCore {
         let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         let events = catalogue::channel()?;
         let targets = Arc::<Targets>::default();
+        let (inline, vectors) = (inline(&context, &domain, &channel), context.completion_vectors());
         let iwarp = context.transport() == Transport::Iwarp;
         let core = Arc::new_cyclic(|me: &Weak<Self>| {
             let anchor = targets.create(&events, me.clone()).ok().filter(|anchor| {
@@ -118,7 +128,9 @@ impl AdapterCore {
                 let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
                 // What a peer may do is up to each region.
                 let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-                initial.set_access(AccessFlags::LOCAL_WRITE | remote);
+                let atomics =
+                    if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
+                initial.set_access(AccessFlags::LOCAL_WRITE | remote | atomics);
                 Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
             });
             Self {
@@ -131,6 +143,8 @@ impl AdapterCore {
                 attributes,
                 iwarp,
                 max_message,
+                inline,
+                vectors,
                 opened: Mutex::new(opened),
                 removed: AtomicBool::new(false),
                 stopped: AtomicBool::new(false),
@@ -169,6 +183,21 @@ impl AdapterCore {
         self.iwarp && self.attributes.vendor_id != SIW_VENDOR
     }
 
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.attributes.atomics
+    }
+
+    /// Whether keys can be given by requests, and taken back.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.attributes.windows && self.attributes.invalidates
+    }
+
+    /// The vector for completions that are best handled on this processor: by custom they are spread over them.
+    pub(crate) fn vector(&self, processor: Option<usize>) -> u32 {
+        let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);
+        processor.checked_rem(self.vectors).unwrap_or(0)
+    }
+
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
@@ -197,7 +226,7 @@ impl AdapterCore {
     pub(crate) fn enlist(&self, queue_pair: Weak<QueuePairCore>) -> u32 {
         let mut all = self.queue_pairs();
         // There are fewer queue pairs than keys.
-        while all.by_key.contains_key(&all.next) {
+        while all.next == RequestId::SHARED || all.by_key.contains_key(&all.next) {
             all.next = all.next.wrapping_add(1);
         }
         let key = all.next;
@@ -206,8 +235,24 @@ impl AdapterCore {
         key
     }
 
-    pub(crate) fn strike(&self, key: u32) {
-        let _queue_pair = self.queue_pairs().by_key.remove(&key);
+    /// The completions of receives of a shared queue name the queue pair by this number.
+    pub(crate) fn enlist_number(&self, number: u32, key: u32) {
+        self.queue_pairs().by_number.insert(number, key);
+    }
+
+    pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
+        self.queue_pairs().by_number.get(&number).copied()
+    }
+
+    pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
+        let mut all = self.queue_pairs();
+        let _queue_pair = all.by_key.remove(&key);
+        if let Some(number) = number
+            && all.by_number.get(&number) == Some(&key)
+        {
+            // Not that of a later one with the same number.
+            all.by_number.remove(&number);
+        }
     }
 
     pub(crate) fn queue_pair_by_key(&self, key: u32) -> Option<Arc<QueuePairCore>> {
@@ -284,6 +329,7 @@ impl AdapterCore {
 
     pub(crate) fn capabilities(&self) -> Capabilities {
         let iwarp = self.is_iwarp();
+        let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
         // A queue pair has one completion queue for both its queues.
         let depth = self.attributes.max_qp_wr.min(self.max_completions() / 2);
         Capabilities {
@@ -300,9 +346,9 @@ impl AdapterCore {
             registration: usize::try_from(self.attributes.max_mr_size)
                 .unwrap_or(usize::MAX)
                 .min(isize::MAX as usize),
-            depth: usize::try_from(depth).unwrap_or(usize::MAX),
-            entries: usize::try_from(self.attributes.max_sge).unwrap_or(usize::MAX),
-            read_entries: usize::try_from(self.attributes.max_sge_rd).unwrap_or(usize::MAX),
+            depth: size(depth),
+            entries: size(self.attributes.max_sge),
+            read_entries: size(self.attributes.max_sge_rd),
             three_phase: !iwarp,
             exact_private_data: iwarp,
             loopback: true,
@@ -316,15 +362,16 @@ impl AdapterCore {
             checks_remote_read: !iwarp,
             read_sink: self.requires_read_sink(),
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
-            inline: 0,
+            inline: self.inline,
             completions: 1 << 20,
-            shared_depth: 0,
-            windows: false,
-            atomics: false,
-            invalidates: false,
+            shared_depth: if self.attributes.max_srq > 0 { size(self.attributes.max_srq_wr) } else { 0 },
+            windows: self.has_windows(),
+            atomics: self.attributes.atomics,
+            // `siw` invalidates whole regions, and does not say which.
+            invalidates: !iwarp && self.attributes.invalidates,
+            immediate: (!iwarp, !iwarp),
             // A completion does not say so, only the kind of interrupt does.
             tells_solicited: false,
-            immediate: (false, false),
         }
     }
 
@@ -358,6 +405,17 @@ impl AdapterCore {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.into_iter().for_each(|task| task.abort());
     }
+}
+
+/// How many bytes a request can have inline. The device does not say, so it is asked for less and less.
+fn inline(context: &Arc<Context>, domain: &Arc<ProtectionDomain>, channel: &Arc<CompletionChannel>) -> usize {
+    let room = |inline| Capacities { send: 1, receive: 1, send_entries: 1, receive_entries: 1, inline };
+    let Ok(queue) = CompletionQueue::new(context, channel, 2, 0, 0) else { return 0 };
+    let made = INLINE.into_iter().find_map(|inline| {
+        let queue_pair = QueuePair::new(domain, &queue, &queue, None, room(inline)).ok()?;
+        Some(queue_pair.inline().max(inline))
+    });
+    made.and_then(|inline| usize::try_from(inline).ok()).unwrap_or(0)
 }
 
 /// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is

@@ -6,6 +6,7 @@
 //! completion queue, inbox.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use tokio::runtime::Handle;
 use tracing::debug;
 
 use super::adapter::{AdapterCore, Opened};
-use super::queue_pair::{QueuePairCore, RequestId};
+use super::queue_pair::QueuePairCore;
+use super::requests::RequestId;
+use super::shared::Receives;
 use crate::sys::{BATCH, Batch, CompletionQueue, QueuePair};
 
 /// How long the first queue is; each further one is twice as long as the one before, up to the most.
@@ -27,10 +30,11 @@ const RXE_LINGER: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Completions(Mutex<Vec<Share>>);
 
-/// A queue, and how much of it nobody has reserved.
+/// A queue, how much of it nobody has reserved, and the vector by which its events come.
 struct Share {
     queue: Arc<Queue>,
     free: u32,
+    vector: u32,
 }
 
 /// A completion queue, and room for what is polled.
@@ -65,14 +69,21 @@ impl Completions {
         drop(shares);
     }
 
-    /// Room for so many completions, in a new queue when there is no other.
+    /// Room for so many completions that come by this vector, in a new queue when there is no other.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
-    fn reserve(&self, adapter: &AdapterCore, opened: &Opened, entries: u32) -> io::Result<Arc<Queue>> {
+    fn reserve(
+        &self,
+        adapter: &AdapterCore,
+        opened: &Opened,
+        entries: u32,
+        vector: u32,
+    ) -> io::Result<Arc<Queue>> {
         let before = {
             let mut shares = self.lock();
-            if let Some(share) = shares.iter_mut().find(|share| share.free >= entries) {
+            let fits = |share: &&mut Share| share.free >= entries && share.vector == vector;
+            if let Some(share) = shares.iter_mut().find(fits) {
                 share.free -= entries;
                 return Ok(share.queue.clone());
             }
@@ -81,12 +92,12 @@ impl Completions {
         // Without the lock, which the reactor wants; if another one is made meanwhile, then there are two.
         let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
         let completions =
-            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key(), 0)?;
+            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key(), vector)?;
         completions.arm(false)?;
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
-        self.lock().push(Share { queue: queue.clone(), free });
+        self.lock().push(Share { queue: queue.clone(), free, vector });
         // A removal may have closed all of them since the caller looked.
         if adapter.is_removed() {
             self.close();
@@ -115,7 +126,7 @@ impl Completions {
     /// # Errors
     /// Those of ibv_create_cq(3).
     pub(crate) fn open(&self, adapter: &AdapterCore, opened: &Opened) -> io::Result<()> {
-        self.reserve(adapter, opened, 0).map(drop)
+        self.reserve(adapter, opened, 0, 0).map(drop)
     }
 }
 
@@ -126,6 +137,16 @@ impl Queue {
     /// Those of ibv_req_notify_cq(3).
     pub(crate) fn arm(&self) -> io::Result<()> {
         self.completions.arm(false)
+    }
+
+    /// Makes room for so many more.
+    ///
+    /// # Errors
+    /// Those of ibv_resize_cq(3).
+    fn grow(&self, more: u32) -> io::Result<()> {
+        // One after the other, or one of them would be forgotten.
+        let _batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.completions.resize(self.completions.entries().saturating_add(more))
     }
 
     /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.
@@ -147,14 +168,21 @@ impl Queue {
             };
             left = left.saturating_sub(count);
             for completion in batch.iter() {
-                let key = RequestId::unpack(completion.wr_id).key;
+                let named = RequestId::unpack(completion.wr_id).key;
+                let key = if named == RequestId::SHARED {
+                    // Whoever is gone has left nothing behind, see `Room`.
+                    let Some(key) = adapter.key_by_number(completion.qp_num) else { continue };
+                    key
+                } else {
+                    named
+                };
                 if touched.last().is_none_or(|(last, _)| *last != key) {
                     // Nobody wants to know of one that has ended.
                     let Some(queue_pair) = adapter.queue_pair_by_key(key) else { continue };
                     touched.push((key, queue_pair));
                 }
                 if let Some((_, queue_pair)) = touched.last() {
-                    queue_pair.deliver(&completion);
+                    queue_pair.deliver(key, &completion);
                 }
             }
         }
@@ -180,27 +208,56 @@ impl Drop for Queue {
 
 /// A queue pair of the device, its key, and the room that its completions have.
 pub(crate) struct Device {
-    // Dropped in this order: what the end of the queue pair completes still needs the room.
+    // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
+    // any more then.
     pub(crate) queue_pair: QueuePair,
     room: Room,
+    receives: Option<Arc<Receives>>,
 }
 
 impl Device {
-    /// Makes a queue pair whose completions are for `owner`, with room for so many of them.
+    /// Makes a queue pair whose completions are for `owner`, with room for so many of them that come by this vector. It
+    /// may use the receives.
     ///
     /// # Errors
     /// Those of `make`, and of making a completion queue.
     pub(crate) fn new(
         owner: &Arc<QueuePairCore>,
         opened: &Opened,
-        entries: u32,
+        (entries, vector): (u32, u32),
+        receives: Option<Arc<Receives>>,
         make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<QueuePair>,
     ) -> io::Result<Self> {
         let adapter = owner.adapter.clone();
-        let queue = adapter.completions.reserve(&adapter, opened, entries)?;
+        let queue = adapter.completions.reserve(&adapter, opened, entries, vector)?;
         let key = adapter.enlist(Arc::downgrade(owner));
-        let room = Room { queue, entries, key, adapter };
-        Ok(Self { queue_pair: make(&room.queue.completions)?, room })
+        let mut room = Room { queue, entries: entries.into(), key, number: None, adapter };
+        let queue_pair = make(&room.queue.completions)?;
+        if receives.is_some() {
+            room.number = Some(queue_pair.number());
+            room.adapter.enlist_number(queue_pair.number(), key);
+        }
+        Ok(Self { queue_pair, room, receives })
+    }
+
+    /// Whether its completions come in the queue whose events carry this key.
+    pub(crate) fn completes_in(&self, key: u64) -> bool {
+        self.room.queue.completions.key() == key
+    }
+
+    /// The shared receives that it takes from.
+    pub(crate) fn receives(&self) -> Option<Arc<Receives>> {
+        self.receives.clone()
+    }
+
+    /// Makes room for so many more completions.
+    ///
+    /// # Errors
+    /// Those of ibv_resize_cq(3).
+    pub(crate) fn grow(&self, more: u32) -> io::Result<()> {
+        self.room.queue.grow(more)?;
+        self.room.entries.fetch_add(more, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What its completions carry.
@@ -217,8 +274,10 @@ impl Device {
 /// A part of a completion queue.
 struct Room {
     queue: Arc<Queue>,
-    entries: u32,
+    entries: AtomicU32,
     key: u32,
+    /// The number of the queue pair, where its completions need that to be told apart.
+    number: Option<u32>,
     adapter: Arc<AdapterCore>,
 }
 
@@ -237,7 +296,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         // The room is only free when nothing of this queue pair is left in it.
         self.collect();
-        self.adapter.strike(self.key);
-        self.adapter.completions.release(&self.queue, self.entries);
+        self.adapter.strike(self.key, self.number);
+        self.adapter.completions.release(&self.queue, self.entries.load(Ordering::Relaxed));
     }
 }

@@ -8,7 +8,7 @@
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`identifier`] | rdma_cm ids, and to whom their events go |
 //! | [`cm`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
-//! | [`queue_pair`] | the queues of requests, and whom they belong to |
+//! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`requests`], [`finish`] takes them |
 //! | [`completions`] | completion queues, which queue pairs share |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`region`], [`window`] | registered memory |
@@ -24,10 +24,13 @@ pub(crate) mod cm;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connect;
+mod finish;
 pub(crate) mod identifier;
 pub(crate) mod listen;
+mod post;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod region;
+mod requests;
 pub(crate) mod shared;
 pub(crate) mod window;

@@ -1,7 +1,7 @@
 //! A queue pair: its two queues, their completions, and the connection it belongs to.
 //!
-//! Every request is signalled, and finishes in the order of the posts, whatever the order of the completions: the next
-//! one is always the front of [`Queue::outstanding`]. When a connection ends the device's queue pair is moved to the error state
+//! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
+//! [`Queue::outstanding`]. [`post`](super::post) adds them, [`finish`](super::finish) takes them. When a connection ends the device's queue pair is moved to the error state
 //! and destroyed in the same breath: after that no memory is in use, whatever the device still had to say, and what is
 //! outstanding finishes CANCELED. The user's queue pair gets a new one of the device when the old one was only an attempt.
 //! Completions come by way of an inbox, see [`completions`](super::completions).
@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tracing::debug;
@@ -17,156 +16,72 @@ use tracing::debug;
 use super::adapter::AdapterCore;
 use super::cm::Cm;
 use super::completions::Device;
+use super::finish::Found;
 use super::identifier::Identifier;
-use crate::error::{OpenError, PostErrorKind, Reason};
-use crate::flight::{self, Aftermath, Completed, Outlet, Payload, Ticket};
+use super::post::Deferred;
+use super::requests::{Held, Outstanding, Queue, Said};
+use super::shared::SharedReceives;
+use super::window::Window;
+use crate::error::{OpenError, Reason};
+use crate::flight::{Aftermath, Completed, Ticket};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::QueuePairParts;
 use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
-use crate::provider::work::{Target, Verb, Work};
+use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
-use crate::sys::{
-    Capacities, Operation, QpState, QueuePair, ReceiveRequest, Refused, RemoteMemory, ScatterEntry,
-    SendFlags, SendRequest, WorkCompletion, async_event, wc_status,
-};
+use crate::sys::{Capacities, Element, QpState, QueuePair, async_event};
 use crate::types::ReadLimits;
-
-/// How long the word that a connection is over may lag behind the requests that it flushed.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// The entries of a request, most often one.
-type Entries = SmallVec<[ScatterEntry; 4]>;
-
-/// A request that the device has.
-struct Outstanding {
-    ticket: Ticket,
-    payload: Payload,
-    /// What the device has said of it, while something before it is not finished.
-    said: Option<Said>,
-}
-
-/// The result of a request: the status of the completion as libibverbs numbers it, and the bytes received.
-#[derive(Clone, Copy)]
-struct Said {
-    status: u32,
-    bytes: u32,
-}
-
-struct Queue {
-    outlet: Outlet,
-    outstanding: VecDeque<Outstanding>,
-    /// The sequence number of the request at the front.
-    front: u32,
-}
-
-impl Queue {
-    fn new(outlet: Outlet) -> Self {
-        Self { outlet, outstanding: VecDeque::new(), front: 0 }
-    }
-
-    /// Begins to count anew.
-    fn reset(&mut self) {
-        self.outstanding.clear();
-        self.front = 0;
-    }
-
-    fn next(&self) -> u32 {
-        // The depth of a queue is far below 2^31.
-        self.front.wrapping_add(self.outstanding.len() as u32) & RequestId::SEQUENCE
-    }
-
-    /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier.
-    fn finished(&mut self, sequence: u32, said: Said) -> bool {
-        let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
-        self.outstanding.get_mut(place).is_some_and(|outstanding| outstanding.said.replace(said).is_none())
-    }
-
-    /// The oldest request, if it is finished (`QP-17`).
-    fn pop(&mut self) -> Option<(Outstanding, Said)> {
-        let said = self.outstanding.front()?.said?;
-        let outstanding = self.outstanding.pop_front()?;
-        self.front = self.front.wrapping_add(1);
-        Some((outstanding, said))
-    }
-}
-
-/// Names a request to the device: the key of the device's queue pair, the queue, and the place in it.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestId {
-    pub(crate) key: u32,
-    receive: bool,
-    sequence: u32,
-}
-
-impl RequestId {
-    const RECEIVE: u32 = 1 << 31;
-    const SEQUENCE: u32 = Self::RECEIVE - 1;
-    const KEY: u32 = 32;
-
-    fn pack(self) -> u64 {
-        let queue = if self.receive { Self::RECEIVE } else { 0 };
-        (u64::from(self.key) << Self::KEY) | u64::from(queue | self.sequence)
-    }
-
-    pub(crate) fn unpack(id: u64) -> Self {
-        let place = id as u32;
-        Self {
-            key: (id >> Self::KEY) as u32,
-            receive: place & Self::RECEIVE != 0,
-            sequence: place & Self::SEQUENCE,
-        }
-    }
-}
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
-    me: Weak<Self>,
-    capacities: Capacities,
+    pub(super) me: Weak<Self>,
+    pub(super) capacities: Capacities,
+    /// Where its receives come from, if not from its own queue.
+    shared: Option<Arc<SharedReceives>>,
+    /// The vector by which its completions come.
+    vector: u32,
     inner: Mutex<Inner>,
-    /// Completions that nobody has looked at yet: the ids of the requests, and what was said of them.
-    inbox: Mutex<Inbox>,
+    /// Completions that nobody has looked at yet.
+    pub(super) inbox: Mutex<Inbox>,
     membership: OnceLock<Membership>,
 }
 
-type Inbox = SmallVec<[(u64, Said); 4]>;
+/// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
+type Inbox = SmallVec<[(u32, u64, Said); 4]>;
 
-struct Inner {
-    state: QueuePairState,
+pub(super) struct Inner {
+    pub(super) state: QueuePairState,
     /// The connection it is being used for.
-    cm: Weak<Cm>,
+    pub(super) cm: Weak<Cm>,
     /// The last handle of the user is gone.
     released: bool,
     /// The device's queue pair; `None` when it is over.
-    device: Option<Arc<Device>>,
+    pub(super) device: Option<Arc<Device>>,
     /// It has left the state in which it was made, for an attempt.
     used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     lent: bool,
     /// Receives were posted and reads negotiated away.
-    reads: u32,
-    initiator: Queue,
-    receives: Queue,
+    pub(super) reads: u32,
+    pub(super) initiator: Queue,
+    pub(super) receives: Queue,
+    /// Requests that wait for the doorbell: the last of the initiator queue.
+    pub(super) deferred: Vec<Deferred>,
+    /// How many requests in a row the device will not report.
+    pub(super) unsignaled: u32,
+    /// The windows that were bound on it.
+    pub(super) windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
-    failed: Vec<(bool, Ticket, Completed)>,
+    pub(super) failed: Vec<(bool, Ticket, Completed)>,
     /// Why they did: the first of them, and whether somebody has been told.
-    broken: bool,
+    pub(super) broken: bool,
 }
 
 impl Inner {
-    fn queue(&mut self, receive: bool) -> &mut Queue {
+    pub(super) fn queue(&mut self, receive: bool) -> &mut Queue {
         if receive { &mut self.receives } else { &mut self.initiator }
     }
-}
-
-/// What polling has found.
-#[derive(Default)]
-struct Found {
-    after: Aftermath,
-    received: bool,
-    /// How the first request failed, and the key of the device's queue pair.
-    broken: Option<(u32, u32)>,
 }
 
 impl QueuePairCore {
@@ -182,9 +97,19 @@ impl QueuePairCore {
             send_entries: small(parts.initiator_entries),
             inline: small(parts.inline),
         };
+        let shared = match parts.shared {
+            Some(provider::SharedReceives::Verbs(shared)) => Some(shared),
+            // Its user belongs to the adapter that it was made from.
+            #[cfg(feature = "soft")]
+            Some(provider::SharedReceives::Soft(_)) => return Err(OpenError::InvalidAdapter),
+            None => None,
+        };
+        let vector = adapter.vector(parts.affinity);
         let core = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             capacities,
+            shared,
+            vector,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
                 cm: Weak::new(),
@@ -195,6 +120,9 @@ impl QueuePairCore {
                 reads: 0,
                 initiator: Queue::new(parts.initiator),
                 receives: Queue::new(parts.receive),
+                deferred: Vec::new(),
+                unsignaled: 0,
+                windows: Vec::new(),
                 failed: Vec::new(),
                 broken: false,
             }),
@@ -216,7 +144,7 @@ impl QueuePairCore {
         Ok(core)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -315,7 +243,7 @@ impl QueuePairCore {
     }
 
     /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
-    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Aftermath {
+    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Aftermath {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
@@ -339,7 +267,9 @@ impl QueuePairCore {
     fn stop(&self, inner: &mut Inner, found: &mut Found) {
         let Some(device) = inner.device.take() else { return };
         let lent = std::mem::take(&mut inner.lent);
-        let idle = inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty();
+        let idle = inner.initiator.outstanding.is_empty()
+            && inner.receives.outstanding.is_empty()
+            && self.shared.is_none();
         // Where there is nothing to flush, its destruction says as much.
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
@@ -347,15 +277,19 @@ impl QueuePairCore {
             debug!(%error, "not moved to the error state");
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
-        let key = device.key();
+        let (key, receives) = (device.key(), device.receives());
         device.collect();
+        inner.deferred.clear();
+        // Windows go first, or the queue pair would wait for them.
+        inner.initiator.outstanding.iter_mut().for_each(|outstanding| outstanding.held = Held::Nothing);
+        inner.windows.drain(..).filter_map(|window| window.upgrade()).for_each(|window| window.leave(key));
         if lent && stopped.is_ok() {
             // A connect that nothing can take back may still have it. It uses no memory any more.
             self.adapter.runtime.spawn_blocking(move || drop(device));
         } else {
             drop(device);
         }
-        self.read(inner, key, found);
+        self.read(inner, key, receives.as_deref(), found);
     }
 
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
@@ -365,19 +299,23 @@ impl QueuePairCore {
         let mut kept = VecDeque::new();
         // What the end of the attempt has flushed was not used either.
         for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
-            kept.push_back(Outstanding { ticket, payload: completed.payload, said: None });
+            kept.push_back(Outstanding::new(ticket, completed.payload));
         }
         kept.extend(std::mem::take(&mut inner.receives.outstanding));
         inner.receives.reset();
         inner.initiator.reset();
-        (inner.used, inner.broken) = (false, false);
+        (inner.used, inner.broken, inner.unsignaled) = (false, false, 0);
         let again = self.begin(&mut inner);
         while keep
             && again.is_ok()
             && let Some(Outstanding { ticket, payload, .. }) = kept.pop_front()
         {
-            if let Err((_, payload)) = self.post_receive(&mut inner, ticket, payload) {
-                kept.push_front(Outstanding { ticket, payload, said: None });
+            let posted = match &self.shared {
+                Some(shared) => shared.receive(ticket, payload),
+                None => self.post_receive(&mut inner, ticket, payload),
+            };
+            if let Err((_, payload)) = posted {
+                kept.push_front(Outstanding::new(ticket, payload));
                 break;
             }
         }
@@ -397,9 +335,14 @@ impl QueuePairCore {
     fn begin(&self, inner: &mut Inner) -> io::Result<()> {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
-        let room = self.capacities.receive.saturating_add(self.capacities.send);
-        let device = Device::new(&me, &opened, room, |completions| {
-            let queue_pair = QueuePair::new(&opened.domain, completions, completions, None, self.capacities)?;
+        let receives = self.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
+        let queue = receives.as_ref().and_then(|receives| receives.queue());
+        // All receives of a shared queue may be taken by one queue pair.
+        let received = self.shared.as_ref().map_or(self.capacities.receive, |shared| shared.depth());
+        let room = (received.saturating_add(self.capacities.send), self.vector);
+        let device = Device::new(&me, &opened, room, receives.clone(), |completions| {
+            let queue_pair =
+                QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
@@ -407,107 +350,32 @@ impl QueuePairCore {
         Ok(())
     }
 
-    /// Posts a receive.
+    /// Whether its receives come from this queue.
+    pub(crate) fn takes_from(&self, shared: &SharedReceives) -> bool {
+        self.shared.as_ref().is_some_and(|own| std::ptr::eq(&raw const **own, shared))
+    }
+
+    /// Whether this is its completion queue of the device, or its shared receive queue.
+    pub(crate) fn uses(&self, element: Element) -> bool {
+        let key = match element {
+            Element::CompletionQueue(key) => {
+                let device = self.lock().device.clone();
+                return device.is_some_and(|device| device.completes_in(key));
+            }
+            Element::SharedReceiveQueue(key) => key,
+            Element::QueuePair(_) | Element::Device => return false,
+        };
+        self.shared.as_ref().is_some_and(|shared| shared.key() == key)
+    }
+
+    /// Makes room for so many more completions.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
-        let mut inner = self.lock();
-        if self.adapter.is_removed() {
-            return Err((PostErrorKind::DeviceRemoved, payload));
-        }
-        if inner.device.is_none() {
-            // Too late: it comes back flushed (`DIS-10`).
-            let mut after = Aftermath::default();
-            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut after);
-            drop(inner);
-            after.settle();
-            return Ok(());
-        }
-        self.post_receive(&mut inner, ticket, payload)
+    /// Those of ibv_resize_cq(3).
+    pub(crate) fn grow(&self, more: u32) -> io::Result<()> {
+        let device = self.lock().device.clone();
+        device.map_or(Ok(()), |device| device.grow(more))
     }
-
-    fn post_receive(
-        &self,
-        inner: &mut Inner,
-        ticket: Ticket,
-        payload: Payload,
-    ) -> Result<(), (PostErrorKind, Payload)> {
-        let sequence = inner.receives.next();
-        let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let entries = match (full, inner.device.as_ref(), entries(&payload, true)) {
-            (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
-            (_, Some(device), Some(entries)) => {
-                let id = RequestId { key: device.key(), receive: true, sequence };
-                let request = ReceiveRequest { id: id.pack(), entries: &entries };
-                // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
-                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
-                unsafe { device.queue_pair.post_receive(&[request]) }
-            }
-            (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
-            (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
-        };
-        match entries {
-            Ok(()) => {
-                inner.receives.outstanding.push_back(Outstanding { ticket, payload, said: None });
-                Ok(())
-            }
-            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
-        }
-    }
-
-    /// Posts a request of the initiator queue.
-    ///
-    /// # Errors
-    /// Why not; the payload comes back.
-    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
-        let Work { ticket, verb, payload, .. } = work;
-        if flight::length(&payload) > self.adapter.max_transfer() {
-            return Err((PostErrorKind::TooLong, payload));
-        }
-        let mut inner = self.lock();
-        if self.adapter.is_removed() {
-            return Err((PostErrorKind::DeviceRemoved, payload));
-        }
-        if let Err(kind) = inner.state.admits(verb.kind()) {
-            return Err((kind, payload));
-        }
-        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
-            return Err((PostErrorKind::QueueFull, payload));
-        }
-        let place = |target: Target| RemoteMemory { address: target.address, key: target.key };
-        let operation = match verb {
-            Verb::Send { .. } => Operation::Send,
-            Verb::Write { to, .. } => Operation::Write(place(to)),
-            Verb::Read { .. } if inner.reads == 0 => return Err((PostErrorKind::NoReads, payload)),
-            Verb::Read { from } => Operation::Read(place(from)),
-            _ => return Err((PostErrorKind::NotSupported("this request"), payload)),
-        };
-        let Some(entries) = entries(&payload, matches!(verb, Verb::Read { .. })) else {
-            return Err((PostErrorKind::AccessViolation, payload));
-        };
-        let Some(device) = inner.device.as_ref() else {
-            return Err((PostErrorKind::ConnectionInvalid, payload));
-        };
-        let sequence = inner.initiator.next();
-        let request = SendRequest {
-            id: RequestId { key: device.key(), receive: false, sequence }.pack(),
-            operation,
-            entries: &entries,
-            flags: SendFlags::SIGNALED,
-        };
-        // SAFETY: as in `post_receive`.
-        match unsafe { device.queue_pair.post_send(&[request]) } {
-            Ok(()) => {
-                inner.initiator.outstanding.push_back(Outstanding { ticket, payload, said: None });
-                Ok(())
-            }
-            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
-        }
-    }
-
-    /// Has the device look at what was deferred: nothing is.
-    pub(crate) fn ring(&self) {}
 
     /// A completion queue of it has lost a result: nothing can be relied upon any more.
     pub(crate) fn overrun(&self) {
@@ -526,105 +394,6 @@ impl QueuePairCore {
                 self.finish(self.lock(), Status::CANCELED).settle();
             }
         }
-    }
-
-    /// What a post that the driver refuses means.
-    fn refused(&self, error: &io::Error) -> PostErrorKind {
-        match error.raw_os_error() {
-            _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
-            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
-            // The driver has moved it, and the event that says so is on its way.
-            Some(libc::ENOTCONN) => PostErrorKind::ConnectionInvalid,
-            code => PostErrorKind::Device(code.unwrap_or(0)),
-        }
-    }
-
-    /// Puts a completion into the inbox.
-    pub(crate) fn deliver(&self, completion: &WorkCompletion) {
-        let said = Said { status: completion.status, bytes: completion.byte_len };
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((completion.wr_id, said));
-    }
-
-    /// Looks into the inbox: wakes those whose requests have finished.
-    pub(crate) fn progress(&self) {
-        let mut found = Found::default();
-        {
-            let mut inner = self.lock();
-            let Some(key) = inner.device.as_ref().map(|device| device.key()) else { return };
-            self.read(&mut inner, key, &mut found);
-        }
-        found.after.settle();
-        if found.received {
-            self.data_arrived();
-        }
-        if let Some((status, key)) = found.broken {
-            self.broke(status, key);
-        }
-    }
-
-    /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
-    fn read(&self, inner: &mut Inner, key: u32, found: &mut Found) {
-        let inbox = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        for (id, said) in inbox {
-            let id = RequestId::unpack(id);
-            if id.key == key {
-                self.completed(inner, id, said, found);
-            }
-        }
-    }
-
-    fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
-        let RequestId { key, receive, sequence } = id;
-        if !inner.queue(receive).finished(sequence, said) {
-            debug!(sequence, receive, "a completion of nothing");
-            return;
-        }
-        while let Some((Outstanding { ticket, payload, .. }, said)) = inner.queue(receive).pop() {
-            let status = status_of(said.status, receive);
-            if status == Status::SUCCESS {
-                let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
-                // Nobody has to be told once the connection is established.
-                found.received |= receive && inner.state == QueuePairState::Associated;
-                let mut completed = Completed::done(bytes, payload);
-                // It may have been; nothing says.
-                completed.extra.solicited = receive;
-                inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
-                continue;
-            }
-            // First the connection is over, then its requests fail (`X3`).
-            inner.failed.push((receive, ticket, Completed::failed(status, payload)));
-            if !std::mem::replace(&mut inner.broken, true) {
-                found.broken = Some((said.status, key));
-            }
-        }
-    }
-
-    /// A request has failed. Its connection is told; the others wait for what that makes of it.
-    fn broke(&self, completion: u32, key: u32) {
-        let inner = self.lock();
-        // Its attempt may be over by now, and the queue pair as good as new.
-        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
-            return;
-        }
-        let Some(cm) = inner.cm.upgrade() else {
-            return self.finish(inner, Status::CANCELED).settle();
-        };
-        drop(inner);
-        debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");
-        let status = status_of(completion, false);
-        let reason = Reason::Completion(completion);
-        if completion != wc_status::WR_FLUSH_ERR {
-            cm.broken_by(key, status, reason);
-            return;
-        }
-        // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
-        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
-        runtime.spawn(async move {
-            tokio::time::sleep(GRACE).await;
-            if let Some(cm) = cm.upgrade() {
-                cm.broken_by(key, status, reason);
-            }
-        });
     }
 
     /// The device says that something is wrong with it.
@@ -682,45 +451,5 @@ impl Member for QueuePairCore {
         if inner.state == QueuePairState::Unconnected {
             self.finish(inner, Status::DEVICE_REMOVED).settle();
         }
-    }
-}
-
-/// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
-/// not be written. Never without an entry, which `siw`
-/// does not take: of no bytes neither address nor key matter.
-fn entries(payload: &Payload, writes: bool) -> Option<Entries> {
-    let entries: Option<Entries> = payload
-        .iter()
-        .filter(|slice| slice.len() > 0)
-        .map(|slice| {
-            let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
-            Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
-        })
-        .collect();
-    let nothing = ScatterEntry { address: 0, length: 0, key: 0 };
-    entries.map(|entries| if entries.is_empty() { Entries::from_slice(&[nothing]) } else { entries })
-}
-
-/// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
-fn status_of(completion: u32, receive: bool) -> Status {
-    match completion {
-        wc_status::SUCCESS => Status::SUCCESS,
-        wc_status::WR_FLUSH_ERR => Status::CANCELED,
-        // `rxe` says of a receive that is too short that it is malformed, and ours are not otherwise.
-        wc_status::LOC_LEN_ERR | wc_status::LOC_QP_OP_ERR if receive => Status::BUFFER_OVERFLOW,
-        wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
-        wc_status::LOC_PROT_ERR
-        | wc_status::LOC_ACCESS_ERR
-        | wc_status::REM_ACCESS_ERR
-        | wc_status::MW_BIND_ERR => Status::ACCESS_VIOLATION,
-        wc_status::LOC_QP_OP_ERR | wc_status::LOC_EEC_OP_ERR => Status::INVALID_DEVICE_REQUEST,
-        wc_status::RETRY_EXC_ERR | wc_status::RNR_RETRY_EXC_ERR | wc_status::RESP_TIMEOUT_ERR => {
-            Status::IO_TIMEOUT
-        }
-        wc_status::REM_OP_ERR
-        | wc_status::REM_INV_REQ_ERR
-        | wc_status::REM_ABORT_ERR
-        | wc_status::BAD_RESP_ERR => Status::REMOTE_ERROR,
-        _ => Status::INTERNAL_ERROR,
     }
 }

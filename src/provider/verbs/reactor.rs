@@ -220,9 +220,11 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
         };
         match (event.kind, queue_pair) {
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
-            // Completions are lost, and nobody knows whose.
-            (async_event::CQ_ERR, _) => {
-                adapter.all_queue_pairs().iter().for_each(|queue_pair| queue_pair.device_error(event.kind));
+            // Completions or receives are lost, and nobody knows whose of those that use it.
+            (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
+                let all = adapter.all_queue_pairs();
+                let hit = all.iter().filter(|queue_pair| queue_pair.uses(event.element));
+                hit.for_each(|queue_pair| queue_pair.device_error(event.kind));
             }
             (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (

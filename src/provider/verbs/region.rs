@@ -137,6 +137,11 @@ impl Registration {
         self.attached.is_valid()
     }
 
+    /// Does something with the device's region, unless it was deregistered.
+    pub(crate) fn with_region<R>(&self, use_it: impl FnOnce(&MemoryRegion) -> R) -> Option<R> {
+        self.attached.lock().as_ref().map(use_it)
+    }
+
     /// Ends the registration; work requests that still name it fail.
     ///
     /// # Errors
@@ -271,9 +276,15 @@ impl AdapterCore {
         Ok((attached, key))
     }
 
-    /// The rights of a region in the device's words.
+    /// The rights of a region in the device's words. Where there are windows, one may be bound to any region.
     fn flags(&self, access: Access) -> AccessFlags {
-        flags(access, self.requires_read_sink())
+        let mut flags = flags(access, self.requires_read_sink());
+        flags.set(AccessFlags::MW_BIND, self.has_windows());
+        if self.has_atomics() && access.contains(Access::REMOTE_ATOMIC) {
+            // A device grants it only together with the local right.
+            flags |= AccessFlags::REMOTE_ATOMIC | AccessFlags::LOCAL_WRITE;
+        }
+        flags
     }
 }
 

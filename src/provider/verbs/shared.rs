@@ -1,34 +1,187 @@
 //! Receive queues that several queue pairs share.
+//!
+//! Which queue pair takes a receive is known when it completes: the completion names the place of the receive here, and
+//! the queue pair by its number. What no message has taken goes back when the last queue pair of the device that could
+//! use it is gone. So does a receive that a message was arriving in when its connection ended: not every device says
+//! what has become of it.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use slab::Slab;
 
 use super::adapter::AdapterCore;
-use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Outlet, Payload, Ticket};
+use super::requests::{RequestId, entries};
+use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
+use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
+use crate::provider::members::{Member, Membership};
+use crate::status::Status;
+use crate::sys::{ReceiveRequest, Refused, SharedReceiveQueue};
 
-/// A shared receive queue: the adapter announces that it has none.
-pub(crate) struct SharedReceives(Infallible);
+/// A shared receive queue as its user has it.
+pub(crate) struct SharedReceives {
+    /// `None` once the adapter is removed or the user has let it go.
+    receives: Mutex<Option<Arc<Receives>>>,
+    /// What events of the queue carry.
+    key: u64,
+    /// So many completions of receives each of its queue pairs has room for.
+    depth: AtomicU32,
+    adapter: Arc<AdapterCore>,
+    membership: OnceLock<Membership>,
+}
+
+/// The queue of the device, and what was posted to it. Every queue pair of the device that uses it holds it.
+pub(crate) struct Receives {
+    /// `None` while this is being dropped.
+    queue: Option<Arc<SharedReceiveQueue>>,
+    slots: Mutex<Slab<(Ticket, Payload)>>,
+    outlet: Outlet,
+    adapter: Arc<AdapterCore>,
+}
+
+impl Receives {
+    pub(crate) fn queue(&self) -> Option<&Arc<SharedReceiveQueue>> {
+        self.queue.as_ref()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slab<(Ticket, Payload)>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The receive at this place, which has completed.
+    pub(crate) fn take(&self, place: u32) -> Option<(Ticket, Payload)> {
+        self.slots().try_remove(place as usize)
+    }
+}
+
+impl Drop for Receives {
+    fn drop(&mut self) {
+        // No queue pair uses it any more: with this nothing does.
+        drop(self.queue.take());
+        let slots = std::mem::take(&mut *self.slots());
+        if slots.is_empty() {
+            return;
+        }
+        let status = if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED };
+        let mut after = Aftermath::default();
+        for (_, (ticket, payload)) in slots {
+            self.outlet.complete(ticket, Completed::failed(status, payload), &mut after);
+        }
+        if self.adapter.is_stopped() {
+            after.settle();
+        } else {
+            // A queue pair may be going, with locks held.
+            self.adapter.runtime.spawn(async move { after.settle() });
+        }
+    }
+}
 
 impl SharedReceives {
+    /// # Errors
+    /// `Os` when the device has no room.
     pub(crate) fn new(
-        _adapter: &Arc<AdapterCore>,
-        _depth: usize,
-        _entries: usize,
-        _outlet: Outlet,
+        adapter: &Arc<AdapterCore>,
+        depth: usize,
+        entries: usize,
+        outlet: Outlet,
     ) -> Result<Arc<Self>, OpenError> {
-        Err(OpenError::Unsupported("it has no shared receive queues"))
+        let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
+        // Both were checked against the device.
+        let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let key = adapter.targets.key();
+        let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
+            .map_err(|source| OpenError::Os { call: "ibv_create_srq", source })?;
+        let receives =
+            Receives { queue: Some(queue), slots: Mutex::default(), outlet, adapter: adapter.clone() };
+        let shared = Arc::new(Self {
+            receives: Mutex::new(Some(Arc::new(receives))),
+            key,
+            depth: AtomicU32::new(small(depth)),
+            adapter: adapter.clone(),
+            membership: OnceLock::new(),
+        });
+        let member: Weak<dyn Member> = Arc::<Self>::downgrade(&shared);
+        // After the queue pairs, which use it.
+        let _ = shared.membership.set(adapter.regions.join(member));
+        // It may have gone between the look and the joining.
+        if adapter.is_removed() {
+            shared.device_removed();
+        }
+        Ok(shared)
     }
 
-    pub(crate) fn receive(&self, _ticket: Ticket, _payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
-        match self.0 {}
+    /// What a queue pair of the device holds to use it; `None` when it is over.
+    pub(crate) fn receives(&self) -> Option<Arc<Receives>> {
+        self.receives.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn resize(&self, _depth: usize) -> Result<(), ResizeError> {
-        match self.0 {}
+    pub(crate) fn key(&self) -> u64 {
+        self.key
     }
 
+    /// How many receives can complete on one queue pair.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Acquire)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        let receives = self.receives();
+        let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
+        let Some((receives, queue)) = queue else { return Err((PostErrorKind::DeviceRemoved, payload)) };
+        let Some(entries) = entries(&payload, true) else {
+            return Err((PostErrorKind::AccessViolation, payload));
+        };
+        // Held until it is posted, so that its completion finds it.
+        let mut slots = receives.slots();
+        let place = slots.insert((ticket, payload));
+        // A queue has far fewer places than 2^31.
+        let id = RequestId { key: RequestId::SHARED, receive: true, sequence: place as u32 };
+        let request = ReceiveRequest { id: id.pack(), entries: &entries };
+        // SAFETY: the entries are parts of the payload, registered allocations that are shared from now on and stay in their
+        // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair.
+        let Err(Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
+        let (_, payload) = slots.remove(place);
+        let kind = match source.raw_os_error() {
+            _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
+            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
+            code => PostErrorKind::Device(code.unwrap_or(0)),
+        };
+        Err((kind, payload))
+    }
+
+    /// Makes room for so many receives, here and for their completions.
+    ///
+    /// # Errors
+    /// `Os` where the device cannot (`EOPNOTSUPP`) or has no room.
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
+        let receives = self.receives();
+        let queue = receives.as_ref().and_then(|receives| receives.queue());
+        let queue = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+        // First, so that a queue pair that is being made has room for all, and then those that there are.
+        let before = self.depth.fetch_max(depth, Ordering::AcqRel);
+        let failed = |call| move |source| ResizeError::Os { call, source };
+        for queue_pair in self.adapter.all_queue_pairs() {
+            if queue_pair.takes_from(self) {
+                queue_pair.grow(depth.saturating_sub(before)).map_err(failed("ibv_resize_cq"))?;
+            }
+        }
+        queue.resize(depth).map_err(failed("ibv_modify_srq"))
+    }
+
+    /// The user has dropped the last handle, and no queue pair uses it.
     pub(crate) fn released(&self) {
-        match self.0 {}
+        let receives = self.receives.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(receives);
+    }
+}
+
+impl Member for SharedReceives {
+    fn device_removed(&self) {
+        self.released();
     }
 }

@@ -1,20 +1,183 @@
 //! Memory windows.
+//!
+//! What the device makes is only ever bound once at a time: binding it anew takes another one, and the one before goes
+//! when the new binding has been carried out. So nothing is invalidated that is not bound, which brings `rxe` down. A
+//! device's window that is bound keeps `rxe` from destroying the queue pair (for 50 s) and from deregistering the region;
+//! so windows go before their queue pair, and hold the registration of their region.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::adapter::AdapterCore;
+use super::region::Registration;
 use crate::error::RegisterError;
+use crate::provider::members::{Member, Membership};
+use crate::sys::{MemoryWindow, next_key};
 
-/// A memory window: the adapter announces that it has none.
-pub(crate) struct Window(Infallible);
+/// A memory window.
+pub(crate) struct Window {
+    adapter: Arc<AdapterCore>,
+    state: Mutex<State>,
+    membership: OnceLock<Membership>,
+}
 
-impl Window {
-    pub(crate) fn new(_adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
-        Err(RegisterError::NotSupported("a memory window"))
+#[derive(Default)]
+struct State {
+    /// The device's window for the next binding.
+    free: Option<Free>,
+    bound: Option<Bound>,
+}
+
+/// A window of the device that is not bound, and the last key that it had.
+pub(crate) struct Free {
+    window: MemoryWindow,
+    key: u32,
+}
+
+/// A window of the device that is bound, or will be when the request has been carried out.
+pub(crate) struct Bound {
+    window: MemoryWindow,
+    key: u32,
+    address: u64,
+    length: usize,
+    /// The key of the device's queue pair that bound it.
+    owner: u32,
+    /// Its memory can be used by the key.
+    _registration: Arc<Registration>,
+}
+
+impl Bound {
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Free {
+    pub(crate) fn window(&self) -> &MemoryWindow {
+        &self.window
     }
 
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    pub(crate) fn next_key(&self) -> u32 {
+        next_key(self.key)
+    }
+}
+
+impl Window {
+    /// # Errors
+    /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
+    pub(crate) fn new(adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
+        if !adapter.has_windows() {
+            return Err(RegisterError::NotSupported("a memory window"));
+        }
+        let free = Some(allocate(adapter)?);
+        let state = Mutex::new(State { free, bound: None });
+        let window = Arc::new(Self { adapter: adapter.clone(), state, membership: OnceLock::new() });
+        let member: Weak<dyn Member> = Arc::<Self>::downgrade(&window);
+        let _ = window.membership.set(adapter.regions.join(member));
+        // It may have gone between the look and the joining.
+        if adapter.is_removed() {
+            window.device_removed();
+        }
+        Ok(window)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it is bound to: key, remote address, length.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
-        match self.0 {}
+        self.lock().bound.as_ref().map(|bound| (bound.key, bound.address, bound.length))
+    }
+
+    /// A window of the device that can be bound.
+    ///
+    /// # Errors
+    /// `InsufficientResources` when the device has no more.
+    pub(crate) fn take_free(&self) -> Result<Free, RegisterError> {
+        let free = self.lock().free.take();
+        free.map_or_else(|| allocate(&self.adapter), Ok)
+    }
+
+    /// Not bound after all, or not any more.
+    pub(crate) fn give_back(&self, free: Free) {
+        let extra = self.lock().free.replace(free);
+        drop(extra);
+    }
+
+    /// The binding has been posted. What there was before goes with its request if the same queue pair has bound it, and
+    /// at once if not.
+    pub(crate) fn bind(
+        &self,
+        free: Free,
+        registration: &Arc<Registration>,
+        range: Range<usize>,
+        owner: u32,
+    ) -> Option<Bound> {
+        let key = free.next_key();
+        let bound = Bound {
+            window: free.window,
+            key,
+            address: registration.address() + range.start as u64,
+            length: range.len(),
+            owner,
+            _registration: registration.clone(),
+        };
+        let before = self.lock().bound.replace(bound);
+        before.filter(|before| before.owner == owner)
+    }
+
+    /// Its invalidation is about to be posted to this queue pair.
+    pub(crate) fn unbind(&self, owner: u32) -> Option<Bound> {
+        let mut state = self.lock();
+        state.bound.take_if(|bound| bound.owner == owner)
+    }
+
+    /// Its invalidation was not posted.
+    pub(crate) fn rebind(&self, bound: Bound) {
+        self.lock().bound = Some(bound);
+    }
+
+    /// The device has taken back what was bound.
+    pub(crate) fn invalidated(&self, bound: Bound) {
+        let Bound { window, key, .. } = bound;
+        self.give_back(Free { window, key });
+    }
+
+    /// The peer of this queue pair has taken it back, if it is bound by this key.
+    pub(crate) fn invalidated_by_peer(&self, owner: u32, invalidated: u32) {
+        let bound = self.lock().bound.take_if(|bound| bound.owner == owner && bound.key == invalidated);
+        if let Some(bound) = bound {
+            self.invalidated(bound);
+        }
+    }
+
+    /// The queue pair is about to go.
+    pub(crate) fn leave(&self, owner: u32) {
+        let bound = self.unbind(owner);
+        drop(bound);
+    }
+}
+
+fn allocate(adapter: &AdapterCore) -> Result<Free, RegisterError> {
+    let opened = adapter.opened().ok_or(RegisterError::DeviceRemoved)?;
+    let window = MemoryWindow::new(&opened.domain).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) => RegisterError::InsufficientResources,
+        Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
+        _ => RegisterError::Os { call: "ibv_alloc_mw", source },
+    })?;
+    let key = window.key();
+    Ok(Free { window, key })
+}
+
+impl Member for Window {
+    /// The device cannot go before its last window has.
+    fn device_removed(&self) {
+        let state = std::mem::take(&mut *self.lock());
+        drop(state);
     }
 }

@@ -1,0 +1,150 @@
+//! What the device says of requests, and what follows from it.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tracing::debug;
+
+use super::queue_pair::{Inner, QueuePairCore};
+use super::requests::{Held, Outstanding, RequestId, Said, status_of};
+use super::shared::Receives;
+use crate::error::Reason;
+use crate::flight::{self, Aftermath, Completed, Extra};
+use crate::proto::qp::QueuePairState;
+use crate::status::Status;
+use crate::sys::{Told, WorkCompletion, wc_status};
+
+/// How long the word that a connection is over may lag behind the requests that it flushed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What polling has found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) after: Aftermath,
+    received: bool,
+    /// How the first request failed, and the key of the device's queue pair.
+    broken: Option<(u32, u32)>,
+}
+
+impl QueuePairCore {
+    /// Puts a completion into the inbox, for the device's queue pair with this key.
+    pub(crate) fn deliver(&self, key: u32, completion: &WorkCompletion) {
+        let WorkCompletion { status, byte_len: bytes, told, .. } = *completion;
+        self.tell(key, completion.wr_id, Said { status, bytes, told });
+    }
+
+    /// As [`deliver`](Self::deliver), of the request with this id.
+    pub(super) fn tell(&self, key: u32, id: u64, said: Said) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((key, id, said));
+    }
+
+    /// Looks into the inbox: wakes those whose requests have finished.
+    pub(crate) fn progress(&self) {
+        let mut found = Found::default();
+        {
+            let mut inner = self.lock();
+            let device = inner.device.as_ref();
+            let Some((key, receives)) = device.map(|device| (device.key(), device.receives())) else {
+                return;
+            };
+            self.read(&mut inner, key, receives.as_deref(), &mut found);
+        }
+        found.after.settle();
+        if found.received {
+            self.data_arrived();
+        }
+        if let Some((status, key)) = found.broken {
+            self.broke(status, key);
+        }
+    }
+
+    /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
+    pub(super) fn read(&self, inner: &mut Inner, key: u32, receives: Option<&Receives>, found: &mut Found) {
+        let inbox = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for (of, id, said) in inbox {
+            let id = RequestId::unpack(id);
+            if of != key {
+                continue;
+            }
+            if id.key != RequestId::SHARED {
+                self.completed(inner, id, said, found);
+            } else if let Some((ticket, payload)) = receives.and_then(|receives| receives.take(id.sequence)) {
+                self.finished(inner, key, true, Outstanding::new(ticket, payload), said, found);
+            }
+        }
+    }
+
+    fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
+        let RequestId { key, receive, sequence } = id;
+        if !inner.queue(receive).finished(sequence, said) {
+            debug!(sequence, receive, "a completion of nothing");
+            return;
+        }
+        while let Some((outstanding, said)) = inner.queue(receive).pop() {
+            self.finished(inner, key, receive, outstanding, said, found);
+        }
+    }
+
+    /// The next request of a queue has finished.
+    fn finished(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        receive: bool,
+        outstanding: Outstanding,
+        said: Said,
+        found: &mut Found,
+    ) {
+        let Outstanding { ticket, payload, silent, held, .. } = outstanding;
+        let status = status_of(said.status, receive);
+        if status != Status::SUCCESS {
+            // First the connection is over, then its requests fail (`X3`).
+            inner.failed.push((receive, ticket, Completed::failed(status, payload)));
+            if !std::mem::replace(&mut inner.broken, true) {
+                found.broken = Some((said.status, key));
+            }
+            return;
+        }
+        if let Held::Invalidating(window, bound) = held {
+            window.invalidated(bound);
+        }
+        if let Some(Told::Invalidated(invalidated)) = said.told {
+            let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
+            windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
+        }
+        let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
+        // Nobody has to be told once the connection is established.
+        found.received |= receive && inner.state == QueuePairState::Associated;
+        let mut completed = Completed::done(bytes, payload);
+        completed.extra = if receive { said.extra() } else { Extra { silent, ..Extra::default() } };
+        inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
+    }
+
+    /// A request has failed. Its connection is told; the others wait for what that makes of it.
+    fn broke(&self, completion: u32, key: u32) {
+        let inner = self.lock();
+        // Its attempt may be over by now, and the queue pair as good as new.
+        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
+            return;
+        }
+        let Some(cm) = inner.cm.upgrade() else {
+            return self.finish(inner, Status::CANCELED).settle();
+        };
+        drop(inner);
+        debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");
+        let status = status_of(completion, false);
+        let reason = Reason::Completion(completion);
+        if completion != wc_status::WR_FLUSH_ERR {
+            cm.broken_by(key, status, reason);
+            return;
+        }
+        // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
+        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
+        runtime.spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            if let Some(cm) = cm.upgrade() {
+                cm.broken_by(key, status, reason);
+            }
+        });
+    }
+}

@@ -1,0 +1,382 @@
+//! How requests get into the queues of a queue pair.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::queue_pair::{Inner, QueuePairCore};
+use super::requests::{Entries, Held, Outstanding, RequestId, Said, entries, inline_entries};
+use super::window::Window;
+use crate::error::{PostErrorKind, RegisterError};
+use crate::flight::{self, Aftermath, Completed, Payload, Ticket};
+use crate::provider::work::{Flags, Target, Verb, Work};
+use crate::provider::{self, Registration};
+use crate::status::Status;
+use crate::sys::{
+    AccessFlags, Binding, Operation, ReceiveRequest, Refused, RemoteMemory, SendFlags, SendRequest,
+};
+use crate::types::Access;
+
+/// How many requests wait for the doorbell at the most.
+const DEFERRED: usize = 64;
+
+/// A request that waits for the doorbell. What its entries name is among the outstanding requests already.
+pub(super) struct Deferred {
+    id: RequestId,
+    operation: Operation<'static>,
+    entries: Entries,
+    flags: SendFlags,
+}
+
+impl Deferred {
+    fn request(&self) -> SendRequest<'_> {
+        SendRequest {
+            id: self.id.pack(),
+            operation: self.operation,
+            entries: &self.entries,
+            flags: self.flags,
+        }
+    }
+}
+
+/// A binding, as it is asked for.
+struct Asked {
+    window: provider::Window,
+    registration: Registration,
+    range: Range<usize>,
+    access: Access,
+}
+
+impl QueuePairCore {
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+        let mut inner = self.lock();
+        if self.adapter.is_removed() {
+            return Err((PostErrorKind::DeviceRemoved, payload));
+        }
+        if inner.device.is_none() {
+            // Too late: it comes back flushed (`DIS-10`).
+            let mut after = Aftermath::default();
+            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut after);
+            drop(inner);
+            after.settle();
+            return Ok(());
+        }
+        self.post_receive(&mut inner, ticket, payload)
+    }
+
+    pub(super) fn post_receive(
+        &self,
+        inner: &mut Inner,
+        ticket: Ticket,
+        payload: Payload,
+    ) -> Result<(), (PostErrorKind, Payload)> {
+        let sequence = inner.receives.next();
+        let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
+        let posted = match (full, inner.device.as_ref(), entries(&payload, true)) {
+            (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
+            (_, Some(device), Some(entries)) => {
+                let id = RequestId { key: device.key(), receive: true, sequence };
+                let request = ReceiveRequest { id: id.pack(), entries: &entries };
+                // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
+                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
+                unsafe { device.queue_pair.post_receive(&[request]) }
+            }
+            (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
+            (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
+        };
+        match posted {
+            Ok(()) => {
+                inner.receives.outstanding.push_back(Outstanding::new(ticket, payload));
+                Ok(())
+            }
+            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
+        }
+    }
+
+    /// Posts a request of the initiator queue.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+        let Work { ticket, verb, payload, flags } = work;
+        if flight::length(&payload) > self.adapter.max_transfer() {
+            return Err((PostErrorKind::TooLong, payload));
+        }
+        let mut inner = self.lock();
+        if self.adapter.is_removed() {
+            return Err((PostErrorKind::DeviceRemoved, payload));
+        }
+        if let Err(kind) = inner.state.admits(verb.kind()) {
+            return Err((kind, payload));
+        }
+        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
+            return Err((PostErrorKind::QueueFull, payload));
+        }
+        let Some(key) = inner.device.as_ref().map(|device| device.key()) else {
+            return Err((PostErrorKind::ConnectionInvalid, payload));
+        };
+        let mut outstanding = Outstanding::new(ticket, payload);
+        outstanding.silent = flags.contains(Flags::SILENT);
+        let operation = match verb {
+            Verb::Send { invalidate: Some(key), .. } => Operation::SendInvalidate(key),
+            Verb::Send { immediate: Some(immediate), .. } => Operation::SendImmediate(immediate),
+            Verb::Send { .. } => Operation::Send,
+            Verb::Write { to, immediate: Some(immediate) } => Operation::WriteImmediate(place(to), immediate),
+            Verb::Write { to, immediate: None } => Operation::Write(place(to)),
+            Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if inner.reads == 0 => {
+                return Err((PostErrorKind::NoReads, outstanding.payload));
+            }
+            Verb::Read { from } => Operation::Read(place(from)),
+            Verb::CompareSwap { at, compare, swap } => {
+                Operation::CompareSwap { remote: place(at), compare, swap }
+            }
+            Verb::FetchAdd { at, add } => Operation::FetchAdd { remote: place(at), add },
+            Verb::Bind { window, registration, range, access } => {
+                let asked = Asked { window, registration, range, access };
+                let posted = self.bind(&mut inner, key, &asked, send_flags(flags));
+                return match posted {
+                    Ok(held) => {
+                        outstanding.held = held;
+                        inner.initiator.outstanding.push_back(outstanding);
+                        Ok(())
+                    }
+                    Err(kind) => Err((kind, outstanding.payload)),
+                };
+            }
+            Verb::Invalidate { window } => {
+                // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
+                let window = ours(&window);
+                let bound = window.and_then(|window| Some((window, window.unbind(key)?)));
+                let Some((window, bound)) = bound else {
+                    return Err((PostErrorKind::AccessViolation, outstanding.payload));
+                };
+                let operation = Operation::LocalInvalidate(bound.key());
+                outstanding.held = Held::Invalidating(window.clone(), bound);
+                operation
+            }
+        };
+        let refused = self.submit(&mut inner, key, outstanding, operation, flags)?;
+        drop(inner);
+        if refused {
+            self.progress();
+        }
+        Ok(())
+    }
+
+    /// Hands a request to the device, now or with the doorbell. Whether some of those that were deferred were refused, see
+    /// [`ring_for`](Self::ring_for).
+    fn submit(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        mut outstanding: Outstanding,
+        operation: Operation<'static>,
+        flags: Flags,
+    ) -> Result<bool, (PostErrorKind, Payload)> {
+        let entries = match operation {
+            Operation::LocalInvalidate(_) => Some(Entries::new()),
+            _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload),
+            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+                entries(&outstanding.payload, true)
+            }
+            _ => entries(&outstanding.payload, false),
+        };
+        let Some(entries) = entries else {
+            return Err((PostErrorKind::AccessViolation, outstanding.payload));
+        };
+        outstanding.unsignaled =
+            outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
+        let mut request = Deferred {
+            id: RequestId { key, receive: false, sequence: inner.initiator.next() },
+            operation,
+            entries,
+            flags: send_flags(flags),
+        };
+        request.flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
+        let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
+        if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
+            inner.deferred.push(request);
+            inner.initiator.outstanding.push_back(outstanding);
+            inner.unsignaled = unsignaled;
+            let rings = !flags.contains(Flags::DEFER) || inner.deferred.len() >= DEFERRED;
+            return Ok(rings && self.ring_for(inner));
+        }
+        let Some(device) = inner.device.as_ref() else {
+            return Err((PostErrorKind::ConnectionInvalid, outstanding.payload));
+        };
+        // SAFETY: as in `post_receive`.
+        match unsafe { device.queue_pair.post_send(&[request.request()]) } {
+            Ok(()) => {
+                inner.initiator.outstanding.push_back(outstanding);
+                inner.unsignaled = unsignaled;
+                Ok(false)
+            }
+            Err(Refused { source, .. }) => {
+                if let Held::Invalidating(window, bound) = outstanding.held {
+                    window.rebind(bound);
+                }
+                Err((self.refused(&source), outstanding.payload))
+            }
+        }
+    }
+
+    /// Whether the next request may succeed without a word of the device: of each half of the queue one may not, so that
+    /// there is always room again. Devices of iWARP finish a write before an earlier read, and then nothing follows from
+    /// the word of the write.
+    fn may_be_unsignaled(&self, inner: &Inner) -> bool {
+        inner.initiator.outlet.is_polled()
+            && !self.adapter.is_iwarp()
+            && inner.unsignaled < self.capacities.send / 2
+    }
+
+    /// Has the device look at what was deferred.
+    pub(crate) fn ring(&self) {
+        let mut inner = self.lock();
+        let refused = self.ring_for(&mut inner);
+        drop(inner);
+        if refused {
+            self.progress();
+        }
+    }
+
+    /// Posts what was deferred. Whether some of it was refused, of which [`progress`](Self::progress) will tell.
+    fn ring_for(&self, inner: &mut Inner) -> bool {
+        if inner.deferred.is_empty() {
+            return false;
+        }
+        let mut deferred = std::mem::take(&mut inner.deferred);
+        let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
+        let posted = match inner.device.as_ref() {
+            // SAFETY: as in `post_receive`.
+            Some(device) => unsafe { device.queue_pair.post_send(&requests) },
+            // They have come back flushed.
+            None => Ok(()),
+        };
+        drop(requests);
+        let mut refused = false;
+        if let Err(Refused { taken, source }) = posted {
+            tracing::debug!(%source, taken, "deferred requests were refused");
+            for request in deferred.iter().skip(taken) {
+                refused = true;
+                self.tell(request.id.key, request.id.pack(), Said::REFUSED);
+            }
+        }
+        deferred.clear();
+        inner.deferred = deferred;
+        refused
+    }
+
+    /// Posts a binding. What its request holds until it has finished.
+    fn bind(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        asked: &Asked,
+        flags: SendFlags,
+    ) -> Result<Held, PostErrorKind> {
+        // In the order of the calls. When one of them is refused the connection is as good as over.
+        if self.ring_for(inner) {
+            self.progress_later();
+            return Err(PostErrorKind::ConnectionInvalid);
+        }
+        let registration = match &asked.registration {
+            Registration::Verbs(registration) => registration,
+            #[cfg(feature = "soft")]
+            Registration::Soft(_) => return Err(PostErrorKind::AccessViolation),
+        };
+        let window = ours(&asked.window).ok_or(PostErrorKind::AccessViolation)?;
+        let Some(device) = inner.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
+        let free = window.take_free().map_err(|error| match error {
+            RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
+            _ => PostErrorKind::Device(libc::ENOMEM),
+        })?;
+        let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
+        let posted = registration.with_region(|region| {
+            let binding = Binding {
+                window: free.window(),
+                key: free.key(),
+                next_key: free.next_key(),
+                region,
+                address: registration.address() + asked.range.start as u64,
+                length: asked.range.len() as u64,
+                access: rights(asked.access),
+            };
+            let operation = Operation::BindWindow(binding);
+            let flags = flags | SendFlags::SIGNALED;
+            // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
+            // the registration is held by the window. Nobody else has this window of the device.
+            unsafe {
+                device.queue_pair.post_send(&[SendRequest { id: id.pack(), operation, entries: &[], flags }])
+            }
+        });
+        match posted {
+            Some(Ok(())) => {
+                let before = window.bind(free, registration, asked.range.clone(), key);
+                inner.windows.retain(|other| other.strong_count() > 0);
+                inner.windows.push(Arc::downgrade(window));
+                inner.unsignaled = 0;
+                Ok(Held::Binding((window.clone(), before)))
+            }
+            Some(Err(Refused { source, .. })) => {
+                window.give_back(free);
+                Err(self.refused(&source))
+            }
+            None => {
+                window.give_back(free);
+                Err(PostErrorKind::AccessViolation)
+            }
+        }
+    }
+
+    /// Has [`progress`](Self::progress) run without the lock.
+    fn progress_later(&self) {
+        if let Some(me) = self.me.upgrade() {
+            self.adapter.runtime.spawn(async move { me.progress() });
+        }
+    }
+
+    /// What a post that the driver refuses means.
+    fn refused(&self, error: &io::Error) -> PostErrorKind {
+        match error.raw_os_error() {
+            _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
+            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
+            // The driver has moved it, and the event that says so is on its way.
+            Some(libc::ENOTCONN) => PostErrorKind::ConnectionInvalid,
+            code => PostErrorKind::Device(code.unwrap_or(0)),
+        }
+    }
+}
+
+fn place(target: Target) -> RemoteMemory {
+    RemoteMemory { address: target.address, key: target.key }
+}
+
+/// A window of this provider.
+fn ours(window: &provider::Window) -> Option<&Arc<Window>> {
+    match window {
+        provider::Window::Verbs(window) => Some(window),
+        #[cfg(feature = "soft")]
+        provider::Window::Soft(_) => None,
+    }
+}
+
+fn send_flags(flags: Flags) -> SendFlags {
+    let flag = |asked, flag| if flags.contains(asked) { flag } else { SendFlags::empty() };
+    flag(Flags::FENCE, SendFlags::FENCE)
+        | flag(Flags::SOLICITED, SendFlags::SOLICITED)
+        | flag(Flags::INLINE, SendFlags::INLINE)
+}
+
+/// The rights of a window in the device's words.
+fn rights(access: Access) -> AccessFlags {
+    let flag = |asked, flag| if access.contains(asked) { flag } else { AccessFlags::empty() };
+    flag(Access::REMOTE_READ, AccessFlags::REMOTE_READ)
+        | flag(Access::REMOTE_WRITE, AccessFlags::REMOTE_WRITE)
+        | flag(Access::REMOTE_ATOMIC, AccessFlags::REMOTE_ATOMIC)
+}

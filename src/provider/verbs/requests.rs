@@ -1,0 +1,209 @@
+//! Requests while the device has them, and how they are named to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::window::{Bound, Window};
+use crate::flight::{Extra, Outlet, Payload, Ticket};
+use crate::status::Status;
+use crate::sys::{ScatterEntry, Told, wc_status};
+
+/// The entries of a request, most often one.
+pub(crate) type Entries = SmallVec<[ScatterEntry; 4]>;
+
+/// A request that the device has, or will have when the doorbell rings.
+pub(crate) struct Outstanding {
+    pub(crate) ticket: Ticket,
+    pub(crate) payload: Payload,
+    /// Its success is not to be reported.
+    pub(crate) silent: bool,
+    /// The device does not say that it has succeeded.
+    pub(crate) unsignaled: bool,
+    pub(crate) held: Held,
+    /// What the device has said of it, while something before it is not finished.
+    pub(crate) said: Option<Said>,
+}
+
+impl Outstanding {
+    pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
+        Self { ticket, payload, silent: false, unsignaled: false, held: Held::Nothing, said: None }
+    }
+}
+
+/// What a request needs beside its payload until it has finished.
+pub(crate) enum Held {
+    Nothing,
+    /// A window that is being bound, and what it was bound to before on this queue pair.
+    Binding(#[expect(dead_code, reason = "held to be dropped")] (Arc<Window>, Option<Bound>)),
+    /// A window that is being invalidated, and what it was bound to.
+    Invalidating(Arc<Window>, Bound),
+}
+
+/// The result of a request: the status of the completion as libibverbs numbers it, the bytes received, and what the
+/// message has told beside them.
+#[derive(Clone, Copy)]
+pub(crate) struct Said {
+    pub(crate) status: u32,
+    pub(crate) bytes: u32,
+    pub(crate) told: Option<Told>,
+}
+
+impl Said {
+    pub(crate) const SUCCESS: Self = Self { status: wc_status::SUCCESS, bytes: 0, told: None };
+    /// The driver has refused it after it had been accepted here.
+    pub(crate) const REFUSED: Self = Self { status: wc_status::LOC_QP_OP_ERR, bytes: 0, told: None };
+
+    /// For the completion of a receive. No device tells which message was solicited: each may have been.
+    pub(crate) fn extra(&self) -> Extra {
+        let (immediate, invalidated) = match self.told {
+            Some(Told::Immediate(immediate)) => (Some(immediate), None),
+            Some(Told::Invalidated(key)) => (None, Some(key)),
+            None => (None, None),
+        };
+        Extra { solicited: true, silent: false, immediate, invalidated }
+    }
+}
+
+/// One of the queues of a queue pair.
+pub(crate) struct Queue {
+    pub(crate) outlet: Outlet,
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// The sequence number of the request at the front.
+    front: u32,
+}
+
+impl Queue {
+    pub(crate) fn new(outlet: Outlet) -> Self {
+        Self { outlet, outstanding: VecDeque::new(), front: 0 }
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn reset(&mut self) {
+        self.outstanding.clear();
+        self.front = 0;
+    }
+
+    /// The sequence number of the next request.
+    pub(crate) fn next(&self) -> u32 {
+        self.sequence(self.outstanding.len())
+    }
+
+    /// The sequence number of the request at this place.
+    pub(crate) fn sequence(&self, place: usize) -> u32 {
+        // The depth of a queue is far below 2^31.
+        self.front.wrapping_add(place as u32) & RequestId::SEQUENCE
+    }
+
+    /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier; where
+    /// requests are unsignaled, those before this one have finished, too.
+    pub(crate) fn finished(&mut self, sequence: u32, said: Said) -> bool {
+        let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
+        let found = self
+            .outstanding
+            .get_mut(place)
+            .is_some_and(|outstanding| outstanding.said.replace(said).is_none());
+        if found {
+            let before = self.outstanding.range_mut(..place).rev();
+            for outstanding in before.take_while(|other| other.unsignaled && other.said.is_none()) {
+                outstanding.said = Some(Said::SUCCESS);
+            }
+        }
+        found
+    }
+
+    /// The oldest request, if it is finished (`QP-17`).
+    pub(crate) fn pop(&mut self) -> Option<(Outstanding, Said)> {
+        let said = self.outstanding.front()?.said?;
+        let outstanding = self.outstanding.pop_front()?;
+        self.front = self.front.wrapping_add(1);
+        Some((outstanding, said))
+    }
+}
+
+/// Names a request to the device: the key of the device's queue pair, the queue, and the place in it.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestId {
+    pub(crate) key: u32,
+    pub(crate) receive: bool,
+    pub(crate) sequence: u32,
+}
+
+impl RequestId {
+    const RECEIVE: u32 = 1 << 31;
+    const SEQUENCE: u32 = Self::RECEIVE - 1;
+    const KEY: u32 = 32;
+    /// The key of no queue pair: a receive of a shared queue, and the place of it there.
+    pub(crate) const SHARED: u32 = u32::MAX;
+
+    pub(crate) fn pack(self) -> u64 {
+        let queue = if self.receive { Self::RECEIVE } else { 0 };
+        (u64::from(self.key) << Self::KEY) | u64::from(queue | self.sequence)
+    }
+
+    pub(crate) fn unpack(id: u64) -> Self {
+        let place = id as u32;
+        Self {
+            key: (id >> Self::KEY) as u32,
+            receive: place & Self::RECEIVE != 0,
+            sequence: place & Self::SEQUENCE,
+        }
+    }
+}
+
+/// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
+/// not be written. Never without an entry, which `siw` does not take: of no bytes neither address nor key matter.
+pub(crate) fn entries(payload: &Payload, writes: bool) -> Option<Entries> {
+    let entries: Option<Entries> = payload
+        .iter()
+        .filter(|slice| slice.len() > 0)
+        .map(|slice| {
+            let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
+            Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
+        })
+        .collect();
+    entries.map(or_nothing)
+}
+
+/// The payload of a request that is copied by the call.
+pub(crate) fn inline_entries(payload: &Payload) -> Option<Entries> {
+    let entries: Option<Entries> = payload
+        .iter()
+        .filter(|slice| slice.len() > 0)
+        .map(|slice| {
+            let length = u32::try_from(slice.len()).ok()?;
+            Some(ScatterEntry { address: slice.to_be_copied(), length, key: 0 })
+        })
+        .collect();
+    entries.map(or_nothing)
+}
+
+fn or_nothing(entries: Entries) -> Entries {
+    const NOTHING: ScatterEntry = ScatterEntry { address: 0, length: 0, key: 0 };
+    if entries.is_empty() { Entries::from_slice(&[NOTHING]) } else { entries }
+}
+
+/// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
+pub(crate) fn status_of(completion: u32, receive: bool) -> Status {
+    match completion {
+        wc_status::SUCCESS => Status::SUCCESS,
+        wc_status::WR_FLUSH_ERR => Status::CANCELED,
+        // `rxe` says of a receive that is too short that it is malformed, and ours are not otherwise.
+        wc_status::LOC_LEN_ERR | wc_status::LOC_QP_OP_ERR if receive => Status::BUFFER_OVERFLOW,
+        wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
+        wc_status::LOC_PROT_ERR
+        | wc_status::LOC_ACCESS_ERR
+        | wc_status::REM_ACCESS_ERR
+        | wc_status::MW_BIND_ERR => Status::ACCESS_VIOLATION,
+        wc_status::LOC_QP_OP_ERR | wc_status::LOC_EEC_OP_ERR => Status::INVALID_DEVICE_REQUEST,
+        wc_status::RETRY_EXC_ERR | wc_status::RNR_RETRY_EXC_ERR | wc_status::RESP_TIMEOUT_ERR => {
+            Status::IO_TIMEOUT
+        }
+        wc_status::REM_OP_ERR
+        | wc_status::REM_INV_REQ_ERR
+        | wc_status::REM_ABORT_ERR
+        | wc_status::BAD_RESP_ERR => Status::REMOTE_ERROR,
+        _ => Status::INTERNAL_ERROR,
+    }
+}
