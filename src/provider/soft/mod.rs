@@ -9,7 +9,7 @@
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`fill`], [`batch`] | the direction to the peer |
-//! | [`receive`], [`control`] | the direction from the peer |
+//! | [`receive`], [`staging`], [`control`] | the direction from the peer |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`keys`], [`window`] | registered memory and the keys of peers |
 
@@ -29,5 +29,6 @@ pub(crate) mod queue_pair;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
+pub(crate) mod staging;
 pub(crate) mod transport;
 pub(crate) mod window;

@@ -1,7 +1,7 @@
 //! The receiving half of a connection: bytes from the socket to memory.
 //!
 //! One reader per connection owns this state; nothing here is shared. Payload goes from the socket straight to where
-//! it belongs, by one `readv` into [what is missing of the payload | a small staging buffer], so that headers cost
+//! it belongs, by one `readv` into [what is missing of the payload | a staging buffer], so that headers cost
 //! no system call of their own. With CRC on, a frame is gathered and checked before any of it is placed (RFC 5044
 //! section 4.4: nothing unchecked is delivered).
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::keys::{Intent, Lease};
 use super::link::{Link, Socket};
 use super::queue::{Interrupted, Receive};
+use super::staging::Staging;
 use super::window::Binding;
 use crate::flight::{self, Aftermath, Completed, Payload};
 use crate::memory::Target;
@@ -21,12 +22,13 @@ use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
 use crate::wire::rdmap::Terminate;
 
-/// Room for headers, and for small messages whole. The price of an idle connection.
-const STAGING: usize = 4096;
-/// With at least this much payload still to come, the staging buffer only gets the trailer and the next header: payload
-/// that lands there has to be copied, and shifts the rest against the alignment of its place.
+/// From this payload on a frame is large, and so, very likely, is the next one. Payload that lands in the staging buffer
+/// has to be copied, so behind a large one that only gets the trailer and the next header; behind others as much as there
+/// is, for many small ones at once.
 const LARGE: usize = 16 * 1024;
 const HEADERS_ONLY: usize = 20;
+/// How much is read ahead between two frames of which the first was large.
+const BETWEEN: usize = 4096;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -112,11 +114,10 @@ enum State {
 
 /// The state of the receiving half.
 pub(crate) struct Receiver {
-    staging: Box<[u8]>,
-    /// The unread part of `staging`.
-    start: usize,
-    end: usize,
+    staging: Staging,
     state: State,
+    /// The last frame was a large one.
+    large: bool,
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
@@ -141,13 +142,10 @@ impl Receiver {
     /// `leftover` is what came behind the start-up frames; `empty_frame` when the peer says that it is ready by a
     /// frame without any content (RFC 6581 section 4.3).
     pub(crate) fn new(leftover: &[u8], empty_frame: bool) -> Self {
-        let mut staging = vec![0; STAGING.max(leftover.len())].into_boxed_slice();
-        staging[..leftover.len()].copy_from_slice(leftover);
         Self {
-            staging,
-            start: 0,
-            end: leftover.len(),
+            staging: Staging::new(leftover),
             state: State::Header,
+            large: false,
             inbound: Inbound::new(),
             receive: None,
             overflowed: false,
@@ -168,7 +166,7 @@ impl Receiver {
 
     /// Whether the stream is between two frames, where it may end.
     fn at_boundary(&self) -> bool {
-        matches!(self.state, State::Header) && self.start == self.end
+        matches!(self.state, State::Header) && self.staging.is_empty()
     }
 
     /// What the connection leaves behind: the receive that was being filled.
@@ -186,50 +184,62 @@ impl Receiver {
     /// There may be a receive now.
     pub(crate) fn resume(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
         self.starved = false;
-        self.process(link, after)
+        self.with_staging(|receiver| receiver.process(link, after))
+    }
+
+    /// Lends it room for what it does.
+    fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
+        self.staging.lend();
+        let result = turn(self);
+        self.staging.give_back();
+        result
     }
 
     /// Processes what came with the start-up frames, before the first read.
     pub(crate) fn start(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.started, true) { Ok(()) } else { self.process(link, after) }
+        if std::mem::replace(&mut self.started, true) {
+            return Ok(());
+        }
+        self.with_staging(|receiver| receiver.process(link, after))
     }
 
     /// Reads once and processes what came. Whether anything did.
     pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, after: &mut Aftermath) -> Result<bool, Stop> {
-        match self.read(socket) {
-            Ok(0) if self.at_boundary() => Err(Stop::Closed),
+        self.with_staging(|receiver| match receiver.read(socket) {
+            Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
-                self.received(length);
-                self.process(link, after).map(|()| true)
+                receiver.received(length);
+                receiver.process(link, after).map(|()| true)
             }
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
-        }
+        })
     }
 
     /// Reads what has nowhere to go any more.
     pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<usize> {
-        let asked = self.staging.len();
-        socket.read(&mut [Target::Bytes(&mut self.staging)], asked)
+        self.with_staging(|receiver| {
+            let room = receiver.staging.room(usize::MAX);
+            let asked = room.len();
+            socket.read(&mut [Target::Bytes(room)], asked)
+        })
     }
 
     /// One `readv`, into wherever the bytes belong.
     fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.end == self.staging.len() {
-            self.staging.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let staging = &mut self.staging[self.end..];
+        let most = match (&self.state, self.large) {
+            (_, false) => usize::MAX,
+            (State::Payload { .. } | State::Gather { .. }, true) => HEADERS_ONLY,
+            (State::Header | State::Control { .. } | State::Trailer { .. }, true) => BETWEEN,
+        };
+        let staging = self.staging.room(most);
         match &self.state {
             State::Payload { place, left, .. } => {
-                let room = if *left >= LARGE { HEADERS_ONLY.min(staging.len()) } else { staging.len() };
-                let asked = *left + room;
+                let asked = *left + staging.len();
                 let mut targets: smallvec::SmallVec<[Target<'_>; 2]> =
                     place.parts().iter().map(Target::Memory).collect();
-                targets.push(Target::Bytes(&mut staging[..room]));
+                targets.push(Target::Bytes(staging));
                 let _valid = match place {
                     Place::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
@@ -268,35 +278,36 @@ impl Receiver {
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
-        self.end += length - direct;
+        self.staging.filled(length - direct);
     }
 
     /// Takes staged bytes apart until there are too few.
     fn process(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
         loop {
-            let staged = self.end - self.start;
+            let staged = self.staging.unread().len();
             match &mut self.state {
                 State::Header if self.empty_frame => {
-                    let Some(frame) = self.staging[self.start..self.end].first_chunk::<EMPTY_FRAME>() else {
+                    let Some(frame) = self.staging.unread().first_chunk::<EMPTY_FRAME>() else {
                         return Ok(());
                     };
                     if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
-                        self.start += EMPTY_FRAME;
+                        self.staging.take(EMPTY_FRAME);
                         self.hear(link);
                     }
                     self.empty_frame = false;
                 }
                 State::Header if link.crc => {
-                    let Some(&[high, low]) = self.staging[self.start..self.end].first_chunk() else {
+                    let Some(&[high, low]) = self.staging.unread().first_chunk() else {
                         return Ok(());
                     };
                     let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
+                    self.large = length >= LARGE;
                     self.frame.resize(length.max(self.frame.len()), 0);
                     self.gathered = 0;
                     self.state = State::Gather { length };
                 }
                 State::Header => {
-                    let bytes = &self.staging[self.start..self.end];
+                    let bytes = self.staging.unread();
                     match Header::decode(bytes) {
                         Ok((header, length, consumed)) => {
                             self.header[..consumed].copy_from_slice(&bytes[..consumed]);
@@ -304,7 +315,8 @@ impl Receiver {
                                 self.starved = true;
                                 return Ok(());
                             }
-                            self.start += consumed;
+                            self.large = length >= LARGE;
+                            self.staging.take(consumed);
                         }
                         Err(HeaderError::Truncated) => return Ok(()),
                         Err(error) => return Err(reject(error, bytes)),
@@ -316,9 +328,9 @@ impl Receiver {
                     }
                     let taken = staged.min(*left);
                     if taken > 0 {
-                        put(place, &self.staging[self.start..self.start + taken])?;
+                        put(place, &self.staging.unread()[..taken])?;
                         place.shrink(taken);
-                        self.start += taken;
+                        self.staging.take(taken);
                         *left -= taken;
                     }
                     if *left == 0 {
@@ -332,8 +344,8 @@ impl Receiver {
                     }
                     let mut payload = [0; MAX_CONTROL];
                     let length = *length;
-                    payload[..length].copy_from_slice(&self.staging[self.start..self.start + length]);
-                    self.start += length + *trailer;
+                    payload[..length].copy_from_slice(&self.staging.unread()[..length]);
+                    self.staging.take(length + *trailer);
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
                     self.control(&finish, &payload[..length], link, after)?;
@@ -341,7 +353,7 @@ impl Receiver {
                 }
                 State::Trailer { left, finish } => {
                     let taken = staged.min(*left);
-                    self.start += taken;
+                    self.staging.take(taken);
                     *left -= taken;
                     if *left > 0 {
                         return Ok(());
@@ -355,8 +367,8 @@ impl Receiver {
                     let length = *length;
                     let taken = staged.min(length - self.gathered);
                     self.frame[self.gathered..self.gathered + taken]
-                        .copy_from_slice(&self.staging[self.start..self.start + taken]);
-                    self.start += taken;
+                        .copy_from_slice(&self.staging.unread()[..taken]);
+                    self.staging.take(taken);
                     self.gathered += taken;
                     if self.gathered < length {
                         return Ok(());

@@ -1,0 +1,127 @@
+//! Bytes that were read ahead of their place: headers, and small messages whole.
+//!
+//! They are taken apart within the turn that read them, but for the start of a header. So the room is the thread's, lent
+//! for a turn: large enough for many small frames in one read, and an idle connection keeps none of it.
+
+use std::cell::Cell;
+
+/// How much one read may bring ahead.
+const ROOM: usize = 64 * 1024;
+/// More than this is not kept for the next time: only a connection that waits for a receive has so much unread.
+const KEEP: usize = 256;
+
+thread_local! {
+    /// The room of this thread, while nobody has it.
+    static FREE: Cell<Box<[u8]>> = Cell::default();
+}
+
+/// The unread bytes of a connection, and room behind them.
+#[derive(Default)]
+pub(super) struct Staging {
+    /// Of the thread; empty between two turns.
+    lent: Box<[u8]>,
+    /// The unread part of `lent`.
+    start: usize,
+    end: usize,
+    /// What was unread at the end of the last turn.
+    kept: Vec<u8>,
+}
+
+impl Staging {
+    /// With bytes that have been read elsewhere.
+    pub(super) fn new(unread: &[u8]) -> Self {
+        Self { kept: unread.to_vec(), ..Self::default() }
+    }
+
+    /// Gets room for a turn.
+    pub(super) fn lend(&mut self) {
+        let mut lent = FREE.take();
+        if lent.len() <= self.kept.len() {
+            lent = vec![0; ROOM.max(2 * self.kept.len())].into_boxed_slice();
+        }
+        (self.start, self.end) = (0, self.kept.len());
+        lent[..self.end].copy_from_slice(&self.kept);
+        self.lent = lent;
+        self.kept.clear();
+        self.kept.shrink_to(KEEP);
+    }
+
+    /// Returns the room, and keeps what is unread.
+    pub(super) fn give_back(&mut self) {
+        self.kept.extend_from_slice(&self.lent[self.start..self.end]);
+        (self.start, self.end) = (0, 0);
+        FREE.set(std::mem::take(&mut self.lent));
+    }
+
+    /// Whether nothing is unread, in a turn or between two.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end && self.kept.is_empty()
+    }
+
+    /// What has been read and not taken.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.lent[self.start..self.end]
+    }
+
+    /// Takes the first unread bytes.
+    pub(super) fn take(&mut self, length: usize) {
+        self.start += length;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Room behind the unread bytes, at most so much and never none.
+    pub(super) fn room(&mut self, most: usize) -> &mut [u8] {
+        if self.end == self.lent.len() {
+            self.lent.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let length = most.min(self.lent.len() - self.end);
+        &mut self.lent[self.end..][..length]
+    }
+
+    /// So many bytes of the room have been filled.
+    pub(super) fn filled(&mut self, length: usize) {
+        self.end += length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unread_survives_the_turn() {
+        let mut staging = Staging::new(b"abc");
+        assert!(!staging.is_empty());
+        staging.lend();
+        assert_eq!(staging.unread(), b"abc");
+        staging.room(2).copy_from_slice(b"de");
+        staging.filled(2);
+        staging.take(1);
+        staging.give_back();
+        let mut other = Staging::default();
+        other.lend();
+        assert!(other.is_empty());
+        other.room(8).fill(7);
+        other.give_back();
+        staging.lend();
+        assert_eq!(staging.unread(), b"bcde", "somebody else had the room in between");
+        staging.take(4);
+        staging.give_back();
+        assert!(staging.is_empty());
+    }
+
+    #[test]
+    fn there_is_always_room() {
+        let mut staging = Staging::new(&[1; ROOM]);
+        staging.lend();
+        assert!(!staging.room(usize::MAX).is_empty(), "behind as much as there can be");
+        staging.take(ROOM - 1);
+        let length = staging.room(usize::MAX).len();
+        staging.filled(length);
+        assert!(!staging.room(usize::MAX).is_empty(), "what was taken is room again");
+        assert_eq!(staging.unread().len(), 1 + length);
+    }
+}
