@@ -333,7 +333,7 @@ impl Slice {
     /// The address of the first byte, for a call that has copied them when it returns.
     #[cfg(feature = "verbs")]
     pub(crate) fn to_be_copied(&self) -> u64 {
-        self.address(0).0.expose_provenance() as u64
+        self.address(0).expose_provenance() as u64
     }
 
     /// The memory that it is a part of.
@@ -352,7 +352,7 @@ impl Slice {
     ///
     /// Relaxed atomics: a racing reader sees old or new bytes, and that is all it is promised.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> usize {
-        if !self.is_writable() || !self.is_inside() {
+        if !self.is_writable() {
             return 0;
         }
         let cells = self.cells(at, from.len());
@@ -376,9 +376,6 @@ impl Slice {
 
     /// Copies out from `at` and returns how much there was.
     pub(crate) fn read(&self, at: usize, into: &mut [u8]) -> usize {
-        if !self.is_inside() {
-            return 0;
-        }
         let cells = self.cells(at, into.len());
         let (head, rest) = into.split_at_mut(cells.head.len());
         let (body, rest) = rest.split_at_mut(cells.body.len() * WORD);
@@ -397,13 +394,17 @@ impl Slice {
         cells.len()
     }
 
-    /// The bytes from `at` on, at most `length` of them, to be copied: whole words where they are aligned.
+    /// The bytes from `at` on, at most `length` of them, to be copied: whole words where they are aligned. Nothing when
+    /// they are not here.
     fn cells(&self, at: usize, length: usize) -> Cells<'_> {
+        if !self.is_inside() {
+            return Cells { head: &[], body: &[], tail: &[] };
+        }
         let at = at.min(self.length);
         let length = length.min(self.length - at);
         // SAFETY: `length` bytes of the slice, which lies within one live, initialised allocation, start there, and live
-        // as long as the slice is borrowed. While it is shared, safe code reaches it only through atomics like these; while
-        // it is frozen everybody only reads.
+        // as long as the slice is borrowed. It is not exclusive while there is a `Slice`, so it is only accessed by atomics
+        // or the kernel; or it is frozen: then everybody reads, here by atomics and there without.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(at).cast::<AtomicU8>(), length) };
         // SAFETY: an `AtomicU64` is any eight bytes, and as many atomics of one byte have the same layout.
         let (head, body, tail) = unsafe { bytes.align_to::<AtomicU64>() };
@@ -419,15 +420,8 @@ impl Slice {
     /// that no other such step comes between; returns what it was. `None` when they are not there or not aligned.
     #[cfg(feature = "soft")]
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
-        if !self.is_writable() || !self.is_inside() {
-            return None;
-        }
-        match self.cells(0, self.length) {
-            Cells { head: [], body: [word, ..], .. } => {
-                word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
-            }
-            _ => None,
-        }
+        let Cells { head: [], body: [word, ..], .. } = self.cells(0, self.length) else { return None };
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
     }
 
     /// The address `at` bytes into the slice, which is here; `at <= length`.
@@ -469,104 +463,7 @@ impl Cells<'_> {
 }
 
 #[cfg(feature = "soft")]
-mod vectored {
-    use std::io;
-    use std::os::fd::{AsRawFd, BorrowedFd};
-
-    use smallvec::SmallVec;
-
-    use super::Slice;
-
-    /// The most pieces that go into one system call; Linux takes 1024.
-    const MOST: usize = 64;
-
-    /// Where received bytes go.
-    pub(crate) enum Target<'a> {
-        /// Device-visible memory.
-        Memory(&'a Slice),
-        /// A buffer of the provider's own.
-        Bytes(&'a mut [u8]),
-    }
-
-    /// Where bytes to be sent come from.
-    pub(crate) enum Piece<'a> {
-        /// Device-visible memory.
-        Memory(&'a Slice),
-        /// A buffer of the provider's own.
-        Bytes(&'a [u8]),
-    }
-
-    /// `readv(2)` into the targets, in order; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// What the system call returns, `WouldBlock` included; `PermissionDenied` for memory that may not be written.
-    pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
-        let forbidden = |target: &Target<'_>| match target {
-            Target::Memory(slice) => !slice.is_writable() || !slice.is_inside(),
-            Target::Bytes(_) => false,
-        };
-        if targets.iter().any(forbidden) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let entries: SmallVec<[libc::iovec; 4]> = targets
-            .iter_mut()
-            .take(MOST)
-            .map(|target| match target {
-                Target::Memory(slice) => entry(slice.address(0), slice.length),
-                Target::Bytes(bytes) => entry(bytes.as_mut_ptr(), bytes.len()),
-            })
-            .collect();
-        // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, or a
-        // `&mut [u8]`. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
-        // the kernel may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
-        checked(|| unsafe { libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int) })
-    }
-
-    /// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
-    ///
-    /// # Errors
-    /// What the system call returns, `WouldBlock` included.
-    pub(crate) fn send<'a>(
-        socket: BorrowedFd<'_>,
-        pieces: impl Iterator<Item = Piece<'a>>,
-    ) -> io::Result<usize> {
-        let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
-            .take(MOST)
-            .map(|piece| match piece {
-                // What only a device reaches is not here to be sent.
-                Piece::Memory(slice) if !slice.is_inside() => entry(std::ptr::null_mut(), slice.length),
-                Piece::Memory(slice) => entry(slice.address(0), slice.length),
-                Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
-            })
-            .collect();
-        // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no flags.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = entries.as_mut_ptr();
-        message.msg_iovlen = entries.len();
-        // SAFETY: every entry is a live range for the duration of the call (see `receive`), which only reads it, or
-        // null, for which the call fails.
-        checked(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
-    }
-
-    fn entry(base: *mut u8, length: usize) -> libc::iovec {
-        libc::iovec { iov_base: base.cast(), iov_len: length }
-    }
-
-    /// Repeats an interrupted call and turns -1 into the error.
-    fn checked(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-        loop {
-            match usize::try_from(call()) {
-                Ok(length) => return Ok(length),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-    }
-}
+mod vectored;
 
 #[cfg(test)]
 mod tests {

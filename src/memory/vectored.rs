@@ -1,0 +1,95 @@
+//! The two system calls that work on device-visible memory in place.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use smallvec::SmallVec;
+
+use super::Slice;
+
+/// The most pieces that go into one system call; Linux takes 1024.
+const MOST: usize = 64;
+
+/// Where received bytes go.
+pub(crate) enum Target<'a> {
+    /// Device-visible memory.
+    Memory(&'a Slice),
+    /// A buffer of the provider's own.
+    Bytes(&'a mut [u8]),
+}
+
+/// Where bytes to be sent come from.
+pub(crate) enum Piece<'a> {
+    /// Device-visible memory.
+    Memory(&'a Slice),
+    /// A buffer of the provider's own.
+    Bytes(&'a [u8]),
+}
+
+/// `readv(2)` into the targets, in order; 0 is the end of the stream.
+///
+/// # Errors
+/// What the system call returns, `WouldBlock` included; `PermissionDenied` for memory that may not be written.
+pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
+    let forbidden = |target: &Target<'_>| match target {
+        Target::Memory(slice) => !slice.is_writable() || !slice.is_inside(),
+        Target::Bytes(_) => false,
+    };
+    if targets.iter().any(forbidden) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let entries: SmallVec<[libc::iovec; 4]> = targets
+        .iter_mut()
+        .take(MOST)
+        .map(|target| match target {
+            Target::Memory(slice) => entry(slice.address(0), slice.length),
+            Target::Bytes(bytes) => entry(bytes.as_mut_ptr(), bytes.len()),
+        })
+        .collect();
+    // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, or a
+    // `&mut [u8]`. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
+    // the kernel may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
+    checked(|| unsafe { libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int) })
+}
+
+/// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
+///
+/// # Errors
+/// What the system call returns, `WouldBlock` included.
+pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
+    let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
+        .take(MOST)
+        .map(|piece| match piece {
+            // What only a device reaches is not here to be sent.
+            Piece::Memory(slice) if !slice.is_inside() => entry(std::ptr::null_mut(), slice.length),
+            Piece::Memory(slice) => entry(slice.address(0), slice.length),
+            Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
+        })
+        .collect();
+    // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = entries.as_mut_ptr();
+    message.msg_iovlen = entries.len();
+    // SAFETY: every entry is a live range for the duration of the call (see `receive`), which only reads it, or
+    // null, for which the call fails.
+    checked(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+fn entry(base: *mut u8, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.cast(), iov_len: length }
+}
+
+/// Repeats an interrupted call and turns -1 into the error.
+fn checked(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(length) => return Ok(length),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
