@@ -33,11 +33,11 @@ const GROUPS: &[Group] = &[
     Group { name: "DIS", size: 15, required: &[(1, 15)] },
     Group { name: "CAN", size: 13, required: &[(1, 13)] },
     Group { name: "ERR", size: 6, required: &[(1, 6)] },
-    Group { name: "QP", size: 25, required: &[(2, 6), (16, 21), (24, 24)] },
-    Group { name: "CQ", size: 11, required: &[] },
-    Group { name: "MR", size: 8, required: &[(1, 3)] },
-    Group { name: "MW", size: 4, required: &[] },
-    Group { name: "SRQ", size: 4, required: &[] },
+    Group { name: "QP", size: 25, required: &[(1, 13), (15, 25)] },
+    Group { name: "CQ", size: 11, required: &[(1, 11)] },
+    Group { name: "MR", size: 8, required: &[(1, 6)] },
+    Group { name: "MW", size: 4, required: &[(1, 4)] },
+    Group { name: "SRQ", size: 4, required: &[(1, 4)] },
 ];
 
 /// Rows that are a choice, not a behaviour: nothing could fail. docs/porting.md tells them to users.
