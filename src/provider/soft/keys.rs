@@ -299,8 +299,12 @@ impl KeyTable {
                 let access = registration.access;
                 (registration, None, access)
             }
-            // What is not bound yet is not bound.
-            Some(Named::Window(binding)) if binding.hold().is_none() => return Err(unknown),
+            // What is not bound yet is not bound, and what was bound to a region that is no more is not either.
+            Some(Named::Window(binding))
+                if binding.hold().is_none() || !binding.registration().is_valid() =>
+            {
+                return Err(unknown);
+            }
             // `MW-04`
             Some(Named::Window(binding)) if binding.link() != link => return Err(strange),
             Some(Named::Window(binding)) => {
