@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
-use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, RemoteRegion, Status};
+use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, RemoteRegion, Status, WorkOptions};
 
 /// What was said, in the order in which it came by: whether by the active end, and the bytes.
 type Record = Vec<(bool, Vec<u8>)>;
@@ -158,6 +159,38 @@ async fn talk(adapter: &Adapter, pair: &Pair) {
             success(from.queue_pair.write(bytes(adapter, &vec![8; length]), &remote).expect("posted")).await;
             success(from.queue_pair.read(room(adapter, length), &remote).expect("posted")).await;
         }
+        // What else a message can be.
+        let slice = region.slice(0..64).expect("in bounds");
+        for solicited in [false, true] {
+            let options = if solicited { WorkOptions::default().solicited() } else { WorkOptions::default() };
+            let window = adapter.memory_window().expect("a window");
+            let bind = to.queue_pair.bind(&window, &slice, Access::REMOTE_READ, WorkOptions::default());
+            within(bind.expect("posted")).await.0.expect("bound");
+            let key = window.remote().expect("bound").key();
+            for options in [options, options.invalidate(key)] {
+                let receive = to.queue_pair.receive(room(adapter, 4)).expect("posted");
+                success(from.queue_pair.send_with(bytes(adapter, b"text"), options).expect("posted")).await;
+                success(receive).await;
+            }
+            let receive = to.queue_pair.receive(()).expect("posted");
+            let value = options.immediate(0x0102_0304);
+            let write = from.queue_pair.write_with(bytes(adapter, b"text"), &region.remote(), value);
+            success(write.expect("posted")).await;
+            within(receive).await.0.expect("received");
+        }
+    }
+}
+
+/// Two atomics by each end, with numbers that tell where each field is.
+async fn count(adapter: &Adapter, pair: &Pair) {
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let region = adapter.register(8, access).await.expect("registered");
+    let (there, options) = (region.remote(), WorkOptions::default());
+    for end in [&pair.active, &pair.passive] {
+        region.write(0, &100_u64.to_ne_bytes()).expect("as long");
+        let (queue_pair, room) = (&end.queue_pair, || room(adapter, 8));
+        success(queue_pair.fetch_add(room(), &there, 11, options).expect("posted")).await;
+        success(queue_pair.compare_swap(room(), &there, 111, 33, options).expect("posted")).await;
     }
 }
 
@@ -179,14 +212,14 @@ async fn tapped(adapter: &Adapter) -> (Pair, Tap) {
     (pair, tap)
 }
 
-/// The dissector finds the frames that we know of, and objects to none of them.
-fn check(record: &Record, crc: bool, case: &str) {
+/// The dissector finds the frames that we know of, and objects to none of them. Returns what it finds in these fields.
+fn check(record: &Record, crc: bool, case: &str, others: &[&str]) -> Vec<Vec<String>> {
     let name = format!("tokio-rdma-{}-{}-{crc}.pcap", std::process::id(), case.replace(' ', "-"));
     let file = Removed(std::env::temp_dir().join(name));
     std::fs::write(&file.0, capture(record)).expect("written");
 
     let fields = ["ip.src", "iwarp_rdma.opcode", "_ws.expert.severity", "_ws.malformed"];
-    let arguments = fields.iter().flat_map(|field| ["-e", field]);
+    let arguments = fields.iter().chain(others).flat_map(|field| ["-e", field]);
     let arguments: Vec<_> = ["-T", "fields", "-E", "separator=;"].into_iter().chain(arguments).collect();
     let packets = tshark(&file.0, &arguments);
     let packets: Vec<Vec<_>> = packets.lines().map(|line| line.split(';').collect()).collect();
@@ -212,6 +245,11 @@ fn check(record: &Record, crc: bool, case: &str) {
     let checked = if crc { frames } else { 0 };
     assert_eq!(details.matches("Good CRC32").count(), checked, "{case}, CRC {crc}");
     assert_eq!(details.matches("CRC check").count(), checked, "{case}, CRC {crc}");
+    let of_field = |at: usize| {
+        let values = packets.iter().flat_map(|packet| packet[at].split(','));
+        values.filter(|value| !value.is_empty()).map(str::to_owned).collect()
+    };
+    (fields.len()..fields.len() + others.len()).map(of_field).collect()
 }
 
 // QP-02, QP-03, QP-04
@@ -227,7 +265,38 @@ async fn the_dissector_reads_every_frame() {
         within(pair.active.connection.disconnect()).await.expect("disconnected");
         within(pair.passive.connection.disconnected()).await;
         let record = tap.record.lock().expect("no panic").clone();
-        check(&record, crc, "a talk");
+        check(&record, crc, "a talk", &[]);
+        let every = |active| opcodes(&record, active).into_iter().collect::<BTreeSet<_>>();
+        assert_eq!(every(false), BTreeSet::from([0, 1, 2, 3, 4, 5, 6, 8, 9]), "every kind was there");
+    }
+}
+
+// QP-23
+#[tokio::test]
+async fn the_dissector_reads_atomics() {
+    if !has_tshark() {
+        return;
+    }
+    for crc in [false, true] {
+        let adapter = adapter_with(SoftConfig::default().crc(crc));
+        let (pair, tap) = tapped(&adapter).await;
+        count(&adapter, &pair).await;
+        within(pair.active.connection.disconnect()).await.expect("disconnected");
+        within(pair.passive.connection.disconnected()).await;
+        let record = tap.record.lock().expect("no panic").clone();
+        let names = ["opcode", "add_data", "swap_data", "compare_data", "original_remote_data_value"];
+        let names = names.map(|name| format!("iwarp_rdma.atomic.{name}"));
+        let found = check(&record, crc, "atomics", &names.each_ref().map(String::as_str));
+        let numbers = |values: &[String]| -> Vec<u64> {
+            let number = |value: &String| match value.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).expect("a number"),
+                None => value.parse().expect("a number"),
+            };
+            values.iter().map(number).collect()
+        };
+        let found: Vec<_> = found.iter().map(|values| numbers(values)).collect();
+        let expected: [&[u64]; 5] = [&[0, 2], &[11], &[33], &[0, 111], &[100, 111]];
+        assert_eq!(found, expected.map(|once| once.repeat(2)), "CRC {crc}");
     }
 }
 
@@ -252,7 +321,7 @@ async fn the_dissector_reads_a_terminate() {
             within(pair.passive.connection.disconnected()).await;
             let record = tap.record.lock().expect("no panic").clone();
             assert_eq!(opcodes(&record, false).last(), Some(&7), "it ends with a Terminate");
-            check(&record, crc, "a violation");
+            check(&record, crc, "a violation", &[]);
         }
     }
 }
