@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Provider,
-    Status,
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, PoolConfig,
+    Provider, Status,
 };
 
 /// More than any socket takes.
@@ -135,12 +135,22 @@ fn everything_pending_ends(removal: &'static [&'static str]) {
             });
         }
 
+        let pool = left.pool(PoolConfig::new(8, 1)).expect("a pool");
+        let only = within(pool.get()).await.expect("memory");
+        for what in ["buffer of a pool", "buffer of a pool, again"] {
+            let pool = pool.clone();
+            pending.add(what, async move {
+                pool.get().await.map_or_else(|error| error.status(), |_| Status::SUCCESS)
+            });
+        }
+
         pending.are_pending().await;
         assert!(!left.is_removed());
         removal.iter().for_each(|command| ip(command));
         // AD-05
         pending.all_end_with(Status::DEVICE_REMOVED).await;
         assert!(left.is_removed());
+        drop(only);
         // The other adapter is as it was, if it still has its addresses.
         if !right.is_removed() {
             let (listener, _) = listening_at(&right, RIGHT[0]);
@@ -212,6 +222,8 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
             within(left.connector().connect(&mine[0], at, ConnectParams::default())).await.expect("a reply"),
             within(left.connector().connect(&mine[1], at, ConnectParams::default())).await.expect("a reply"),
         ];
+        let pool = left.pool(PoolConfig::new(8, 2)).expect("a pool");
+        drop(within(pool.get()).await.expect("memory"));
         let buffer = || left.buffer(8).expect("memory");
         let waiting = disconnected(pair.active.connection.clone());
         ip("address flush dev left");
@@ -222,6 +234,12 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
         let queue = &pair.active.queue_pair;
         say("queue_pair", left.queue_pair(Default::default()).err().map(|error| error.status()));
         say("register", left.register(8, Access::LOCAL_WRITE).await.err().map(|error| error.status()));
+        region.deregister().await.expect("deregistered");
+        let again = region.register_again(Access::LOCAL_WRITE).await;
+        say("register_again", again.err().map(|error| error.status()));
+        say("pool", left.pool(PoolConfig::new(8, 1)).err().map(|error| error.status()));
+        say("buffer of a pool", within(pool.get()).await.err().map(|error| error.status()));
+        say("buffer of a pool, now", pool.try_get().err().map(|error| error.status()));
         let anywhere = SocketAddr::new(LEFT[0], 0);
         say("connector.bind", left.connector().bind(anywhere).err().map(|error| error.status()));
         say("listener.bind", left.listener().bind(anywhere).err().map(|error| error.status()));
@@ -261,7 +279,7 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
         asking.iter().for_each(JoinHandle::abort);
         answering.abort();
         drop((asking, answering));
-        drop((pair, region, peer_memory, unconnected, mine, bound, listener, left));
+        drop((pool, pair, region, peer_memory, unconnected, mine, bound, listener, left));
         nothing_left().await;
         let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the sockets");
         // The tenth column is the inode: 0 for those that only the kernel still has, to say goodbye.

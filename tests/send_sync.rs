@@ -3,16 +3,19 @@
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DisconnectError, OpenError, PostError,
     PostErrorKind, Reason, RegisterError, Retained, StateError,
 };
+use tokio_rdma::mr::{DmaBufRegion, DmaBufSlice, Entry, PoolBytes};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, RemoteKey, TooShort};
 use tokio_rdma::{
     AcceptParams, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion, ConnectParams, Connection,
-    Connector, DisconnectReason, Listener, Op, PrivateData, Provider, ProviderKind, QueuePair,
-    QueuePairConfig, ReadLimits, Region, RegionSlice, RemoteRegion, Reply, Request, Requests, Status,
+    Connector, DisconnectReason, Listener, Op, Pool, PoolConfig, PrivateData, Provider, ProviderKind,
+    QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice, RemoteRegion, Reply, Request, Requests,
+    Status,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -39,6 +42,13 @@ fn handles_go_to_any_thread() {
     counted::<RegionSlice>();
     handle::<Buffer>();
     handle::<BufferPart>();
+    handle::<Entry>();
+    counted::<DmaBufRegion>();
+    counted::<DmaBufSlice>();
+    counted::<Pool>();
+    counted::<PoolBytes>();
+    handle::<Op<Vec<Entry>>>();
+    handle::<Op<PoolBytes>>();
     handle::<Op<Buffer>>();
     handle::<Op<BufferPart>>();
     handle::<Op<RegionSlice>>();
@@ -59,6 +69,7 @@ fn values_go_to_any_thread() {
     counted::<DisconnectReason>();
     counted::<OpKind>();
     counted::<PrivateData>();
+    counted::<PoolConfig>();
     counted::<ProviderKind>();
     counted::<QueuePairConfig>();
     counted::<ReadLimits>();
@@ -101,6 +112,7 @@ fn futures_go_to_any_thread(
     buffers: [Buffer; 4],
     remote: &RemoteRegion,
     region: &Region,
+    pool: &Pool,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // CAN-13
     let params = ConnectParams::default;
@@ -118,6 +130,9 @@ fn futures_go_to_any_thread(
     future(connection.disconnect());
     future(adapter.register(1, Access::REMOTE_READ));
     future(region.deregister());
+    future(region.register_again(Access::REMOTE_READ));
+    future(pool.get());
+    future(pool.lend(Bytes::new()));
     let [a, b, c, d] = buffers;
     movable(queue_pair.receive(a)?);
     movable(queue_pair.send(b)?);

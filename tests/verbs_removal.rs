@@ -15,8 +15,8 @@ use common::*;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rdma::{
-    AcceptParams, Access, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Op, Provider, Status,
-    WorkBuffer,
+    AcceptParams, Access, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Op, PoolConfig,
+    Provider, Status, WorkBuffer,
 };
 
 /// Calls that wait, each in a task of its own; what they end with.
@@ -141,6 +141,14 @@ async fn everything_pending_ends_when_the_device_is_removed() {
         pending.add("notify", async move { status(told.await.map_err(|error| error.status())) });
     }
 
+    let pool = adapter.pool(PoolConfig::new(8, 2)).expect("a pool");
+    let bytes = within(pool.get()).await.expect("memory").freeze(8);
+    let only = within(pool.get()).await.expect("memory");
+    for what in ["buffer of a pool", "buffer of a pool, again"] {
+        let pool = pool.clone();
+        pending.add(what, async move { status(pool.get().await.map_err(|error| error.status())) });
+    }
+
     // A whole connection comes and goes: what was ready to go on has done so meanwhile.
     let other = connected_at(&adapter, ip).await;
     within(other.active.connection.disconnect()).await.expect("disconnected");
@@ -157,6 +165,13 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     let anywhere = SocketAddr::new(ip, 0);
     say("queue_pair", adapter.queue_pair(Default::default()).err().map(|error| error.status()));
     say("register", adapter.register(8, Access::LOCAL_WRITE).await.err().map(|error| error.status()));
+    peer_memory.deregister().await.expect("deregistered");
+    let again = peer_memory.register_again(Access::REMOTE_READ).await;
+    say("register_again", again.err().map(|error| error.status()));
+    say("pool", adapter.pool(PoolConfig::new(8, 1)).err().map(|error| error.status()));
+    drop(only);
+    say("buffer of a pool", within(pool.get()).await.err().map(|error| error.status()));
+    say("buffer of a pool, now", pool.try_get().err().map(|error| error.status()));
     say("buffer", adapter.buffer(8).err().map(|error| error.status()));
     say("connector.bind", adapter.connector().bind(anywhere).err().map(|error| error.status()));
     say("listener.bind", adapter.listener().bind(anywhere).err().map(|error| error.status()));
@@ -187,8 +202,11 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     // AD-05: cleanup works.
     peer_memory.deregister().await.expect("deregistered");
     drop((live, other, idle, mine, unconnected, connect, silent, requests, adapter));
-    // The removal ends when nobody has the device open any more: nothing of all this has kept it.
+    drop(pool);
+    // The removal ends when nobody has the device open any more: nothing of all this has kept it, nor does memory that is
+    // still there.
     within(removal).await.expect("removed");
+    assert_eq!(&bytes[..], [0; 8]);
 }
 
 /// Work requests that the peer does not answer, and a disconnect that is on its way, while the device goes.

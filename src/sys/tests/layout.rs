@@ -11,7 +11,7 @@ use crate::sys::ffi::every as ffi;
 use crate::sys::channel::event;
 use crate::sys::completion::status;
 use crate::sys::device::async_event;
-use crate::sys::ffi::number;
+use crate::sys::ffi::{RegDmabufMr, number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
 
 /// What is asked of both compilers: a name, the answer here, and the C expression of it.
@@ -206,4 +206,12 @@ fn structures_and_numbers_are_those_of_c() {
         .map(|((name, here, _), there)| format!("{name}: {here} here, {there} in C"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is looked for at run time is what the headers declare.
+#[test]
+fn the_registration_of_a_dmabuf_is_found_and_has_the_type_of_c() {
+    let declared: RegDmabufMr = ffi::ibv_reg_dmabuf_mr;
+    let found = reg_dmabuf_mr().expect("rdma-core 34 or newer, as the headers are");
+    assert!(std::ptr::fn_addr_eq(found, declared));
 }
