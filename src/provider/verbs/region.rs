@@ -22,7 +22,7 @@ struct Attached {
     length: usize,
     /// Of the registration of the moment, or of the last one.
     local_key: AtomicU32,
-    /// Whether there is one: whether `region` is there, and not being taken away.
+    /// Whether there is one. Read by every post of a part of a region, so without the lock.
     valid: AtomicBool,
     region: Mutex<Option<MemoryRegion>>,
     runtime: Handle,
@@ -46,12 +46,16 @@ impl Attached {
         // Held to the end: whoever frees the memory comes by here.
         let mut region = self.lock();
         let Some(had) = region.take() else { return Ok(()) };
-        self.valid.store(false, Ordering::Release);
-        had.deregister().map_err(|(has, error)| {
-            *region = Some(has);
-            self.valid.store(true, Ordering::Release);
-            error
-        })
+        match had.deregister() {
+            Ok(()) => {
+                self.valid.store(false, Ordering::Release);
+                Ok(())
+            }
+            Err((has, error)) => {
+                *region = Some(has);
+                Err(error)
+            }
+        }
     }
 
     /// Has the device use the memory by this registration.
