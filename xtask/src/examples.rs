@@ -23,6 +23,7 @@ const RUNS: &[Run] = &[
     Run { name: "negotiate", arguments: &[], seconds: 60 },
     Run { name: "read_write", arguments: &[], seconds: 60 },
     Run { name: "retry", arguments: &[], seconds: 60 },
+    Run { name: "relay", arguments: &[], seconds: 60 },
     Run { name: "adapters", arguments: &[], seconds: 60 },
     Run { name: "churn", arguments: &["--cycles", "500", "--json"], seconds: 180 },
 ];
