@@ -330,10 +330,10 @@ impl Slice {
         self.for_device().filter(|_| self.is_writable())
     }
 
-    /// The address of the first byte, for a call that has copied them when it returns.
+    /// The address of the first byte, for a call that has copied them when it returns; `None` when they are not here.
     #[cfg(feature = "verbs")]
-    pub(crate) fn to_be_copied(&self) -> u64 {
-        self.address(0).expose_provenance() as u64
+    pub(crate) fn to_be_copied(&self) -> Option<u64> {
+        self.is_inside().then(|| self.address(0).expose_provenance() as u64)
     }
 
     /// The memory that it is a part of.
@@ -679,6 +679,7 @@ mod tests {
             assert_eq!(slice.for_device(), Some((0x1_0010, 7)));
             assert_eq!(slice.for_device_to_write(), Some((0x1_0010, 7)));
             assert_eq!((slice.len(), slice.write(0, b"x"), slice.read(0, &mut [0])), (32, 0, 0));
+            assert_eq!(slice.to_be_copied(), None);
             #[cfg(feature = "soft")]
             {
                 use std::os::fd::AsFd;

@@ -173,7 +173,7 @@ pub(crate) fn inline_entries(payload: &Payload) -> Option<Entries> {
         .filter(|slice| slice.len() > 0)
         .map(|slice| {
             let length = u32::try_from(slice.len()).ok()?;
-            Some(ScatterEntry { address: slice.to_be_copied(), length, key: 0 })
+            Some(ScatterEntry { address: slice.to_be_copied()?, length, key: 0 })
         })
         .collect();
     entries.map(or_nothing)
