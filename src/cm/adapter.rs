@@ -108,6 +108,12 @@ pub struct AdapterInfo {
     /// Whether a message with a solicited event can be told from one without. Where it cannot (devices, whose completions
     /// do not say), every message counts as solicited: such a notification is met too often, and never too late.
     pub tells_solicited: bool,
+    /// Whether the key of a memory window reaches no further than what the window was bound to. `rxe` lets it reach all of
+    /// the region, with the rights of the window.
+    pub checks_window_bounds: bool,
+    /// Whether a message that finds a shared receive queue empty waits for a receive. Over the iWARP of devices it ends its
+    /// connection.
+    pub waits_for_shared_receives: bool,
     /// Whether a write can carry immediate data.
     pub immediate: bool,
     /// Whether a send can.
@@ -172,6 +178,8 @@ impl Adapter {
             atomics: known.atomics,
             invalidates: known.invalidates,
             tells_solicited: known.tells_solicited,
+            checks_window_bounds: known.checks_window_bounds,
+            waits_for_shared_receives: known.waits_for_shared_receives,
             immediate: known.immediate.0,
             immediate_send: known.immediate.1,
         }

@@ -144,6 +144,8 @@ pub(crate) struct Capabilities {
     pub(crate) atomics: bool,
     pub(crate) invalidates: bool,
     pub(crate) tells_solicited: bool,
+    pub(crate) checks_window_bounds: bool,
+    pub(crate) waits_for_shared_receives: bool,
     /// Immediate data with a write, and with a send.
     pub(crate) immediate: (bool, bool),
 }

@@ -177,6 +177,8 @@ impl AdapterCore {
             atomics: true,
             invalidates: true,
             tells_solicited: true,
+            checks_window_bounds: true,
+            waits_for_shared_receives: true,
             // RFC 7306 has no Send that carries any.
             immediate: (true, false),
         }

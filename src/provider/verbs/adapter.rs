@@ -372,6 +372,10 @@ impl AdapterCore {
             immediate: (!iwarp, !iwarp),
             // A completion does not say so, only the kind of interrupt does.
             tells_solicited: false,
+            // Up to now `rxe` looks at the bounds of the region.
+            checks_window_bounds: !self.is_rxe(),
+            // There is no way to say over iWARP that a receiver is not ready.
+            waits_for_shared_receives: !iwarp,
         }
     }
 
