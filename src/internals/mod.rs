@@ -1,7 +1,8 @@
-//! A door for fuzzers: what `fuzz/` runs, and what the tests replay. No part of the API.
+//! A door for fuzzers and for the benchmark of the codecs: what `fuzz/` runs, and what the tests replay. No part of the API.
 //!
 //! Each function is one fuzz target. It takes any bytes and panics when something is wrong.
 
+pub mod codecs;
 mod connection;
 mod input;
 mod peer;
