@@ -320,6 +320,11 @@ impl<T> Outbound<T> {
         }
     }
 
+    /// Whose answer comes next.
+    pub(crate) fn oldest(&self) -> Option<&T> {
+        self.reads.front().map(|read| &read.owner)
+    }
+
     /// The oldest request that awaits one has been answered in full.
     pub(crate) fn answered(&mut self) -> Option<T> {
         self.reads.pop_front().map(|read| read.owner)

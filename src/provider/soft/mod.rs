@@ -9,12 +9,13 @@
 //! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
 //! | [`link`], [`driver`] | an established connection: what is shared, and its task |
 //! | [`send`], [`fill`], [`batch`] | the direction to the peer |
-//! | [`receive`], [`staging`], [`control`] | the direction from the peer |
+//! | [`receive`], [`staging`], [`ahead`], [`control`] | the direction from the peer |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`keys`], [`window`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
+pub(crate) mod ahead;
 pub(crate) mod batch;
 pub(crate) mod cm;
 pub(crate) mod config;

@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::ahead::{Ahead, Came};
 use super::keys::{Intent, Lease};
 use super::link::{Link, Socket};
 use super::queue::{Interrupted, Receive};
@@ -18,7 +19,7 @@ use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
-use crate::wire::ddp::{Header, HeaderError};
+use crate::wire::ddp::{Header, HeaderError, Tagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Terminate;
 
@@ -118,6 +119,8 @@ pub(crate) struct Receiver {
     state: State,
     /// The last frame was a large one.
     large: bool,
+    /// The segments of a Read Response behind the current one, with CRC off.
+    ahead: Option<Box<Ahead>>,
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
@@ -146,6 +149,7 @@ impl Receiver {
             staging: Staging::new(leftover),
             state: State::Header,
             large: false,
+            ahead: None,
             inbound: Inbound::new(),
             receive: None,
             overflowed: false,
@@ -172,6 +176,7 @@ impl Receiver {
     /// What the connection leaves behind: the receive that was being filled.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.state = State::Header;
+        self.ahead = None;
         let overflowed = self.overflowed;
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
@@ -209,7 +214,7 @@ impl Receiver {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
-                receiver.received(length);
+                receiver.received(length, link)?;
                 receiver.process(link, after).map(|()| true)
             }
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -235,6 +240,11 @@ impl Receiver {
         };
         let staging = self.staging.room(most);
         match &self.state {
+            State::Payload { place: Place::Local(parts), left, .. } if self.ahead.is_some() => {
+                let mut targets = parts.iter().map(Target::Memory).collect();
+                let behind = self.ahead.as_mut().map_or(0, |ahead| ahead.targets(&mut targets));
+                Ok(socket.read(&mut targets, *left + behind)?)
+            }
             State::Payload { place, left, .. } => {
                 let asked = *left + staging.len();
                 let mut targets: smallvec::SmallVec<[Target<'_>; 2]> =
@@ -263,7 +273,7 @@ impl Receiver {
     }
 
     /// Accounts for bytes that `read` brought.
-    fn received(&mut self, length: usize) {
+    fn received(&mut self, length: usize, link: &Link) -> Result<(), Stop> {
         let direct = match &mut self.state {
             State::Payload { place, left, .. } => {
                 let direct = length.min(*left);
@@ -278,7 +288,44 @@ impl Receiver {
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
-        self.staging.filled(length - direct);
+        let behind = length - direct;
+        let Some(ahead) = self.ahead.take_if(|_| behind > 0) else {
+            self.staging.filled(behind);
+            return Ok(());
+        };
+        let (came, ahead) = ahead.sort(behind, &mut self.staging);
+        for segment in came {
+            self.came(&segment, link)?;
+        }
+        self.ahead = ahead;
+        Ok(())
+    }
+
+    /// The current segment of a Read Response is complete, and the next one has come as expected.
+    fn came(&mut self, segment: &Came, link: &Link) -> Result<(), Stop> {
+        let Came { header, stag, to, length, last, placed } = *segment;
+        self.hear(link);
+        self.header[..header.len()].copy_from_slice(&header);
+        let sink = self.sink((stag, to), (length, last), header.len(), link)?;
+        let place = Place::Local(flight::range(&sink, placed, usize::MAX));
+        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
+        self.state =
+            State::Payload { place, left: length - placed, trailer, finish: Finish::Response { last } };
+        Ok(())
+    }
+
+    /// The memory that a segment of a Read Response goes to.
+    fn sink(
+        &self,
+        from: (u32, u64),
+        (length, last): (usize, bool),
+        header: usize,
+        link: &Link,
+    ) -> Result<Payload, Stop> {
+        link.send_queue().response(from, length, last).map_err(|terminate| {
+            let terminate = terminate.with_header(&self.header[..header]);
+            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
+        })
     }
 
     /// Takes staged bytes apart until there are too few.
@@ -334,6 +381,7 @@ impl Receiver {
                         *left -= taken;
                     }
                     if *left == 0 {
+                        self.ahead = None;
                         let finish = std::mem::replace(finish, Finish::Nothing);
                         self.state = State::Trailer { left: *trailer, finish };
                     }
@@ -463,11 +511,13 @@ impl Receiver {
                 (Place::Remote(grant.lease, Payload::from_iter([grant.slice])), Finish::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
-                let sink = link.send_queue().response((stag, to), length, last).map_err(|terminate| {
-                    let blame = Status::REMOTE_ERROR;
-                    let terminate = terminate.with_header(&self.header[..consumed]);
-                    Stop::Violation(Box::new(Violation { terminate, blame }))
-                })?;
+                let sink = self.sink((stag, to), (length, last), consumed, link)?;
+                if !last && !link.crc && length >= LARGE {
+                    let end = to.wrapping_add(length as u64);
+                    // Ours counts from 0.
+                    let rest = usize::try_from(end).map(|end| link.send_queue().sink_from(end));
+                    self.ahead = rest.ok().and_then(|rest| Ahead::new(stag, end, length, &rest));
+                }
                 (Place::Local(sink), Finish::Response { last })
             }
             Segment::ReadRequest => return self.gather(control(Finish::ReadRequest)),

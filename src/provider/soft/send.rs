@@ -385,6 +385,17 @@ impl SendQueue {
         })
     }
 
+    /// The rest of the sink of the read that is being answered, from there on.
+    pub(crate) fn sink_from(&self, offset: usize) -> Payload {
+        let sequence = match self.outbound.oldest() {
+            Some(Reader::Request(sequence)) => *sequence,
+            Some(Reader::Probe) | None => return Payload::new(),
+        };
+        let index = usize::try_from(sequence - self.head).ok();
+        let entry = index.and_then(|index| self.entries.get(index));
+        entry.map(|entry| flight::range(&entry.request.payload, offset, usize::MAX)).unwrap_or_default()
+    }
+
     /// Places what an atomic of ours found; [`answered`](Self::answered) follows.
     ///
     /// # Errors

@@ -50,7 +50,10 @@ impl Staging {
     pub(super) fn give_back(&mut self) {
         self.kept.extend_from_slice(&self.lent[self.start..self.end]);
         (self.start, self.end) = (0, 0);
-        FREE.set(std::mem::take(&mut self.lent));
+        let lent = std::mem::take(&mut self.lent);
+        if lent.len() == ROOM {
+            FREE.set(lent);
+        }
     }
 
     /// Whether nothing is unread, in a turn or between two.
@@ -79,6 +82,19 @@ impl Staging {
         }
         let length = most.min(self.lent.len() - self.end);
         &mut self.lent[self.end..][..length]
+    }
+
+    /// Adds bytes that were read elsewhere, whether there is room for them or not, and says how many.
+    pub(super) fn push_back(&mut self, bytes: &[u8]) -> usize {
+        if self.lent.len() - self.end < bytes.len() {
+            let unread = self.unread().len();
+            let mut lent = vec![0; ROOM + 2 * (unread + bytes.len())].into_boxed_slice();
+            lent[..unread].copy_from_slice(self.unread());
+            (self.start, self.end, self.lent) = (0, unread, lent);
+        }
+        self.lent[self.end..][..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
+        bytes.len()
     }
 
     /// So many bytes of the room have been filled.
@@ -111,6 +127,20 @@ mod tests {
         staging.take(4);
         staging.give_back();
         assert!(staging.is_empty());
+    }
+
+    #[test]
+    fn anything_can_be_put_back() {
+        let mut staging = Staging::new(b"abc");
+        staging.lend();
+        staging.take(1);
+        assert_eq!(staging.push_back(&[7; 2 * ROOM]), 2 * ROOM);
+        staging.push_back(b"de");
+        assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
+        assert!(staging.unread().starts_with(b"bc\x07") && staging.unread().ends_with(b"\x07de"));
+        staging.give_back();
+        staging.lend();
+        assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
     }
 
     #[test]

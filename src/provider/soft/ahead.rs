@@ -1,0 +1,195 @@
+//! The rest of a Read Response, whose layout is known before it comes: one `readv` for many segments.
+//!
+//! The sink is ours and private until the read completes, so payload may go to where the next segments are expected, and
+//! their headers to gaps in between. What turns out to be something else is put back into the stream and taken apart as
+//! usual. For Writes this would not be safe: only their headers say what the peer may reach.
+
+use smallvec::SmallVec;
+
+use super::staging::Staging;
+use crate::flight::Payload;
+use crate::memory::{Slice, Target};
+use crate::wire::ddp::Tagged;
+use crate::wire::mpa;
+use crate::wire::rdmap::Opcode;
+
+/// The most segments that are expected at once: a megabyte of full ones.
+const MOST: usize = 16;
+/// Length field and header of a segment.
+const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
+/// Trailer of one segment and header of the next.
+const GAP: usize = mpa::CRC_SIZE + HEADER;
+
+/// A segment that is expected.
+struct Expected {
+    header: [u8; HEADER],
+    slice: Slice,
+    to: u64,
+    last: bool,
+    /// What came in place of the trailer before it and its header.
+    gap: [u8; GAP],
+}
+
+/// The segments behind the current one: one at least.
+pub(super) struct Ahead {
+    stag: u32,
+    expected: Vec<Expected>,
+    /// What came behind the last of them.
+    behind: [u8; GAP],
+}
+
+/// A segment that came as expected, or the part of it that has come.
+pub(super) struct Came {
+    pub(super) header: [u8; HEADER],
+    pub(super) stag: u32,
+    pub(super) to: u64,
+    pub(super) length: usize,
+    pub(super) last: bool,
+    /// How much of the payload is in place.
+    pub(super) placed: usize,
+}
+
+impl Ahead {
+    /// What should follow a segment of `length` bytes that ends at `to`, when this is the rest of the sink; `None` when
+    /// that cannot be told.
+    pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
+        // Padding would move everything, and a sink in pieces is not worth the trouble.
+        let [rest] = sink.as_slice() else { return None };
+        if length == 0 || mpa::pad_length(Tagged::LEN + length) != 0 {
+            return None;
+        }
+        let mut expected = Vec::with_capacity(MOST.min(rest.len().div_ceil(length)));
+        let mut from = 0;
+        while from < rest.len() && expected.len() < MOST {
+            let (slice, to) = (rest.part(from, length), to.wrapping_add(from as u64));
+            from += slice.len();
+            let last = from == rest.len();
+            let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to }.encode(slice.len());
+            expected.push(Expected { header, slice, to, last, gap: [0; GAP] });
+        }
+        (!expected.is_empty()).then(|| Box::new(Self { stag, expected, behind: [0; GAP] }))
+    }
+
+    /// Adds where the stream goes behind the payload of the current segment, and says how many bytes that are.
+    pub(super) fn targets<'a>(&'a mut self, targets: &mut SmallVec<[Target<'a>; 2]>) -> usize {
+        let mut length = GAP;
+        for Expected { gap, slice, .. } in &mut self.expected {
+            length += gap.len() + slice.len();
+            targets.push(Target::Bytes(gap));
+            targets.push(Target::Memory(slice));
+        }
+        targets.push(Target::Bytes(&mut self.behind));
+        length
+    }
+
+    /// Sorts out `length` bytes that have come there: the segments that are as expected, complete but for the last one.
+    /// Everything else goes back into the stream. What may still be expected, if anything, is returned, too.
+    pub(super) fn sort(
+        mut self: Box<Self>,
+        mut length: usize,
+        staging: &mut Staging,
+    ) -> (Vec<Came>, Option<Box<Self>>) {
+        let mut came = Vec::with_capacity(self.expected.len());
+        while length >= GAP
+            && let Some(Expected { header, slice, to, last, gap }) = self.expected.get(came.len())
+            && gap[mpa::CRC_SIZE..] == *header
+        {
+            let placed = (length - GAP).min(slice.len());
+            length -= GAP + placed;
+            let whole = slice.len();
+            came.push(Came { header: *header, stag: self.stag, to: *to, length: whole, last: *last, placed });
+            if placed < whole {
+                self.expected.drain(..came.len());
+                return (came, (!self.expected.is_empty()).then_some(self));
+            }
+        }
+        for Expected { slice, gap, .. } in &self.expected[came.len()..] {
+            length -= staging.push_back(&gap[..length.min(GAP)]);
+            let mut bytes = vec![0; length.min(slice.len())];
+            slice.read(0, &mut bytes);
+            length -= staging.push_back(&bytes);
+        }
+        staging.push_back(&self.behind[..length]);
+        (came, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Owned, Shared};
+
+    const SEGMENT: usize = 96;
+
+    /// A sink behind the first segment, and what follows that: two and a half segments.
+    fn sink() -> Shared {
+        Owned::zeroed(SEGMENT * 5 / 2).expect("memory").share()
+    }
+
+    /// The stream behind the first segment's payload: trailers, headers, payload, and the start of another message.
+    fn stream(length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for from in (0..length).step_by(SEGMENT) {
+            let part = SEGMENT.min(length - from);
+            let (last, to) = (from + part == length, (SEGMENT + from) as u64);
+            bytes.extend([0; 4]);
+            bytes.extend(Tagged { last, opcode: Opcode::ReadResponse, stag: 7, to }.encode(part));
+            bytes.extend((0..part).map(|byte| byte as u8));
+        }
+        bytes.extend([9; GAP]);
+        bytes
+    }
+
+    /// Has the bytes come as a `readv` would place them.
+    fn receive(ahead: &mut Ahead, mut bytes: &[u8]) {
+        let mut targets = SmallVec::new();
+        ahead.targets(&mut targets);
+        for target in targets {
+            let length = match target {
+                Target::Memory(slice) => slice.write(0, bytes),
+                Target::Bytes(place) => {
+                    let length = place.len().min(bytes.len());
+                    place[..length].copy_from_slice(&bytes[..length]);
+                    length
+                }
+            };
+            bytes = &bytes[length..];
+        }
+    }
+
+    #[test]
+    fn every_byte_is_placed_or_back_in_the_stream() {
+        let whole = stream(sink().len());
+        for length in 0..=whole.len() {
+            for wrong in [None, Some(5), Some(GAP + SEGMENT + 10)] {
+                let mut sent = whole.clone();
+                if let Some(place) = wrong {
+                    sent[place] ^= 1;
+                }
+                let (sink, mut staging) = (sink(), Staging::default());
+                let rest = Payload::from_iter([sink.clone().whole()]);
+                let mut ahead = Ahead::new(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
+                receive(&mut ahead, &sent[..length]);
+                staging.lend();
+                let (came, further) = ahead.sort(length, &mut staging);
+                let placed: usize = came.iter().map(|came| GAP + came.placed).sum();
+                assert_eq!(staging.unread(), &sent[placed..length], "{length} bytes, {wrong:?}");
+                assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none");
+                let cut = came.iter().position(|came| came.placed < came.length);
+                assert!(cut.is_none_or(|place| place + 1 == came.len()), "only the last one is incomplete");
+                let more = cut.is_some_and(|place| !came[place].last);
+                assert_eq!(further.is_some(), more, "{length} bytes, {wrong:?}");
+                staging.give_back();
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_expected() {
+        let rest = Payload::from_iter([sink().whole()]);
+        assert!(Ahead::new(7, 99, 99, &rest).is_none(), "padding");
+        assert!(Ahead::new(7, 96, 96, &Payload::new()).is_none(), "nothing left");
+        let pieces = Payload::from_iter([sink().whole(), sink().whole()]);
+        assert!(Ahead::new(7, 96, 96, &pieces).is_none(), "two pieces");
+    }
+}
