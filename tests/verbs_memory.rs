@@ -142,51 +142,55 @@ fn without_a_runtime_memory_is_given_back_at_once() {
     assert_eq!(registrations(), before);
 }
 
-#[tokio::test]
-async fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
+#[test]
+fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
     if driver().is_none() {
         return;
     }
     let _alone = alone();
-    let adapter = adapter();
-    let before = registrations();
-    let pool = adapter.pool(PoolConfig::new(4096, 4)).expect("a pool");
-    assert_eq!(registrations(), before);
-    let buffers = [(); 3].map(|()| pool.try_get().expect("memory").expect("there is room"));
-    assert_eq!(registrations(), before + 3);
-    drop(buffers);
-    for _ in 0..10 {
-        drop(within(pool.get()).await.expect("memory").freeze(1));
-    }
-    assert_eq!((registrations(), pool.allocated()), (before + 3, 3));
-    let (kept, frozen) = (pool.try_get().expect("memory"), pool.try_get().expect("memory"));
-    let frozen = frozen.expect("there is one").freeze(4096);
-    drop(pool);
-    assert_eq!(registrations(), before + 2);
-    drop(frozen);
-    assert_eq!(registrations(), before + 1);
-    drop(kept);
-    assert_eq!(registrations(), before);
+    runtime().block_on(async {
+        let adapter = adapter();
+        let before = registrations();
+        let pool = adapter.pool(PoolConfig::new(4096, 4)).expect("a pool");
+        assert_eq!(registrations(), before);
+        let buffers = [(); 3].map(|()| pool.try_get().expect("memory").expect("there is room"));
+        assert_eq!(registrations(), before + 3);
+        drop(buffers);
+        for _ in 0..10 {
+            drop(within(pool.get()).await.expect("memory").freeze(1));
+        }
+        assert_eq!((registrations(), pool.allocated()), (before + 3, 3));
+        let (kept, frozen) = (pool.try_get().expect("memory"), pool.try_get().expect("memory"));
+        let frozen = frozen.expect("there is one").freeze(4096);
+        drop(pool);
+        assert_eq!(registrations(), before + 2);
+        drop(frozen);
+        assert_eq!(registrations(), before + 1);
+        drop(kept);
+        assert_eq!(registrations(), before);
+    });
 }
 
-#[tokio::test]
-async fn a_region_of_a_forgotten_request_stays_until_that_is_done() {
+#[test]
+fn a_region_of_a_forgotten_request_stays_until_that_is_done() {
     if driver().is_none() {
         return;
     }
     let _alone = alone();
-    let adapter = adapter();
-    let Pair { active, passive } = connected(&adapter).await;
-    let before = registrations();
-    let region = within(adapter.register(8, Access::LOCAL_WRITE)).await.expect("registered");
-    drop(passive.queue_pair.receive(region.slice(0..8).expect("within")).expect("posted"));
-    // CAN-09, MR-01
-    drop(region);
-    assert_eq!(registrations(), before + 1, "a message may still come");
-    let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
-    for text in [b"to nobody", b"somebody!"] {
-        success(active.queue_pair.send(bytes(&adapter, &text[..8])).expect("posted")).await;
-    }
-    assert_eq!(&success(receive).await.1[..], b"somebody");
-    eventually("it is given back", || registrations() == before).await;
+    runtime().block_on(async {
+        let adapter = adapter();
+        let Pair { active, passive } = connected(&adapter).await;
+        let before = registrations();
+        let region = within(adapter.register(8, Access::LOCAL_WRITE)).await.expect("registered");
+        drop(passive.queue_pair.receive(region.slice(0..8).expect("within")).expect("posted"));
+        // CAN-09, MR-01
+        drop(region);
+        assert_eq!(registrations(), before + 1, "a message may still come");
+        let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+        for text in [b"to nobody", b"somebody!"] {
+            success(active.queue_pair.send(bytes(&adapter, &text[..8])).expect("posted")).await;
+        }
+        assert_eq!(&success(receive).await.1[..], b"somebody");
+        eventually("it is given back", || registrations() == before).await;
+    });
 }

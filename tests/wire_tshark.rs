@@ -136,6 +136,7 @@ impl Drop for Removed {
 }
 
 /// Whether there is the dissector; says so where there is not.
+#[allow(clippy::print_stderr, reason = "the test runner looks for this")]
 fn has_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
