@@ -79,6 +79,9 @@ fn violations(counter: &Region, plain: &Region) -> Vec<(&'static str, Vec<u8>, W
     cases
 }
 
+/// What is said of a key, and how.
+type Case = (&'static str, fn(u32) -> Vec<u8>);
+
 #[tokio::test]
 async fn every_violation_ends_that_connection_with_its_terminate() {
     for crc in [false, true] {
@@ -146,7 +149,7 @@ async fn an_answer_to_an_atomic_must_be_the_one_that_was_asked_for() {
     for crc in [false, true] {
         let adapter = adapter_with(SoftConfig::default().crc(crc));
         let there = RemoteRegion::new(0x1000, RemoteKey(7), 8);
-        let cases: [(&str, fn(u32) -> Vec<u8>); 3] = [
+        let cases: [Case; 3] = [
             ("of another request", |identifier| {
                 let payload = [&(identifier ^ 1).to_be_bytes()[..], &[0; 8]].concat();
                 raw::untagged(ATOMIC_RESPONSE, true, 3, 1, 0, &payload)
