@@ -319,6 +319,7 @@ fn child_role() {
 }
 
 #[tokio::test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run here has to say so")]
 async fn no_memory_is_said_to_be_that() {
     let limited = std::fs::read_to_string("/proc/self/statm").expect("a Linux system");
     let pages: usize = limited.split(' ').next().and_then(|size| size.parse().ok()).expect("a number");
