@@ -10,6 +10,7 @@ use crate::proto::rdmap::{Inbound, Outbound, Segment};
 use crate::types::ReadLimits;
 use crate::wire::crc::{crc32c, from_wire};
 use crate::wire::ddp::Header;
+use crate::wire::extensions::AtomicResponse;
 use crate::wire::mpa::{CRC_SIZE, fpdu_length};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
@@ -172,8 +173,22 @@ impl Reader {
         match self.inbound.segment(&header, length).expect("we send what we would refuse") {
             Segment::Terminate => self.terminated = true,
             Segment::Send { .. } | Segment::Write { .. } => {}
-            Segment::Immediate { .. } | Segment::AtomicRequest | Segment::AtomicResponse => {
-                panic!("nobody asked for it");
+            Segment::AtomicResponse => {
+                let response = AtomicResponse::decode(payload).expect("whole");
+                if self.clean {
+                    let wanted = self.outbound.atomic_response(&response).expect("an answer as asked");
+                    if let Some(wanted) = wanted {
+                        let stale = wanted.stale.get();
+                        assert!(
+                            stale || wanted.bytes == response.original.to_ne_bytes(),
+                            "not what was there"
+                        );
+                    }
+                    self.outbound.answered();
+                }
+            }
+            Segment::Immediate { .. } | Segment::AtomicRequest => {
+                panic!("our user posts nothing of the kind")
             }
             Segment::ReadRequest => {
                 let request = ReadRequest::decode(payload).expect("whole");

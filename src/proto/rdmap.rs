@@ -42,6 +42,8 @@ pub(crate) enum Segment {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inbound {
     send_msn: u32,
+    /// A Send has begun and not ended.
+    sending: bool,
     /// Bytes of the current Send that have been placed.
     send_offset: usize,
     /// Read Requests and Atomic Requests.
@@ -52,7 +54,7 @@ pub(crate) struct Inbound {
 impl Inbound {
     /// Message sequence numbers start at 1 (RFC 5041 section 5.2).
     pub(crate) const fn new() -> Self {
-        Self { send_msn: 1, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
+        Self { send_msn: 1, sending: false, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
     }
 
     /// Decides about the segment with this header and `length` bytes of payload.
@@ -88,7 +90,7 @@ impl Inbound {
             return Err(Terminate::INVALID_QN);
         }
         match header.opcode {
-            Opcode::Immediate | Opcode::ImmediateSolicited if self.send_offset != 0 => {
+            Opcode::Immediate | Opcode::ImmediateSolicited if self.sending => {
                 // In the midst of a Send only its next segment may come.
                 Err(if header.msn == self.send_msn { Terminate::INVALID_MO } else { Terminate::MSN_RANGE })
             }
@@ -125,6 +127,7 @@ impl Inbound {
         if u32::try_from(offset) != Ok(header.mo) {
             return Err(Terminate::INVALID_MO);
         }
+        self.sending = !header.last;
         if header.last {
             self.send_msn = self.send_msn.wrapping_add(1);
             self.send_offset = 0;
@@ -420,11 +423,14 @@ mod tests {
             assert_eq!(inbound.segment(&header, 8), Err(Terminate::MSN_RANGE), "the same once more");
         }
         let first = outbound.send(0, false, SendOptions::default()).expect("a small offset");
-        inbound.segment(&Header::Untagged(first), 5).expect("the first part of a message");
         let interrupts = Header::Untagged(outbound.immediate(false));
-        assert_eq!(inbound.segment(&interrupts, 8), Err(Terminate::INVALID_MO));
         let next = Header::Untagged(outbound.immediate(false));
-        assert_eq!(inbound.segment(&next, 8), Err(Terminate::MSN_RANGE));
+        for length in [5, 0] {
+            let mut inbound = inbound;
+            inbound.segment(&Header::Untagged(first), length).expect("the first part of a message");
+            assert_eq!(inbound.segment(&interrupts, 8), Err(Terminate::INVALID_MO));
+            assert_eq!(inbound.segment(&next, 8), Err(Terminate::MSN_RANGE));
+        }
     }
 
     // QP-23, NEG-06: atomics and reads share numbers, limit and order.

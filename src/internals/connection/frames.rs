@@ -9,6 +9,7 @@ use crate::internals::peer::{SECRET, Wanted};
 use crate::types::Access;
 use crate::wire::crc::{crc32c, to_wire};
 use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::mpa::{LENGTH_SIZE, pad_length};
 use crate::wire::rdmap::{Opcode, ReadRequest, queue};
 
@@ -39,7 +40,8 @@ impl Session<'_> {
             [&header.encode(length)[..], &pattern(7, length)].concat()
         } else {
             let (qn, msn) = match known {
-                Some(Opcode::ReadRequest) => (queue::READ_REQUEST, self.read_msn),
+                Some(Opcode::ReadRequest | Opcode::AtomicRequest) => (queue::READ_REQUEST, self.read_msn),
+                Some(Opcode::AtomicResponse) => (queue::ATOMIC_RESPONSE, 1),
                 Some(Opcode::Terminate) => (queue::TERMINATE, 1),
                 _ => (queue::SEND, self.send_msn),
             };
@@ -54,6 +56,29 @@ impl Session<'_> {
                         payload.resize(input.length().min(Untagged::MAX_PAYLOAD), 0);
                     }
                     payload
+                }
+                Some(Opcode::AtomicRequest) => {
+                    let (operand, bits) = (input.number(size), input.byte());
+                    let atomic = if bits & 1 == 0 {
+                        Atomic::FetchAdd { add: operand, mask: u64::from(bits) << 40 }
+                    } else {
+                        Atomic::CompareSwap {
+                            swap: operand,
+                            swap_mask: !0,
+                            compare: 0,
+                            compare_mask: bits.into(),
+                        }
+                    };
+                    // What is not aligned is wrong, too.
+                    let to = if wrong(1) { to } else { u64::from(input.byte() & 0xf8) };
+                    let request = AtomicRequest { identifier: self.read_msn, stag: key, to, atomic };
+                    request.encode().to_vec()
+                }
+                Some(Opcode::AtomicResponse) => {
+                    AtomicResponse { identifier: input.byte().into(), original: key.into() }.encode().to_vec()
+                }
+                Some(Opcode::Immediate | Opcode::ImmediateSolicited) => {
+                    Immediate(input.number(size) as u32).encode().to_vec()
                 }
                 Some(Opcode::Terminate) => input.bytes(usize::from(flags >> 4) * 4).to_vec(),
                 _ => {
@@ -161,6 +186,11 @@ impl Session<'_> {
         }
         if !self.reader.clean {
             self.guess(&header, length);
+            if let (Opcode::AtomicRequest, Ok(request)) =
+                (header.opcode(), AtomicRequest::decode(&frame[used..]))
+            {
+                self.counts(&request);
+            }
             return Verdict::Unsure;
         }
         let payload = &frame[used..used + length];
@@ -195,7 +225,26 @@ impl Session<'_> {
                             _ => Verdict::Illegal,
                         }
                     }
-                    Opcode::Terminate => Verdict::Illegal,
+                    Opcode::Immediate | Opcode::ImmediateSolicited => {
+                        let whole = header.last && length == Immediate::LEN && !self.in_message;
+                        if whole && good(queue::SEND, self.send_msn, 0) && Immediate::decode(payload).is_ok()
+                        {
+                            self.judge_send(&[], true)
+                        } else {
+                            Verdict::Illegal
+                        }
+                    }
+                    Opcode::AtomicRequest => {
+                        let good = good(queue::READ_REQUEST, self.read_msn, 0) && header.last;
+                        match AtomicRequest::decode(payload) {
+                            Ok(request) if good && length == AtomicRequest::LEN => {
+                                self.judge_atomic(&request)
+                            }
+                            _ => Verdict::Illegal,
+                        }
+                    }
+                    // Our user has asked for nothing that it would answer.
+                    Opcode::AtomicResponse | Opcode::Terminate => Verdict::Illegal,
                     // What is invalidated may be unknown, or in use.
                     _ => Verdict::Unsure,
                 }
@@ -204,6 +253,7 @@ impl Session<'_> {
     }
 
     fn judge_send(&mut self, payload: &[u8], last: bool) -> Verdict {
+        self.in_message = !last;
         self.message.extend_from_slice(payload);
         match self.rooms.front() {
             Some(room) if self.message.len() > *room => return Verdict::Illegal,
@@ -226,6 +276,13 @@ impl Session<'_> {
             Header::Tagged(header) if header.opcode == Opcode::Write => {
                 self.writes(header, length);
             }
+            Header::Untagged(header)
+                if matches!(header.opcode, Opcode::Immediate | Opcode::ImmediateSolicited)
+                    && header.msn == self.send_msn =>
+            {
+                self.message.clear();
+                self.send_msn += 1;
+            }
             Header::Untagged(header) if header.opcode.is_send() && header.msn == self.send_msn => {
                 if header.last {
                     self.message.clear();
@@ -235,7 +292,8 @@ impl Session<'_> {
                 }
             }
             Header::Untagged(header)
-                if header.opcode == Opcode::ReadRequest && header.msn == self.read_msn =>
+                if matches!(header.opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
+                    && header.msn == self.read_msn =>
             {
                 self.read_msn += 1;
             }
@@ -271,6 +329,43 @@ impl Session<'_> {
         }
         self.reader.outbound.read(Some(wanted), request.sink_stag, length);
         Verdict::Legal
+    }
+
+    fn judge_atomic(&mut self, request: &AtomicRequest) -> Verdict {
+        self.read_msn += 1;
+        let Some(place) = self.counts(request) else { return Verdict::Illegal };
+        if !self.reader.outbound.reads_at_all() {
+            return Verdict::Illegal;
+        }
+        // In a burst it is not known how many the other end has at once.
+        if self.burst || !self.reader.outbound.may_read() {
+            return Verdict::Unsure;
+        }
+        let known = &mut self.regions[place];
+        let at = request.to as usize;
+        let word = &mut known.bytes[at..at + 8];
+        let original = word.to_vec();
+        let value = u64::from_ne_bytes(original[..].try_into().expect("eight bytes"));
+        word.copy_from_slice(&request.atomic.apply(value).to_ne_bytes());
+        known.changes();
+        let stale = Rc::new(Cell::new(known.local));
+        known.readers.push(stale.clone());
+        self.reader.outbound.atomic(Some(Wanted { bytes: original, stale }));
+        Verdict::Legal
+    }
+
+    /// The region that an atomic works on, if it is granted.
+    fn counts(&mut self, request: &AtomicRequest) -> Option<usize> {
+        let place = self.regions.iter().position(|known| known.region.key().0 == request.stag)?;
+        let known = &mut self.regions[place];
+        let granted = known.registered && known.region.access().contains(Access::REMOTE_ATOMIC);
+        let at = usize::try_from(request.to).ok()?;
+        let end = at.checked_add(8)?;
+        if !granted || end > known.bytes.len() || at % 8 != 0 {
+            return None;
+        }
+        known.granted[at..end].fill(true);
+        Some(place)
     }
 
     /// The region and place that a Write goes to, if it is granted.

@@ -147,6 +147,8 @@ struct Session<'a> {
     /// The legal messages of the peer.
     messages: Vec<Vec<u8>>,
     message: Vec<u8>,
+    /// A message has begun and not ended.
+    in_message: bool,
     send_msn: u32,
     read_msn: u32,
     payload: usize,
@@ -210,6 +212,7 @@ impl<'a> Session<'a> {
             receives: 0,
             messages: Vec::new(),
             message: Vec::new(),
+            in_message: false,
             send_msn: 1,
             read_msn: 1,
             payload: 0,
@@ -376,7 +379,8 @@ impl<'a> Session<'a> {
         self.until("the stream ends", |session| session.peer.ended).await;
         self.peer.close(false);
         for known in &self.regions {
-            let writable = known.region.access().contains(Access::REMOTE_WRITE);
+            let access = known.region.access();
+            let writable = access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
             let unsure = known.local || (writable && !self.reader.framed);
             assert!(unsure || known.is_intact(), "memory has changed that was not granted");
         }

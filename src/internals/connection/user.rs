@@ -117,7 +117,7 @@ impl Session<'_> {
         if self.regions.len() >= 8 {
             return;
         }
-        let access = Access::from_bits_truncate((rights & 15).into());
+        let access = Access::from_bits_truncate((rights & 31).into());
         let region = self.adapter.register(length, access).await.expect("registered");
         let bytes =
             if access.contains(Access::REMOTE_READ) { pattern(0x11, length) } else { vec![SECRET; length] };
