@@ -299,6 +299,7 @@ impl Outlet {
     }
 
     /// Whether results have to be polled before their futures see them.
+    #[cfg(feature = "verbs")]
     pub(crate) fn is_polled(&self) -> bool {
         self.results.is_some()
     }

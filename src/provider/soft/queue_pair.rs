@@ -36,6 +36,8 @@ struct Binding {
 
 impl QueuePairCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Arc<Self> {
+        // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
+        let _ = (parts.receive_entries, parts.initiator_entries, parts.inline, parts.affinity);
         let receives = match parts.shared {
             Some(provider::SharedReceives::Soft(shared)) => Receives::Shared(shared),
             // Creating checked that all is of one adapter.
