@@ -59,7 +59,8 @@ impl WorkOptions {
     }
 
     /// A number that goes with the message: the peer's receive completes with it. A write with immediate data takes a
-    /// receive of the peer. See [`AdapterInfo::immediate`](crate::cm::AdapterInfo::immediate).
+    /// receive of the peer. See [`AdapterInfo::immediate`](crate::cm::AdapterInfo::immediate). An iWARP peer that does not
+    /// know it (RFC 7306) ends the connection.
     #[must_use]
     pub fn immediate(mut self, value: u32) -> Self {
         self.asked |= Asked::IMMEDIATE;

@@ -81,6 +81,9 @@ impl QueuePair {
     ///
     /// It is atomic against other atomics of the same adapter of the peer, not against other accesses.
     ///
+    /// On iWARP nothing in the handshake says whether a peer has atomics (RFC 7306). One that has not, such as Linux `siw`,
+    /// ends the connection as for any frame that it does not know: the request fails with `REMOTE_ERROR`.
+    ///
     /// # Errors
     /// Those of [`read_with`](Self::read_with); `NotAtomic` when the buffer is not eight bytes or `remote` is too short or not
     /// aligned; `NotSupported`.
