@@ -126,7 +126,7 @@ pub async fn connected_at_with(
 /// the number that the kernel names is that of a thread, which may be gone.
 pub fn resources() -> Vec<String> {
     let mut found = Vec::new();
-    for kind in ["qp", "cm_id", "mr", "pd", "cq"] {
+    for kind in ["qp", "cm_id", "mr", "pd", "cq", "srq"] {
         let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
