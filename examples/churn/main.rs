@@ -7,7 +7,7 @@
 //!
 //! ```sh
 //! cargo run --release --example churn -- --cycles 100000 --json
-//! cargo run --release --example churn -- --hold 5000
+//! cargo run --release --example churn -- --hold 10000
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
@@ -41,12 +41,24 @@ struct Options {
     json: bool,
 }
 
+/// Descriptors that are no connection's, generously.
+const OTHERS: u64 = 100;
+
+/// Raises the limit of descriptors to what is needed: both ends of a connection have one each.
+fn allow(descriptors: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // Beyond the hard limit only root gets.
+    let most = hard.max(descriptors);
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).map_err(|error| {
+        io::Error::other(format!("{descriptors} descriptors are needed, {hard} are allowed: {error}"))
+    })
+}
+
 #[tokio::main]
 async fn main() -> io::Result<ExitCode> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    allow(2 * (options.hold + options.concurrency) + OTHERS)?;
 
     let stage = Stage::new(options.concurrency)?;
     let before = Usage::now()?;
