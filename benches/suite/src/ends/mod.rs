@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::order::Order;
 
@@ -106,6 +107,28 @@ impl Laps {
         self.0.push(start.elapsed());
         Ok(result)
     }
+}
+
+/// Makes `count` of something, so many at once, and hands them over.
+async fn several<T, F>(at_once: usize, count: usize, make: impl Fn() -> F) -> io::Result<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = io::Result<T>> + Send + 'static,
+{
+    let mut all = Vec::with_capacity(count);
+    let mut workers = JoinSet::new();
+    for _ in 0..count {
+        if workers.len() == at_once
+            && let Some(made) = workers.join_next().await
+        {
+            all.push(made??);
+        }
+        workers.spawn(make());
+    }
+    while let Some(made) = workers.join_next().await {
+        all.push(made??);
+    }
+    Ok(all)
 }
 
 /// An order that this contender has no answer to.

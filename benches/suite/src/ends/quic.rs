@@ -14,16 +14,13 @@ mod built {
     use std::io;
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
     use std::time::{Duration, Instant};
 
     use quinn::rustls::RootCertStore;
     use quinn::rustls::pki_types::PrivatePkcs8KeyDer;
     use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig};
-    use tokio::task::JoinSet;
 
-    use crate::ends::raw::take_one;
-    use crate::ends::{End, Laps, Orders, answer, median, say, unsupported};
+    use crate::ends::{End, Laps, Orders, answer, median, say, several, unsupported};
     use crate::order::Order;
 
     /// What the certificate is for.
@@ -113,23 +110,17 @@ mod built {
         count: usize,
     ) -> io::Result<Duration> {
         let start = Instant::now();
-        let left = Arc::new(AtomicUsize::new(count));
-        let mut workers = JoinSet::new();
-        for _ in 0..at_once {
-            let (left, endpoint) = (left.clone(), endpoint.clone());
-            workers.spawn(async move {
-                while take_one(&left) {
-                    let connection = connect(&endpoint, address).await?;
-                    let (out, back) = connection.open_bi().await?;
-                    Stream { out, back, block: Vec::new() }.ping(1).await?;
-                    connection.close(0_u8.into(), b"");
-                }
-                io::Result::Ok(())
-            });
-        }
-        while let Some(worker) = workers.join_next().await {
-            worker??;
-        }
+        several(at_once, count, || {
+            let endpoint = endpoint.clone();
+            async move {
+                let connection = connect(&endpoint, address).await?;
+                let (out, back) = connection.open_bi().await?;
+                Stream { out, back, block: Vec::new() }.ping(1).await?;
+                connection.close(0_u8.into(), b"");
+                Ok(())
+            }
+        })
+        .await?;
         Ok(start.elapsed())
     }
 

@@ -2,15 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
 
-use super::{End, Laps, Orders, answer, median, say};
+use super::{End, Laps, Orders, answer, median, say, several};
 use crate::order::{Order, Posting, WINDOW};
 
 /// What one read takes at least when the stream is read in bulk.
@@ -118,34 +115,16 @@ impl Active {
                 }
             }
             Order::Cycle { at_once, count } => {
-                let left = Arc::new(AtomicUsize::new(count));
-                let mut workers = JoinSet::new();
-                for _ in 0..at_once {
-                    let (left, address) = (left.clone(), self.address);
-                    workers.spawn(async move {
-                        while take_one(&left) {
-                            drop(greeted(address).await?);
-                        }
-                        io::Result::Ok(())
-                    });
-                }
-                while let Some(worker) = workers.join_next().await {
-                    worker??;
-                }
+                let address = self.address;
+                several(at_once, count, || async move { greeted(address).await.map(drop) }).await?;
             }
             Order::Grow { total } => {
-                while self.held.len() < total {
-                    self.held.push(greeted(self.address).await?);
-                }
+                let (address, more) = (self.address, total.saturating_sub(self.held.len()));
+                self.held.extend(several(WINDOW, more, || greeted(address)).await?);
             }
         }
         Ok(start.elapsed())
     }
-}
-
-/// Whether one was left.
-pub(super) fn take_one(left: &AtomicUsize) -> bool {
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 /// The end that answers.

@@ -3,19 +3,15 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, Buffer, ConnectParams, Connection, Listener, Op, Provider, QueuePair,
     QueuePairConfig, Region, RegionSlice, RemoteRegion,
 };
 
-use super::raw::take_one;
-use super::{End, Laps, Orders, answer, median, say, unsupported};
+use super::{End, Laps, Orders, answer, median, say, several, unsupported};
 use crate::order::{Order, Posting, WINDOW};
 
 /// The largest block.
@@ -159,26 +155,23 @@ impl Active {
                 self.ping().await?;
             }
             Order::Cycle { at_once, count } => {
-                let left = Arc::new(AtomicUsize::new(count));
-                let mut workers = JoinSet::new();
-                for _ in 0..at_once {
-                    let (left, adapter, address) = (left.clone(), self.adapter.clone(), self.address);
-                    workers.spawn(async move {
-                        while take_one(&left) {
-                            let (_queue_pair, connection) = greeted(&adapter, address).await?;
-                            connection.disconnect().await?;
-                        }
-                        io::Result::Ok(())
-                    });
-                }
-                while let Some(worker) = workers.join_next().await {
-                    worker??;
-                }
+                let (adapter, address) = (self.adapter.clone(), self.address);
+                several(at_once, count, || {
+                    let adapter = adapter.clone();
+                    async move {
+                        let (_queue_pair, connection) = greeted(&adapter, address).await?;
+                        Ok(connection.disconnect().await?)
+                    }
+                })
+                .await?;
             }
             Order::Grow { total } => {
-                while self.held.len() < total {
-                    self.held.push(greeted(&self.adapter, self.address).await?);
-                }
+                let (adapter, address) = (self.adapter.clone(), self.address);
+                let connect = || {
+                    let adapter = adapter.clone();
+                    async move { greeted(&adapter, address).await }
+                };
+                self.held.extend(several(WINDOW, total.saturating_sub(self.held.len()), connect).await?);
             }
             Order::Ping { .. } => return Err(unsupported(order)),
         }
