@@ -15,6 +15,7 @@
 //! | [`id::CmId::connect`] over iWARP | TCP, which drivers connect in there | off the runtime's threads |
 //! | dropping a [`CmId`] | its connect or accept, or the last message of it | so while one is under way |
 //! | dropping a [`QueuePair`] over iWARP | the id that connects it | so while the id may be there |
+//! | dropping a [`QueuePair`] of `rxe` | the windows that were bound on it, 50 s | after dropping those |
 //! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | in place: it was just resolved |
 //! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
 //! | [`MemoryRegion::deregister`] | the pages | off the runtime's threads if they are many |

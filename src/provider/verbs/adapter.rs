@@ -40,6 +40,8 @@ const IWARP_ANSWER: Duration = Duration::from_secs(10);
 const IB_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
+/// How many entries a request has room for unless the user says otherwise.
+const USUAL_ENTRIES: u32 = 4;
 /// The sizes that a device is asked for inline.
 const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
 /// Limits in a connection request have 8 bits.
@@ -116,7 +118,9 @@ impl AdapterCore {
         let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         let events = catalogue::channel()?;
         let targets = Arc::<Targets>::default();
-        let (inline, vectors) = (inline(&context, &domain, &channel), context.completion_vectors());
+        // With as many entries as are usual, which share the room with the bytes.
+        let inline = inline(&context, &domain, &channel, attributes.max_sge.min(USUAL_ENTRIES));
+        let vectors = context.completion_vectors();
         let iwarp = context.transport() == Transport::Iwarp;
         let core = Arc::new_cyclic(|me: &Weak<Self>| {
             let anchor = targets.create(&events, me.clone()).ok().filter(|anchor| {
@@ -364,7 +368,12 @@ impl AdapterCore {
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
             inline: self.inline,
             completions: 1 << 20,
-            shared_depth: if self.attributes.max_srq > 0 { size(self.attributes.max_srq_wr) } else { 0 },
+            // All of them may complete on one queue pair, beside the requests of its initiator queue.
+            shared_depth: if self.attributes.max_srq > 0 {
+                size(self.attributes.max_srq_wr.min(self.max_completions() / 2))
+            } else {
+                0
+            },
             windows: self.has_windows(),
             atomics: self.attributes.atomics,
             // `siw` invalidates whole regions, and does not say which.
@@ -412,8 +421,13 @@ impl AdapterCore {
 }
 
 /// How many bytes a request can have inline. The device does not say, so it is asked for less and less.
-fn inline(context: &Arc<Context>, domain: &Arc<ProtectionDomain>, channel: &Arc<CompletionChannel>) -> usize {
-    let room = |inline| Capacities { send: 1, receive: 1, send_entries: 1, receive_entries: 1, inline };
+fn inline(
+    context: &Arc<Context>,
+    domain: &Arc<ProtectionDomain>,
+    channel: &Arc<CompletionChannel>,
+    send_entries: u32,
+) -> usize {
+    let room = |inline| Capacities { send: 1, receive: 1, send_entries, receive_entries: 1, inline };
     let Ok(queue) = CompletionQueue::new(context, channel, 2, 0, 0) else { return 0 };
     let made = INLINE.into_iter().find_map(|inline| {
         let queue_pair = QueuePair::new(domain, &queue, &queue, None, room(inline)).ok()?;

@@ -216,22 +216,24 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Makes a queue pair whose completions are for `owner`, with room for so many of them that come by this vector. It
-    /// may use the receives.
+    /// Makes a queue pair whose completions are for `owner`, with room for so many requests of the initiator queue and so
+    /// many receives, whose completions come by this vector. It may use the shared receives.
     ///
     /// # Errors
     /// Those of `make`, and of making a completion queue.
     pub(crate) fn new(
         owner: &Arc<QueuePairCore>,
         opened: &Opened,
-        (entries, vector): (u32, u32),
+        (requests, received, vector): (u32, u32, u32),
         receives: Option<Arc<Receives>>,
         make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<QueuePair>,
     ) -> io::Result<Self> {
         let adapter = owner.adapter.clone();
+        let entries = requests.saturating_add(received);
         let queue = adapter.completions.reserve(&adapter, opened, entries, vector)?;
         let key = adapter.enlist(Arc::downgrade(owner));
-        let mut room = Room { queue, entries: entries.into(), key, number: None, adapter };
+        let (entries, shared) = (entries.into(), received.into());
+        let mut room = Room { queue, entries, receives: shared, key, number: None, adapter };
         let queue_pair = make(&room.queue.completions)?;
         if receives.is_some() {
             room.number = Some(queue_pair.number());
@@ -250,13 +252,18 @@ impl Device {
         self.receives.clone()
     }
 
-    /// Makes room for so many more completions.
+    /// Makes room for the completions of so many shared receives.
     ///
     /// # Errors
     /// Those of ibv_resize_cq(3).
-    pub(crate) fn grow(&self, more: u32) -> io::Result<()> {
-        self.room.queue.grow(more)?;
-        self.room.entries.fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn grow(&self, receives: u32) -> io::Result<()> {
+        let more = receives.saturating_sub(self.room.receives.load(Ordering::Acquire));
+        if more > 0 {
+            self.room.queue.grow(more)?;
+            self.room.entries.fetch_add(more, Ordering::Relaxed);
+            // Who does the same meanwhile makes too much room, and never too little.
+            self.room.receives.fetch_max(receives, Ordering::AcqRel);
+        }
         Ok(())
     }
 
@@ -275,6 +282,8 @@ impl Device {
 struct Room {
     queue: Arc<Queue>,
     entries: AtomicU32,
+    /// How many of these are for receives.
+    receives: AtomicU32,
     key: u32,
     /// The number of the queue pair, where its completions need that to be told apart.
     number: Option<u32>,

@@ -339,7 +339,7 @@ impl QueuePairCore {
         let queue = receives.as_ref().and_then(|receives| receives.queue());
         // All receives of a shared queue may be taken by one queue pair.
         let received = self.shared.as_ref().map_or(self.capacities.receive, |shared| shared.depth());
-        let room = (received.saturating_add(self.capacities.send), self.vector);
+        let room = (self.capacities.send, received, self.vector);
         let device = Device::new(&me, &opened, room, receives.clone(), |completions| {
             let queue_pair =
                 QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
@@ -368,13 +368,13 @@ impl QueuePairCore {
         self.shared.as_ref().is_some_and(|shared| shared.key() == key)
     }
 
-    /// Makes room for so many more completions.
+    /// Makes room for the completions of so many shared receives.
     ///
     /// # Errors
     /// Those of ibv_resize_cq(3).
-    pub(crate) fn grow(&self, more: u32) -> io::Result<()> {
+    pub(crate) fn grow(&self, receives: u32) -> io::Result<()> {
         let device = self.lock().device.clone();
-        device.map_or(Ok(()), |device| device.grow(more))
+        device.map_or(Ok(()), |device| device.grow(receives))
     }
 
     /// A completion queue of it has lost a result: nothing can be relied upon any more.

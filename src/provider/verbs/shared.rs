@@ -163,11 +163,11 @@ impl SharedReceives {
         let queue = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         // First, so that a queue pair that is being made has room for all, and then those that there are.
-        let before = self.depth.fetch_max(depth, Ordering::AcqRel);
+        self.depth.fetch_max(depth, Ordering::AcqRel);
         let failed = |call| move |source| ResizeError::Os { call, source };
         for queue_pair in self.adapter.all_queue_pairs() {
             if queue_pair.takes_from(self) {
-                queue_pair.grow(depth.saturating_sub(before)).map_err(failed("ibv_resize_cq"))?;
+                queue_pair.grow(depth).map_err(failed("ibv_resize_cq"))?;
             }
         }
         queue.resize(depth).map_err(failed("ibv_modify_srq"))
