@@ -294,3 +294,22 @@ async fn a_removal_takes_windows_and_shared_receives_along() {
     within(told).await.expect("the device is gone");
     drop((user, windows, region, shared, adapter));
 }
+
+#[tokio::test]
+async fn a_read_can_be_fenced() {
+    if driver().is_none() {
+        return;
+    }
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let region = adapter.register(8, ALL).await.expect("registered");
+    let remote = region.remote();
+    let reads: Vec<_> = (0..40)
+        .map(|_| {
+            let options = WorkOptions::default().fence();
+            pair.active.queue_pair.read_with(room(&adapter, 8), &remote, options).expect("posted")
+        })
+        .collect();
+    // QP-10
+    join_all(reads.into_iter().map(success)).await;
+}

@@ -96,7 +96,12 @@ impl QueuePairCore {
         found: &mut Found,
     ) {
         let Outstanding { ticket, payload, silent, held, .. } = outstanding;
-        let status = status_of(said.status, receive);
+        let mut status = status_of(said.status, receive);
+        // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
+        // that failed (`QP-18`).
+        if status == Status::SUCCESS && !receive && inner.failed.iter().any(|(receive, ..)| !receive) {
+            status = Status::CANCELED;
+        }
         if status != Status::SUCCESS {
             // First the connection is over, then its requests fail (`X3`).
             inner.failed.push((receive, ticket, Completed::failed(status, payload)));

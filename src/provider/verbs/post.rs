@@ -199,6 +199,10 @@ impl QueuePairCore {
             flags: send_flags(flags),
         };
         request.flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
+        if self.adapter.is_iwarp() && matches!(operation, Operation::Read(_)) {
+            // Reads are answered in their order, so it waits by itself; `siw` gives up on one that is told to.
+            request.flags.remove(SendFlags::FENCE);
+        }
         let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
         if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
             inner.deferred.push(request);
