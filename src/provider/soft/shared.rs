@@ -80,18 +80,17 @@ impl SharedReceives {
         self.lock().queue.pop_front()
     }
 
-    /// The message never came: the receive is the next one again.
+    /// The message never came: the receive is the next one again, for whoever waits for one.
     pub(super) fn put_back(&self, receive: Receive) {
-        let left = {
-            let mut inner = self.lock();
-            if inner.dead {
-                Some(receive)
-            } else {
-                inner.queue.push_front(receive);
-                None
-            }
-        };
-        self.finish(left, self.last_status());
+        let mut inner = self.lock();
+        if inner.dead {
+            drop(inner);
+            return self.finish([receive], self.last_status());
+        }
+        inner.queue.push_front(receive);
+        let waiting = std::mem::take(&mut inner.waiting);
+        drop(inner);
+        waiting.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// Ready when there is a receive; until then this connection waits for one.
@@ -161,5 +160,53 @@ impl SharedReceives {
 impl Member for SharedReceives {
     fn device_removed(&self) {
         self.end(Status::DEVICE_REMOVED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::flight::{Label, Table};
+    use crate::provider::soft::adapter;
+    use crate::provider::soft::config::SoftConfig;
+    use crate::types::OpKind;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    // SRQ-02
+    #[tokio::test]
+    async fn who_waits_hears_of_every_receive_that_can_be_had() {
+        let id = adapter::resolve("127.0.0.1".parse().expect("an address")).expect("the loopback interface");
+        let adapter = AdapterCore::open(id, SoftConfig::default()).expect("opened");
+        let table = Arc::<Table>::default();
+        let shared = SharedReceives::new(&adapter, 4, 1, Outlet::to_futures(table.clone())).expect("a queue");
+        let (count, label) = (Arc::<Count>::default(), Label { kind: OpKind::Receive, context: 0 });
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        for link in [1, 2, 1] {
+            assert!(shared.poll_ready(link, &mut cx).is_pending());
+        }
+        assert!(shared.receive(table.open(label), Payload::new()).is_ok());
+        assert_eq!(count.0.load(Ordering::SeqCst), 2, "each once");
+        assert!(shared.poll_ready(1, &mut cx).is_ready());
+        let taken = shared.take().expect("there is one");
+        assert!(shared.poll_ready(1, &mut cx).is_pending() && shared.poll_ready(2, &mut cx).is_pending());
+        shared.forget(2);
+        shared.put_back(taken);
+        assert_eq!(count.0.load(Ordering::SeqCst), 3, "one that comes back, too");
+        assert!(shared.poll_ready(1, &mut cx).is_ready());
+        shared.released();
+        assert!(shared.take().is_none());
+        assert!(shared.receive(table.open(label), Payload::new()).is_err(), "nobody could take it");
     }
 }
