@@ -210,8 +210,8 @@ impl SendQueue {
         self.responses.push_back(Response { lease, payload, length, framed: 0, answer });
     }
 
-    /// How many reads and atomics of the peer have not been answered in full. One whose answer is in the batch counts as answered:
-    /// the end of it may have reached the peer, and brought the next read, before the socket has taken the rest.
+    /// How many reads and atomics of the peer have not been answered in full. One whose answer is in the batch counts as
+    /// answered: the end of it may have reached the peer, and brought the next, before the socket has taken the rest.
     pub(crate) fn serving(&self) -> usize {
         self.responses.len()
     }
