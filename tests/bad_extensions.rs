@@ -224,12 +224,12 @@ async fn a_peer_takes_back_nothing_but_its_own_windows() {
             send[2..6].copy_from_slice(&key.0.to_be_bytes());
             send
         };
-        for twice in [false, true] {
+        for dropped in [false, true] {
             let (end, mut peer, _) =
                 raw_connects(&adapter, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
             let receives: Vec<_> =
                 (0..2).map(|_| end.queue_pair.receive(room(&adapter, 64)).expect("posted")).collect();
-            let key = if twice {
+            let key = if dropped {
                 let key = bound(&end.queue_pair).await.remote();
                 // It was dropped at once: dead.
                 key.map_or(RemoteKey(1), |remote| remote.key())

@@ -1,6 +1,6 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
-use super::keys::Intent;
+use super::keys::{Intent, Lease};
 use super::link::Link;
 use super::receive::{Finish, Receiver, Stop, Violation};
 use super::send::Answer;
@@ -46,7 +46,7 @@ impl Link {
 
     fn answer(
         &self,
-        lease: Option<super::keys::Lease>,
+        lease: Option<Lease>,
         payload: Payload,
         answer: Answer,
         beyond: bool,
