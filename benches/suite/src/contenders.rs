@@ -37,9 +37,9 @@ impl Make {
     /// The command of one end, as a person would type it.
     pub(crate) fn text(self, order: Order) -> String {
         match self {
-            Self::Own(words) => format!("suite end {}, told `{order}`", words.join(" ")),
+            Self::Own(words) => format!("suite end {}: {order}", words.join(" ")),
             Self::Fabric(spin) => {
-                format!("{FABRIC} client{}, told `{order}`", if spin { " spin" } else { "" })
+                format!("{FABRIC} client{}: {order}", if spin { " spin" } else { "" })
             }
             Self::Ucx(spin) => match ucx_test(order) {
                 Some(test) => format!("UCX_TLS=tcp ucx_perftest {}", ucx_words(&test, spin).join(" ")),

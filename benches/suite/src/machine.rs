@@ -30,7 +30,8 @@ pub(crate) fn facts(network: &str) -> Vec<Fact> {
         ("processor", format!("{count} x {}{hypervisor}", model.unwrap_or_default())),
         ("kernel", format!("Linux {}", version(&kernel))),
         ("network", network.to_owned()),
-        ("load at the start", format!("{load} (what other programs do is in the spread of the figures)")),
+        ("load at the start", load.to_owned()),
+        ("scheduling", scheduling()),
         ("compiler", said(&["rustc", "--version"])),
         ("libfabric", said(&["pkg-config", "--modversion", "libfabric"])),
         ("UCX", said(&["pkg-config", "--modversion", "ucx"])),
@@ -39,6 +40,17 @@ pub(crate) fn facts(network: &str) -> Vec<Fact> {
     facts.extend(CRATES.iter().filter_map(|name| Some((*name, locked(LOCK, name)?))));
     facts.retain(|(_, value)| !value.is_empty());
     facts
+}
+
+/// Whether the work of others can get in between.
+fn scheduling() -> String {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may contain anything, the policy is the 39th field.
+    let policy = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
+    match policy {
+        Some("1" | "2") => "real-time: the work of others waits".to_owned(),
+        _ => "as that of any program: the work of others is in the spread of the figures".to_owned(),
+    }
 }
 
 /// The numbers at the start of a kernel's release: what follows may name who built it.

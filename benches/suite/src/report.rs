@@ -98,7 +98,7 @@ impl Report {
         }
         if !self.calls.is_empty() {
             text += "\n## System calls of a 64 B round trip\n\nBy `strace -f -c` around each end, in two runs of \
-                     different length.\n\n";
+                     different length. Verdicts are on one digit: the rest is timers and late wake-ups.\n\n";
             text += &head(&["contender", "goal", "active end", "passive end", "verdict"]);
             self.calls.iter().for_each(|calls| text += &row(&calls.row()));
         }
