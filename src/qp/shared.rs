@@ -76,6 +76,9 @@ impl SharedReceiveConfig {
 /// queue pair that took it has a completion queue for its receives, through that. A message that finds none waits; it
 /// does not break its connection until the peer's patience ends.
 ///
+/// A receive that a message was arriving in when its connection ended comes back with the others of that connection, or,
+/// where the device does not say what has become of it, when the queue ends.
+///
 /// Handles are counted; queue pairs keep it, too. When the last one goes, what is left finishes `CANCELED`.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {

@@ -63,6 +63,15 @@ impl Completions {
         self.lock().iter().map(|share| share.queue.clone()).collect()
     }
 
+    /// Lets this queue go once no queue pair holds it.
+    pub(crate) fn forget(&self, key: u64) {
+        let mut shares = self.lock();
+        let place = shares.iter().position(|share| share.queue.completions.key() == key);
+        let share = place.map(|place| shares.remove(place));
+        drop(shares);
+        drop(share);
+    }
+
     /// Lets every queue go once no queue pair holds it.
     pub(crate) fn close(&self) {
         let shares = std::mem::take(&mut *self.lock());

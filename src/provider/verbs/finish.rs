@@ -126,7 +126,7 @@ impl QueuePairCore {
     }
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
-    fn broke(&self, completion: u32, key: u32) {
+    pub(super) fn broke(&self, completion: u32, key: u32) {
         let inner = self.lock();
         // Its attempt may be over by now, and the queue pair as good as new.
         if inner.device.as_ref().is_none_or(|device| device.key() != key) {

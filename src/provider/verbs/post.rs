@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::queue_pair::{Inner, QueuePairCore};
-use super::requests::{Entries, Held, Outstanding, RequestId, Said, entries, inline_entries};
+use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
 use super::window::Window;
 use crate::error::{PostErrorKind, RegisterError};
 use crate::flight::{self, Aftermath, Completed, Payload, Ticket};
@@ -15,7 +15,7 @@ use crate::provider::work::{Flags, Target, Verb, Work};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
-    AccessFlags, Binding, Operation, ReceiveRequest, Refused, RemoteMemory, SendFlags, SendRequest,
+    AccessFlags, Binding, Operation, ReceiveRequest, Refused, RemoteMemory, SendFlags, SendRequest, wc_status,
 };
 use crate::types::Access;
 
@@ -115,6 +115,10 @@ impl QueuePairCore {
         if let Err(kind) = inner.state.admits(verb.kind()) {
             return Err((kind, payload));
         }
+        if inner.refused {
+            // Its connection is about to end.
+            return Err((PostErrorKind::ConnectionInvalid, payload));
+        }
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
             return Err((PostErrorKind::QueueFull, payload));
         }
@@ -164,7 +168,7 @@ impl QueuePairCore {
         let refused = self.submit(&mut inner, key, outstanding, operation, flags)?;
         drop(inner);
         if refused {
-            self.progress();
+            self.broke(wc_status::LOC_QP_OP_ERR, key);
         }
         Ok(())
     }
@@ -243,13 +247,15 @@ impl QueuePairCore {
     pub(crate) fn ring(&self) {
         let mut inner = self.lock();
         let refused = self.ring_for(&mut inner);
+        let key = inner.device.as_ref().map(|device| device.key());
         drop(inner);
-        if refused {
-            self.progress();
+        if let (true, Some(key)) = (refused, key) {
+            self.broke(wc_status::LOC_QP_OP_ERR, key);
         }
     }
 
-    /// Posts what was deferred. Whether some of it was refused, of which [`progress`](Self::progress) will tell.
+    /// Posts what was deferred. Whether some of it was refused: nothing is posted behind that, and the connection is to be
+    /// told, without the lock. What is outstanding finishes with it, as of the requests before it nothing may be known.
     fn ring_for(&self, inner: &mut Inner) -> bool {
         if inner.deferred.is_empty() {
             return false;
@@ -263,17 +269,13 @@ impl QueuePairCore {
             None => Ok(()),
         };
         drop(requests);
-        let mut refused = false;
-        if let Err(Refused { taken, source }) = posted {
+        if let Err(Refused { taken, source }) = &posted {
             tracing::debug!(%source, taken, "deferred requests were refused");
-            for request in deferred.iter().skip(taken) {
-                refused = true;
-                self.tell(request.id.key, request.id.pack(), Said::REFUSED);
-            }
+            inner.refused = true;
         }
         deferred.clear();
         inner.deferred = deferred;
-        refused
+        posted.is_err()
     }
 
     /// Posts a binding. What its request holds until it has finished.
@@ -286,7 +288,7 @@ impl QueuePairCore {
     ) -> Result<Held, PostErrorKind> {
         // In the order of the calls. When one of them is refused the connection is as good as over.
         if self.ring_for(inner) {
-            self.progress_later();
+            self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
         }
         let registration = match &asked.registration {
@@ -323,7 +325,9 @@ impl QueuePairCore {
             Some(Ok(())) => {
                 let before = window.bind(free, registration, asked.range.clone(), key);
                 inner.windows.retain(|other| other.strong_count() > 0);
-                inner.windows.push(Arc::downgrade(window));
+                if !inner.windows.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(window))) {
+                    inner.windows.push(Arc::downgrade(window));
+                }
                 inner.unsignaled = 0;
                 Ok(Held::Binding((window.clone(), before)))
             }
@@ -338,10 +342,10 @@ impl QueuePairCore {
         }
     }
 
-    /// Has [`progress`](Self::progress) run without the lock.
-    fn progress_later(&self) {
+    /// Has the connection told, without the lock, that a request was refused.
+    fn broke_later(&self, key: u32) {
         if let Some(me) = self.me.upgrade() {
-            self.adapter.runtime.spawn(async move { me.progress() });
+            self.adapter.runtime.spawn(async move { me.broke(wc_status::LOC_QP_OP_ERR, key) });
         }
     }
 

@@ -68,6 +68,8 @@ pub(super) struct Inner {
     pub(super) receives: Queue,
     /// Requests that wait for the doorbell: the last of the initiator queue.
     pub(super) deferred: Vec<Deferred>,
+    /// The device has refused some of these: nothing is posted any more.
+    pub(super) refused: bool,
     /// How many requests in a row the device will not report.
     pub(super) unsignaled: u32,
     /// The windows that were bound on it.
@@ -121,6 +123,7 @@ impl QueuePairCore {
                 initiator: Queue::new(parts.initiator),
                 receives: Queue::new(parts.receive),
                 deferred: Vec::new(),
+                refused: false,
                 unsignaled: 0,
                 windows: Vec::new(),
                 failed: Vec::new(),
@@ -304,7 +307,7 @@ impl QueuePairCore {
         kept.extend(std::mem::take(&mut inner.receives.outstanding));
         inner.receives.reset();
         inner.initiator.reset();
-        (inner.used, inner.broken, inner.unsignaled) = (false, false, 0);
+        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
         let again = self.begin(&mut inner);
         while keep
             && again.is_ok()
@@ -346,6 +349,10 @@ impl QueuePairCore {
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
+        // It may have become longer before it was known that this one uses it.
+        if let Some(shared) = &self.shared {
+            device.grow(shared.depth())?;
+        }
         inner.device = Some(Arc::new(device));
         Ok(())
     }
@@ -359,8 +366,7 @@ impl QueuePairCore {
     pub(crate) fn uses(&self, element: Element) -> bool {
         let key = match element {
             Element::CompletionQueue(key) => {
-                let device = self.lock().device.clone();
-                return device.is_some_and(|device| device.completes_in(key));
+                return self.lock().device.as_ref().is_some_and(|device| device.completes_in(key));
             }
             Element::SharedReceiveQueue(key) => key,
             Element::QueuePair(_) | Element::Device => return false,
@@ -368,13 +374,21 @@ impl QueuePairCore {
         self.shared.as_ref().is_some_and(|shared| shared.key() == key)
     }
 
+    /// The device has lost the shared receives: what is in the queue comes back when the last queue pair that uses it
+    /// has ended.
+    pub(crate) fn shared_lost(&self) {
+        if let Some(shared) = &self.shared {
+            shared.released();
+        }
+    }
+
     /// Makes room for the completions of so many shared receives.
     ///
     /// # Errors
     /// Those of ibv_resize_cq(3).
     pub(crate) fn grow(&self, receives: u32) -> io::Result<()> {
-        let device = self.lock().device.clone();
-        device.map_or(Ok(()), |device| device.grow(receives))
+        // With the lock: the memory of its requests is given back when the last handle of the device's queue pair is gone.
+        self.lock().device.as_ref().map_or(Ok(()), |device| device.grow(receives))
     }
 
     /// A completion queue of it has lost a result: nothing can be relied upon any more.
@@ -398,11 +412,13 @@ impl QueuePairCore {
 
     /// The device says that something is wrong with it.
     pub(crate) fn device_error(&self, event: u32) {
-        let cm = self.lock().cm.upgrade();
         debug!(event = async_event::name(event), "queue pair error");
-        if let Some(cm) = cm {
-            cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
-        }
+        let inner = self.lock();
+        let Some(cm) = inner.cm.upgrade() else {
+            return self.finish(inner, Status::INTERNAL_ERROR).settle();
+        };
+        drop(inner);
+        cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
     }
 
     /// A message has come, perhaps before the word that establishes the connection.

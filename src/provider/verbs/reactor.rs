@@ -223,8 +223,16 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
             // Completions or receives are lost, and nobody knows whose of those that use it.
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
                 let all = adapter.all_queue_pairs();
-                let hit = all.iter().filter(|queue_pair| queue_pair.uses(event.element));
-                hit.for_each(|queue_pair| queue_pair.device_error(event.kind));
+                let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(event.element)).collect();
+                match event.element {
+                    // Nobody gets room in it any more.
+                    Element::CompletionQueue(key) => adapter.completions.forget(key),
+                    Element::SharedReceiveQueue(_) => {
+                        hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
+                    }
+                    Element::QueuePair(_) | Element::Device => {}
+                }
+                hit.iter().for_each(|queue_pair| queue_pair.device_error(event.kind));
             }
             (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (

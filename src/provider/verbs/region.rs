@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use tokio::runtime::Handle;
 
@@ -141,9 +141,14 @@ impl Registration {
         self.attached.is_valid()
     }
 
-    /// Does something with the device's region, unless it was deregistered.
+    /// Does something with the device's region, unless it was deregistered or is being deregistered, which may take long.
     pub(crate) fn with_region<R>(&self, use_it: impl FnOnce(&MemoryRegion) -> R) -> Option<R> {
-        self.attached.lock().as_ref().map(use_it)
+        let region = match self.attached.region.try_lock() {
+            Ok(region) => region,
+            Err(TryLockError::Poisoned(region)) => region.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        region.as_ref().map(use_it)
     }
 
     /// Ends the registration; work requests that still name it fail.

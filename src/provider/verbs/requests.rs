@@ -52,8 +52,6 @@ pub(crate) struct Said {
 
 impl Said {
     pub(crate) const SUCCESS: Self = Self { status: wc_status::SUCCESS, bytes: 0, told: None };
-    /// The driver has refused it after it had been accepted here.
-    pub(crate) const REFUSED: Self = Self { status: wc_status::LOC_QP_OP_ERR, bytes: 0, told: None };
 
     /// For the completion of a receive. No device tells which message was solicited: each may have been.
     pub(crate) fn extra(&self) -> Extra {

@@ -1,7 +1,8 @@
 //! Memory windows.
 //!
 //! What the device makes is only ever bound once at a time: binding it anew takes another one, and the one before goes
-//! when the new binding has been carried out. So nothing is invalidated that is not bound, which brings `rxe` down. A
+//! when the new binding has been carried out. So nothing is invalidated that is known not to be bound, which
+//! brings `rxe` down. A
 //! device's window that is bound keeps `rxe` from destroying the queue pair (for 50 s) and from deregistering the region;
 //! so windows go before their queue pair, and hold the registration of their region.
 
@@ -137,9 +138,12 @@ impl Window {
         state.bound.take_if(|bound| bound.owner == owner)
     }
 
-    /// Its invalidation was not posted.
+    /// Its invalidation was not posted. What was bound meanwhile stays.
     pub(crate) fn rebind(&self, bound: Bound) {
-        self.lock().bound = Some(bound);
+        let mut state = self.lock();
+        if state.bound.is_none() {
+            state.bound = Some(bound);
+        }
     }
 
     /// The device has taken back what was bound.
