@@ -445,3 +445,34 @@ async fn a_queue_pair_that_goes_leaves_its_results_behind() {
         collect(&results, 3).await.iter().map(|result| (result.status, result.context)).collect();
     assert_eq!(found, [0, 1, 2].map(|context| (Status::CANCELED, context)));
 }
+
+#[tokio::test]
+async fn results_that_nobody_can_poll_any_more_reach_their_futures() {
+    let adapter = adapter();
+    let results = queue(&adapter, 16);
+    let queue_pair =
+        adapter.queue_pair(QueuePairConfig::default().completions(&results)).expect("a queue pair");
+    let receives = post(&adapter, &queue_pair, 2);
+    drop((queue_pair, results));
+    for receive in receives {
+        assert_eq!(within(receive).await.0.expect_err("cancelled").status(), Status::CANCELED);
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_has_overrun_takes_no_further_queue_pair_into_use() {
+    let adapter = adapter();
+    let results = queue(&adapter, 1);
+    let config = QueuePairConfig::default().completions(&results);
+    let first = adapter.queue_pair(config.clone()).expect("a queue pair");
+    let receives = post(&adapter, &first, 2);
+    // CQ-05
+    first.flush();
+    assert_eq!(within(results.notify(NotifyKind::Errors)).await, Err(NotifyError::Overrun));
+    drop(receives);
+    let (listener, address) = listening(&adapter);
+    let late = adapter.queue_pair(config).expect("a queue pair");
+    let connector = adapter.connector();
+    connector.connect(&late, address, ConnectParams::default()).await.map(drop).expect_err("it is over");
+    drop(listener);
+}

@@ -71,7 +71,7 @@ impl LowWater {
         self.lock().depth
     }
 
-    /// Sets what is given.
+    /// Sets what is given. The threshold is at most the depth.
     ///
     /// # Errors
     /// How many receives there are, when they are more than `depth`. Nothing has changed then.
@@ -84,7 +84,7 @@ impl LowWater {
             }
             inner.depth = depth;
         }
-        inner.threshold = threshold.unwrap_or(inner.threshold);
+        inner.threshold = threshold.unwrap_or(inner.threshold).min(inner.depth);
         inner.tell(&mut after);
         drop(inner);
         after.settle();

@@ -214,6 +214,18 @@ impl Results {
     }
 }
 
+impl Drop for Results {
+    /// Nobody polls any more: what is left reaches its futures.
+    fn drop(&mut self) {
+        let mut after = Aftermath::default();
+        let entries = std::mem::take(&mut self.lock().entries);
+        for Entry { table, ticket, completed, .. } in entries {
+            table.complete(ticket, completed, &mut after);
+        }
+        after.settle();
+    }
+}
+
 /// Takes an owner off the list when it is dropped.
 pub(crate) struct Joined {
     results: Arc<Results>,

@@ -107,12 +107,22 @@ struct Allocation {
     home: Option<Arc<dyn Home>>,
     /// Nobody writes it from now on.
     frozen: AtomicBool,
+    /// It has or had a key, by which others may reach it.
+    #[cfg(feature = "soft")]
+    named: AtomicBool,
 }
 
 impl Allocation {
     fn of(memory: Memory) -> Self {
         let length = memory.length;
-        Self { memory, length, home: None, frozen: AtomicBool::new(false) }
+        Self {
+            memory,
+            length,
+            home: None,
+            frozen: AtomicBool::new(false),
+            #[cfg(feature = "soft")]
+            named: AtomicBool::new(false),
+        }
     }
 
     /// Whether there are bytes here, and not only at a device.
@@ -258,6 +268,12 @@ impl Shared {
         self.0.length
     }
 
+    /// It is about to get a key.
+    #[cfg(feature = "soft")]
+    pub(crate) fn set_named(&self) {
+        self.0.named.store(true, Ordering::Relaxed);
+    }
+
     /// Exclusive again, if no other handle is left.
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
@@ -303,6 +319,12 @@ pub(crate) struct Slice {
 impl Slice {
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// Whether others than the request that uses it may reach it.
+    #[cfg(feature = "soft")]
+    pub(crate) fn is_named(&self) -> bool {
+        self.memory.0.named.load(Ordering::Relaxed)
     }
 
     /// Whether a provider may write it: not if it is frozen.
@@ -420,6 +442,9 @@ impl Slice {
     /// that no other such step comes between; returns what it was. `None` when they are not there or not aligned.
     #[cfg(feature = "soft")]
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        if !self.is_writable() {
+            return None;
+        }
         let Cells { head: [], body: [word, ..], .. } = self.cells(0, self.length) else { return None };
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
     }

@@ -14,6 +14,9 @@ use crate::provider::members::{Member, Membership};
 use crate::status::Status;
 use crate::types::{OpKind, RemoteKey};
 
+/// No Linux numbers as many.
+const MAX_PROCESSORS: usize = 1 << 13;
+
 /// How large a completion queue is, and how it is waited for. Source: `IND2Adapter::CreateCompletionQueue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueueConfig {
@@ -60,8 +63,8 @@ impl CompletionQueueConfig {
         if self.depth == 0 || self.depth > maximum {
             return wrong(3, "completion queue depth");
         }
-        let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        if self.affinity.is_some_and(|processor| processor >= processors) {
+        // Which there are and which of them this process may use is the system's affair: it is a hint.
+        if self.affinity.is_some_and(|processor| processor >= MAX_PROCESSORS) {
             return wrong(5, "affinity");
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::error::{OpenError, PostError, PostErrorKind};
 use crate::flight::{self, Joined, Label, Op, Outlet, Parts, Payload, Table, Ticket, WorkBuffer};
 use crate::mr::RemoteRegion;
 use crate::provider::{self, Capabilities, QueuePairParts};
+use crate::status::Status;
 use crate::types::{Access, OpKind};
 
 /// A queue pair (IND2QueuePair): a receive queue and an initiator queue.
@@ -105,6 +106,11 @@ impl QueuePair {
         let queues = [&handle.config.initiator_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(owner.clone()));
         let _ = handle.joined.set(places.collect());
+        // One that overran before it knew of this queue pair does not tell it.
+        let queues = [&handle.config.initiator_completions, &handle.config.receive_completions];
+        if queues.into_iter().flatten().any(|queue| queue.results().dead() == Some(Status::BUFFER_OVERFLOW)) {
+            handle.provider.overrun();
+        }
         Ok(Self { handle, defer: false })
     }
 

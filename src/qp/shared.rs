@@ -211,7 +211,8 @@ impl SharedReceiveQueue {
         self.core.count.depth()
     }
 
-    /// Changes the depth, the threshold, or both; `None` leaves one as it is. Source: `IND2SharedReceiveQueue::Modify`.
+    /// Changes the depth, the threshold, or both; `None` leaves one as it is, but for a threshold that is lowered to a smaller
+    /// depth. Source: `IND2SharedReceiveQueue::Modify`.
     ///
     /// # Errors
     /// `TooSmall` when more receives are outstanding; `OutOfRange`, also for a threshold beyond the depth; `Ended`; `Os`.

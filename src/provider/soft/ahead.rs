@@ -1,8 +1,9 @@
 //! The rest of a Read Response, whose layout is known before it comes: one `readv` for many segments.
 //!
-//! The sink is ours and private until the read completes, so payload may go to where the next segments are expected, and
-//! their headers to gaps in between. What turns out to be something else is put back into the stream and taken apart as
-//! usual. For Writes this would not be safe: only their headers say what the peer may reach.
+//! A sink that is no region is private until the read completes, so payload may go to where the next segments are expected,
+//! and their headers to gaps in between. What turns out to be something else is put back into the stream and taken apart as
+//! usual. Memory with a key will not do, as others could see or change there what is not meant for it; nor will Writes,
+//! as only their headers say what the peer may reach.
 
 use smallvec::SmallVec;
 
@@ -55,7 +56,7 @@ impl Ahead {
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
         // Padding would move everything, and a sink in pieces is not worth the trouble.
         let [rest] = sink.as_slice() else { return None };
-        if length == 0 || mpa::pad_length(Tagged::LEN + length) != 0 {
+        if length == 0 || rest.is_named() || mpa::pad_length(Tagged::LEN + length) != 0 {
             return None;
         }
         let mut expected = Vec::with_capacity(MOST.min(rest.len().div_ceil(length)));

@@ -139,6 +139,10 @@ impl Driver {
     /// Reads once, when there may be something.
     fn poll_read(&mut self, cx: &mut Context<'_>, after: &mut Aftermath) -> Poll<Result<(), Stop>> {
         if self.receiver.is_starved() {
+            if self.link.send_queue().broken.is_some() {
+                // Nobody would read the end of the stream.
+                return Poll::Ready(Err(Stop::Closed));
+            }
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
             ready!(self.link.receives.poll_ready(self.link.number, cx));
             return Poll::Ready(self.receiver.resume(&self.link, after));
@@ -346,6 +350,7 @@ impl Driver {
     fn never(&mut self, ending: Ending) {
         self.state = State::Over;
         self.put_back();
+        self.link.receives.forget(self.link.number);
         self.link.forget_socket();
         self.link.cm.ended(ending);
         self.link.cm.closed(false);
@@ -364,7 +369,9 @@ impl Driver {
     /// The message never came: its receive is the next one again.
     fn put_back(&mut self) {
         if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
-            self.link.receives.put_back(receive);
+            let mut after = Aftermath::default();
+            self.link.receives.put_back(receive, &self.link.outlets.receive, &mut after);
+            after.settle();
         }
     }
 

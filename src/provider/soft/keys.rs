@@ -169,6 +169,7 @@ impl KeyTable {
     ) -> Result<Arc<Registration>, RegisterError> {
         let mut keys = self.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources)?;
+        memory.set_named();
         let registration = Arc::new(Registration { memory, key, access, valid: RwLock::new(true) });
         keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)

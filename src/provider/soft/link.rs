@@ -234,9 +234,13 @@ impl Link {
                 }
             }
         };
-        if sending.broken.is_some() {
+        let pumped = if sending.broken.is_some() {
             let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
-        }
+            // The driver is told, as it may not be reading.
+            Pumped::Blocked
+        } else {
+            pumped
+        };
         let awaited = sending.0.awaited > 0;
         drop(sending);
         if batches > 0 && awaited {

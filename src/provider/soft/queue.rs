@@ -70,8 +70,13 @@ impl ReceiveQueue {
     }
 
     /// The message never came: the receive is the next one again.
-    fn put_back(&self, receive: Receive) {
-        self.lock().queue.push_front(receive);
+    fn put_back(&self, receive: Receive, outlet: &Outlet, after: &mut Aftermath) {
+        let mut inner = self.lock();
+        if inner.dead {
+            drop(inner);
+            return cancel(receive, Status::CANCELED, outlet, after);
+        }
+        inner.queue.push_front(receive);
     }
 
     /// Completes everything with `status`: first `current`, as [`Receives::flush`] does.
@@ -136,9 +141,9 @@ impl Receives {
     }
 
     /// The message never came: the receive is the next one again.
-    pub(crate) fn put_back(&self, receive: Receive) {
+    pub(crate) fn put_back(&self, receive: Receive, outlet: &Outlet, after: &mut Aftermath) {
         match self {
-            Self::Own(queue) => queue.put_back(receive),
+            Self::Own(queue) => queue.put_back(receive, outlet, after),
             Self::Shared(shared) => shared.put_back(receive),
         }
     }
