@@ -108,3 +108,56 @@ async fn spinning_changes_nothing_but_the_time() {
     within(pair.active.connection.disconnect()).await.expect("disconnected");
     within(pair.passive.connection.disconnected()).await;
 }
+
+#[tokio::test]
+async fn an_answer_in_segments_of_any_size_arrives_whole() {
+    const FULL: usize = 65_520;
+    let adapter = adapter();
+    // As many as fit, and what nobody would expect behind them: shorter, longer, padded.
+    let ways: [&[usize]; 5] = [
+        &[FULL; 18],
+        &[FULL, FULL, 20_000, FULL, 4],
+        &[16_384, 16_384, FULL, 16_384, 1],
+        &[20_001, 20_001, 20_001],
+        &[FULL, 1, FULL, FULL, 3],
+    ];
+    for sizes in ways {
+        for at_once in [usize::MAX, FULL, 1000] {
+            let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+            let length: usize = sizes.iter().sum();
+            let content: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
+            let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), length as u32);
+            let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
+            let read = || end.queue_pair.read(room(&adapter, length), &somewhere).expect("posted");
+            let reads = [read(), read()];
+            let mut stream = Vec::new();
+            for number in 0..2 {
+                let request = peer.message().await.expect("a read");
+                let mut from = 0;
+                for &size in sizes {
+                    let (last, to) = (from + size == length, request.long(22) + from as u64);
+                    let part = &content[from..from + size];
+                    let segment = raw::tagged(raw::READ_RESPONSE, last, request.word(18), to, part);
+                    stream.extend(raw::fpdu(&segment, false));
+                    from += size;
+                }
+                if number == 0 {
+                    stream.extend(raw::fpdu(&raw::send(1, b"between"), false));
+                }
+            }
+            let say = async {
+                for piece in stream.chunks(at_once.min(stream.len())) {
+                    peer.say(piece).await;
+                }
+            };
+            // QP-03: every byte is in its place, and what comes behind is still understood.
+            let all = async {
+                let [first, second] = reads;
+                assert_eq!(&success(receive).await.1[..7], b"between", "{sizes:?} by {at_once}");
+                assert!(success(first).await.1[..] == content[..], "{sizes:?} by {at_once}");
+                assert!(success(second).await.1[..] == content[..], "{sizes:?} by {at_once}");
+            };
+            within(async { tokio::join!(say, all) }).await;
+        }
+    }
+}
