@@ -82,8 +82,11 @@ impl Run {
         facts.iter().for_each(|(name, value)| println!("{name}: {value}"));
         self.absent.iter().for_each(|sentence| println!("{sentence}"));
         println!();
-        let plan =
-            Plan { batches: if self.quick { self.batches.min(7) } else { self.batches }, short: self.quick };
+        let plan = Plan {
+            batches: if self.quick { self.batches.min(7) } else { self.batches },
+            warm_up: 4,
+            short: self.quick,
+        };
         let wanted = |id: &str| self.only.as_ref().is_none_or(|word| id.contains(word.as_str()));
         let mut report = Report { facts, command: self.command, absent: self.absent, ..Report::default() };
         for line in LINES.iter().filter(|line| wanted(line.id)) {
@@ -116,7 +119,7 @@ impl Run {
 /// What failed: an end, or the report.
 fn smoke() -> io::Result<ExitCode> {
     scale::raise_limit()?;
-    let plan = Plan { batches: 1, short: true };
+    let plan = Plan { batches: 1, warm_up: 0, short: true };
     let mut report = Report::default();
     let mut failures = 0;
     for line in LINES {

@@ -29,6 +29,9 @@ pub(crate) struct Outcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) batches: usize,
+    /// Turns before those that count: the kernel lets the buffers of a connection grow with what is read from it, for some
+    /// hundred megabytes.
+    pub(crate) warm_up: usize,
     /// Whether batches are shorter, too.
     pub(crate) short: bool,
 }
@@ -64,14 +67,13 @@ fn take_turns(
         let result = Result { contender, samples: Vec::new(), failure };
         runners.push(Runner { result, started: started.ok() });
     }
-    // The first batch only warms up.
-    for batch in 0..=plan.batches {
+    for turn in 0..plan.warm_up + plan.batches {
         for runner in &mut runners {
             let order = runner.result.contender.order(line.order);
             let order = if plan.short { order.shorter() } else { order };
             let Some(started) = &mut runner.started else { continue };
             match started.run(order) {
-                Ok(_) if batch == 0 => {}
+                Ok(_) if turn < plan.warm_up => {}
                 Ok(nanoseconds) => runner.result.samples.push(line.unit.of(order, nanoseconds)),
                 Err(error) => {
                     runner.result.failure = Some(error.to_string());
