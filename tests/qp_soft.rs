@@ -9,7 +9,9 @@ use common::raw::{self, Raw, Start, bytes, failure, one_failure, room, success};
 use common::*;
 use tokio_rdma::error::Reason;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptParams, DisconnectReason, RemoteRegion, Status};
+use tokio_rdma::{
+    AcceptParams, ConnectParams, DisconnectReason, QueuePairConfig, RemoteRegion, SharedReceiveConfig, Status,
+};
 
 #[tokio::test]
 async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
@@ -160,4 +162,28 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
             within(async { tokio::join!(say, all) }).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_connection_that_waits_for_a_shared_receive_notices_that_nothing_can_be_sent() {
+    let config = SoftConfig::default().path_timeout(None).disconnect_timeout(Duration::from_millis(50));
+    let adapter = adapter_with(config);
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a shared queue");
+    let config = QueuePairConfig::default().shared_receives(&shared);
+    let passive = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let Pair { active, passive } =
+        connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
+    success(active.queue_pair.send(bytes(&adapter, b"nobody takes it")).expect("posted")).await;
+    drop(active);
+    // SRQ-02: nothing is read any more, so only a write can find out.
+    let over = passive.connection.disconnected();
+    let writing = async {
+        while let Ok(send) = passive.queue_pair.send(bytes(&adapter, b"?")) {
+            let _ = send.await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (reason, ()) = within(async { tokio::join!(over, writing) }).await;
+    assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
 }
