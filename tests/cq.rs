@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::raw::{bytes, room, success};
+use common::results::collect;
 use common::*;
 use futures::FutureExt;
 use futures::future::{join_all, select_all};
@@ -45,20 +46,6 @@ fn polled(queue: &CompletionQueue, most: usize) -> Vec<WorkResult> {
     let mut results = Vec::new();
     let count = queue.poll(most, &mut results);
     assert_eq!(count, results.len());
-    results
-}
-
-/// Takes results until there are so many.
-async fn collect(queue: &CompletionQueue, count: usize) -> Vec<WorkResult> {
-    let mut results = Vec::new();
-    within(async {
-        while results.len() < count {
-            if queue.poll(count - results.len(), &mut results) == 0 {
-                queue.notify(NotifyKind::Any).await.expect("it lives");
-            }
-        }
-    })
-    .await;
     results
 }
 

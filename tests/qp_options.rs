@@ -6,13 +6,14 @@ mod common;
 
 use common::device::variants;
 use common::raw::{bytes, failure, room, success};
+use common::results::collect;
 use common::*;
 use futures::future::join_all;
 use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::types::{OpKind, RemoteKey};
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind,
-    QueuePairConfig, ReadLimits, RemoteRegion, Status, WorkOptions, WorkResult,
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, QueuePairConfig, ReadLimits,
+    RemoteRegion, Status, WorkOptions,
 };
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -22,20 +23,6 @@ async fn active_with(adapter: &Adapter, config: QueuePairConfig) -> Pair {
     let active = adapter.queue_pair(config).expect("a queue pair");
     let params = (ConnectParams::default(), AcceptParams::default());
     connected_queue_pairs(adapter, active, queue_pair(adapter), params.0, params.1).await
-}
-
-/// Takes results until there are so many.
-async fn collect(queue: &CompletionQueue, count: usize) -> Vec<WorkResult> {
-    let mut results = Vec::new();
-    within(async {
-        while results.len() < count {
-            if queue.poll(count - results.len(), &mut results) == 0 {
-                queue.notify(NotifyKind::Any).await.expect("it lives");
-            }
-        }
-    })
-    .await;
-    results
 }
 
 #[tokio::test]

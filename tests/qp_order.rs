@@ -7,6 +7,7 @@ mod common;
 use common::device::variants;
 use common::dice::Dice;
 use common::raw::{bytes, room};
+use common::results::collect;
 use common::*;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
@@ -14,8 +15,8 @@ use tokio_rdma::error::CompletionError;
 use tokio_rdma::qp::Completion;
 use tokio_rdma::types::OpKind;
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind,
-    QueuePair, QueuePairConfig, ReadLimits, Region, Status, WorkOptions, WorkResult,
+    AcceptParams, Access, Adapter, CompletionQueue, CompletionQueueConfig, ConnectParams, QueuePair,
+    QueuePairConfig, ReadLimits, Region, Status, WorkOptions,
 };
 
 /// How many requests each end posts.
@@ -131,20 +132,6 @@ impl Side {
         }
         ops
     }
-}
-
-/// Takes so many results.
-async fn collect(queue: &CompletionQueue, count: usize) -> Vec<WorkResult> {
-    let mut results = Vec::new();
-    within(async {
-        while results.len() < count {
-            if queue.poll(7, &mut results) == 0 {
-                queue.notify(NotifyKind::Any).await.expect("it lives");
-            }
-        }
-    })
-    .await;
-    results
 }
 
 // QP-17

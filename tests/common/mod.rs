@@ -19,6 +19,7 @@ pub mod perftest;
 pub mod programs;
 pub mod raw;
 pub mod resources;
+pub mod results;
 pub mod rping;
 pub mod seeds;
 pub mod transfer;
