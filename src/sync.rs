@@ -1,7 +1,7 @@
 //! The lock of what is modelled with loom, which has one of its own: `cargo xtask test --filter model`.
 
-#[cfg(not(tokio_rdma_model))]
+#[cfg(not(all(test, tokio_rdma_model)))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-#[cfg(tokio_rdma_model)]
+#[cfg(all(test, tokio_rdma_model))]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
