@@ -87,6 +87,8 @@ pub mod qp;
 
 pub mod cm;
 
+pub mod io;
+
 #[cfg(all(any(test, fuzzing), feature = "soft"))]
 #[doc(hidden)]
 pub mod internals;
@@ -112,6 +114,7 @@ pub use cm::{
     AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
     ProviderKind, Reply, Request, Requests,
 };
+pub use io::StreamConfig;
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,

@@ -3,6 +3,7 @@
 //! Errors that leave a handle usable give it back: see [`Retained`] and [`PostError`].
 
 mod data;
+mod stream;
 
 use std::fmt;
 use std::io;
@@ -12,6 +13,7 @@ use crate::status::{CmEvent, IbRejectReason, Status, status_of_errno};
 use crate::types::{PrivateData, TooShort};
 
 pub use data::{CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, ResizeError};
+pub use stream::{ProtocolError, StreamBroken, StreamError};
 
 /// What the provider itself said about a failure, kept so that nothing is lost in translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,8 @@ through_io!(
     NotifyError,
     ResizeError,
     RegisterError,
+    StreamError,
+    StreamBroken,
     TooShort,
 );
 
