@@ -108,6 +108,7 @@ fn show(info: &AdapterInfo) {
         println!("    {name:<22} {limit}");
     }
     for (name, flag) in [
+        ("iwarp", info.iwarp),
         ("three_phase", info.three_phase),
         ("exact_private_data", info.exact_private_data),
         ("loopback", info.loopback),

@@ -59,6 +59,8 @@ pub struct AdapterInfo {
     pub max_entries: usize,
     /// The most scatter-gather entries of a read (MaxReadSge); of these `siw` has one.
     pub max_read_entries: usize,
+    /// Whether connections are those of iWARP, over TCP, and not InfiniBand's or RoCE's.
+    pub iwarp: bool,
     /// Whether Connect, Accept and CompleteConnect are three steps on the wire: an accept then waits for the peer's
     /// `complete()`.
     pub three_phase: bool,
@@ -159,6 +161,7 @@ impl Adapter {
             max_queue_depth: known.depth,
             max_entries: known.entries,
             max_read_entries: known.read_entries,
+            iwarp: known.iwarp,
             three_phase: known.three_phase,
             exact_private_data: known.exact_private_data,
             loopback: known.loopback,

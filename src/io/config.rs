@@ -27,10 +27,11 @@ pub struct StreamConfig {
     pub(super) inline: usize,
     pub(super) spin: Duration,
     pub(super) handshake_timeout: Duration,
+    pub(super) close_timeout: Duration,
 }
 
 impl Default for StreamConfig {
-    /// 128 KiB and 384 messages each way, 64 bytes inline, no spinning, 10 seconds for a handshake.
+    /// 128 KiB and 384 messages each way, 64 bytes inline, no spinning, 10 seconds for a handshake, 30 to close.
     fn default() -> Self {
         Self {
             send_buffer: 1 << 17,
@@ -40,6 +41,7 @@ impl Default for StreamConfig {
             inline: 64,
             spin: Duration::ZERO,
             handshake_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -98,6 +100,14 @@ impl StreamConfig {
         self
     }
 
+    /// How long a stream that was dropped goes on with what was written: then its connection ends, whether or not the peer has
+    /// taken it.
+    #[must_use]
+    pub fn close_timeout(mut self, time: Duration) -> Self {
+        self.close_timeout = time;
+        self
+    }
+
     /// Caps it by what the adapter has.
     ///
     /// # Errors
@@ -113,6 +123,8 @@ impl StreamConfig {
                 return Err(StreamError::OutOfRange(what));
             }
         }
+        self.send_depth = self.send_depth.min(info.max_queue_depth);
+        self.receive_depth = self.receive_depth.min(info.max_queue_depth);
         self.inline = self.inline.min(info.max_inline);
         Ok(self)
     }

@@ -1,5 +1,13 @@
-//! Byte and message streams over queue pairs.
+//! Byte streams over queue pairs.
 
+mod acceptor;
 mod config;
+mod end;
+mod listener;
+mod split;
+mod stream;
 
 pub use config::StreamConfig;
+pub use listener::RdmaListener;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use stream::RdmaStream;

@@ -10,10 +10,13 @@
 
 use std::alloc::{self, Layout};
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+use bytes::BufMut;
 
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, receive, send};
@@ -398,12 +401,41 @@ impl Slice {
 
     /// Copies out from `at` and returns how much there was.
     pub(crate) fn read(&self, at: usize, into: &mut [u8]) -> usize {
+        // SAFETY: bytes are valid as bytes that may be uninitialised, and `copy_out` writes nothing but whole bytes.
+        let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
+        self.copy_out(at, into)
+    }
+
+    /// Appends at most `length` bytes from `at` on, as many as there is room for, and returns how many.
+    pub(crate) fn append_to(&self, at: usize, length: usize, into: &mut impl BufMut) -> usize {
+        let length = length.min(self.length.saturating_sub(at)).min(into.remaining_mut());
+        let mut done = 0;
+        while done < length {
+            let chunk = into.chunk_mut();
+            let part = chunk.len().min(length - done);
+            // SAFETY: `copy_out` writes initialised bytes and nothing else.
+            let place = unsafe { chunk.as_uninit_slice_mut() };
+            let count = self.copy_out(at + done, &mut place[..part]);
+            // SAFETY: the first `count` bytes of the chunk have just been written.
+            unsafe { into.advance_mut(count) };
+            done += count;
+            if count == 0 {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Copies out from `at` into what need not be initialised, and returns how much: that much is initialised then.
+    fn copy_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) -> usize {
         let cells = self.cells(at, into.len());
         let (head, rest) = into.split_at_mut(cells.head.len());
         let (body, rest) = rest.split_at_mut(cells.body.len() * WORD);
-        let load = |(cell, byte): (&AtomicU8, &mut u8)| *byte = cell.load(Ordering::Relaxed);
-        let load_word = |cell: &AtomicU64, word: &mut [u8; WORD]| {
-            *word = cell.load(Ordering::Relaxed).to_ne_bytes();
+        let load = |(cell, byte): (&AtomicU8, &mut MaybeUninit<u8>)| {
+            byte.write(cell.load(Ordering::Relaxed));
+        };
+        let load_word = |cell: &AtomicU64, word: &mut [MaybeUninit<u8>; WORD]| {
+            *word = cell.load(Ordering::Relaxed).to_ne_bytes().map(MaybeUninit::new);
         };
         cells.head.iter().zip(head).for_each(load);
         let ((blocks, cells_left), (groups, left)) =

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use bytes::BufMut;
+
 use super::entry::{Piece, Single};
 use super::remote::RemoteRegion;
 use super::{at_leisure, check_length};
@@ -135,6 +137,20 @@ impl Region {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), TooShort> {
         let slice = self.slice(offset..offset.saturating_add(bytes.len()))?;
         slice.for_payload(|part| part.read(0, bytes));
+        Ok(())
+    }
+
+    /// Appends `length` bytes from `offset` on to `bytes`, which need not be initialised there: a `Vec`, a `BytesMut`, tokio's
+    /// `ReadBuf`.
+    ///
+    /// # Errors
+    /// [`TooShort`] when there are not as many, or `bytes` has no room for them; nothing has been copied then.
+    pub fn read_to(&self, offset: usize, length: usize, bytes: &mut impl BufMut) -> Result<(), TooShort> {
+        let slice = self.slice(offset..offset.saturating_add(length))?;
+        if bytes.remaining_mut() < length {
+            return Err(TooShort { needed: length });
+        }
+        slice.for_payload(|part| part.append_to(0, length, bytes));
         Ok(())
     }
 

@@ -11,3 +11,4 @@ mod pair;
 pub(crate) mod qp;
 #[cfg(feature = "soft")]
 pub(crate) mod rdmap;
+pub(crate) mod rsocket;

@@ -124,6 +124,7 @@ pub(crate) struct Capabilities {
     pub(crate) depth: usize,
     pub(crate) entries: usize,
     pub(crate) read_entries: usize,
+    pub(crate) iwarp: bool,
     pub(crate) three_phase: bool,
     pub(crate) exact_private_data: bool,
     pub(crate) loopback: bool,

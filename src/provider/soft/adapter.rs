@@ -154,6 +154,7 @@ impl AdapterCore {
             depth: MAX_DEPTH,
             entries: MAX_ENTRIES,
             read_entries: MAX_ENTRIES,
+            iwarp: true,
             three_phase: true,
             exact_private_data: true,
             loopback: true,

@@ -353,6 +353,7 @@ impl AdapterCore {
             depth: size(depth),
             entries: size(self.attributes.max_sge),
             read_entries: size(self.attributes.max_sge_rd),
+            iwarp,
             three_phase: !iwarp,
             exact_private_data: iwarp,
             loopback: true,

@@ -1,0 +1,248 @@
+//! The byte stream.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::config::StreamConfig;
+use super::end::{End, Prepared};
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
+use crate::error::StreamError;
+use crate::proto::rsocket::Hello;
+
+/// As often as the transport can count; the last value is "for ever" for a peer without a receive, on which the protocol
+/// relies (librdmacm does the same).
+const RETRIES: u8 = 7;
+
+/// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket: the other end may be one of these, a C program
+/// written to rsocket(7), or one that runs under its preload library.
+///
+/// It reads and writes as tokio's `TcpStream` does. What is written is copied once, into registered memory that the device
+/// sends from; what is read is copied once, out of the ring that the peer writes. A write waits while the peer's ring is
+/// full, so a reader that is slow slows the writer. Writing is at once on its way: flushing does nothing.
+///
+/// # The end
+/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes this direction, and is ready when all that was written has
+/// been handed over: the peer reads it to its end of file, and may go on writing. After the peer has closed its direction, or
+/// the stream, reads yield what had arrived and then the end of file. After a loss they yield what had arrived and then
+/// an error with a [`StreamBroken`](crate::error::StreamBroken) inside that says why.
+///
+/// Dropping the stream closes it: what was written is still sent, for at most
+/// [`close_timeout`](StreamConfig::close_timeout). A program that ends right away should shut down first.
+///
+/// # Cancel safety
+/// Reads and writes of tokio's traits that are dropped have either done something and said so, or nothing.
+///
+/// # Examples
+/// ```
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio_rdma::{Adapter, RdmaListener, RdmaStream, StreamConfig};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+/// let config = StreamConfig::default();
+/// let listener = RdmaListener::bind_on(&adapter, ([127, 0, 0, 1], 0).into(), &config)?;
+/// let address = listener.local_addr();
+/// let server = tokio::spawn(async move {
+///     let (mut stream, _peer) = listener.accept().await?;
+///     let mut question = String::new();
+///     stream.read_to_string(&mut question).await?;
+///     stream.write_all(question.to_uppercase().as_bytes()).await
+/// });
+/// let mut stream = RdmaStream::connect_on(&adapter, address, &config).await?;
+/// stream.write_all(b"hello").await?;
+/// stream.shutdown().await?;
+/// let mut answer = String::new();
+/// stream.read_to_string(&mut answer).await?;
+/// assert_eq!(answer, "HELLO");
+/// # server.await.unwrap()
+/// # }
+/// ```
+pub struct RdmaStream {
+    shared: Arc<Shared>,
+}
+
+impl RdmaStream {
+    /// Connects to a stream listener at this address, through this adapter. See
+    /// [`RdmaConnector`](super::RdmaConnector) for names, and for choosing the adapter.
+    ///
+    /// # Errors
+    /// `Connect`; `Protocol` when who answered does not speak rsocket; `OutOfRange`; `Open`, `Register` and `Post` when
+    /// queues and memory could not be made.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn connect_on(
+        adapter: &Adapter,
+        peer: SocketAddr,
+        config: &StreamConfig,
+    ) -> Result<Self, StreamError> {
+        let end = Prepared::new(adapter, config).await?;
+        let mut params = ConnectParams::default().private_data(end.private_data().to_vec());
+        if !adapter.info().iwarp {
+            params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
+        }
+        let reply = adapter.connector().connect(end.queue_pair(), peer, params).await?;
+        let hello = match Hello::decode(reply.private_data()) {
+            Ok(hello) => hello,
+            Err(error) => {
+                // It learns of it by the end of the connection, too.
+                let _ = reply.reject(&[]).await;
+                return Err(error.into());
+            }
+        };
+        let connection = reply.complete().await?;
+        Ok(Self::new(end.open(connection, hello, true)))
+    }
+
+    /// Answers a request for a stream; one for anything else is rejected.
+    ///
+    /// # Errors
+    /// `Protocol` when the peer does not speak rsocket; `Accept`; the others of [`connect_on`](Self::connect_on).
+    ///
+    /// # Cancel safety
+    /// Dropping the future refuses the peer.
+    pub async fn accept_on(
+        adapter: &Adapter,
+        request: Request,
+        config: &StreamConfig,
+    ) -> Result<Self, StreamError> {
+        let hello = match Hello::decode(request.private_data()) {
+            Ok(hello) => hello,
+            Err(error) => {
+                // If it has gone meanwhile, there is nobody to tell.
+                let _ = request.reject(&[]).await;
+                return Err(error.into());
+            }
+        };
+        let end = Prepared::new(adapter, config).await?;
+        let mut params = AcceptParams::default().private_data(end.private_data().to_vec());
+        let info = adapter.info();
+        if !info.iwarp {
+            params = params.rnr_retry_count(RETRIES);
+        }
+        let accepted = request.accept(end.queue_pair(), params).await;
+        let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
+        Ok(Self::new(end.open(connection, hello, info.passive_sends_first)))
+    }
+
+    fn new(end: End) -> Self {
+        Self { shared: Arc::new(Shared(Arc::new(end))) }
+    }
+
+    pub(super) fn from_shared(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    fn end(&self) -> &End {
+        &self.shared.0
+    }
+
+    /// The local address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connection().local_addr()
+    }
+
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.connection().peer_addr()
+    }
+
+    /// The connection beneath it, with its read limits, its private data, and its end.
+    pub fn connection(&self) -> &Connection {
+        self.end().connection()
+    }
+
+    /// Borrows the two directions, for two futures of one task.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        split::borrowed(&self.shared)
+    }
+
+    /// The two directions, for two tasks. Dropping the half that writes shuts that direction down; when both are dropped,
+    /// the stream is.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        split::owned(self.shared)
+    }
+}
+
+impl AsyncRead for RdmaStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.end().poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for RdmaStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.end().poll_write(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.end().poll_write(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.poll_shutdown(cx)
+    }
+}
+
+impl fmt::Debug for RdmaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaStream")
+            .field("id", &self.connection().id())
+            .field("local", &self.local_addr())
+            .field("peer", &self.peer_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An end, for as long as the stream or a half of it is there.
+pub(super) struct Shared(Arc<End>);
+
+impl Shared {
+    pub(super) fn end(&self) -> &End {
+        &self.0
+    }
+
+    pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.shutdown();
+        self.0.poll_settled(cx)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.0.disconnect();
+        // Without a runtime it ends here and now, with the queue pair.
+        if let Some(runtime) = self.0.runtime() {
+            runtime.spawn(close(self.0.clone(), self.0.config().close_timeout));
+        }
+    }
+}
+
+/// Sees to it that what was written arrives, and ends the connection.
+async fn close(end: Arc<End>, limit: Duration) {
+    let settled = std::future::poll_fn(|cx| end.poll_settled(cx));
+    // Whatever became of it, this is its end.
+    let _ = tokio::time::timeout(limit, settled).await;
+    let _ = end.connection().disconnect().await;
+}

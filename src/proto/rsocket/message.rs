@@ -1,0 +1,270 @@
+//! rsocket on the wire: what the ends say of themselves in private data, and the messages of 32 bits.
+//!
+//! Source: rdma-core, librdmacm/docs/rsocket ("Connection Establishment", "Message Format"), version 1 of the protocol.
+
+use crate::error::ProtocolError;
+
+/// The version that is spoken.
+const VERSION: u8 = 1;
+
+/// `RS_CONN_FLAG_NET`: the sender is big-endian.
+const FLAG_BIG_ENDIAN: u8 = 1;
+
+/// Whether this host is.
+const BIG_ENDIAN: bool = cfg!(target_endian = "big");
+
+/// Memory at the other end (`struct rs_sge`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    /// Bytes; of a list of targets, entries.
+    pub(crate) length: u32,
+}
+
+impl Span {
+    /// The length on the wire.
+    pub(crate) const LEN: usize = 16;
+
+    /// In the byte order of a host.
+    pub(crate) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (address, key, length) = if big_endian {
+            (self.address.to_be_bytes(), self.key.to_be_bytes(), self.length.to_be_bytes())
+        } else {
+            (self.address.to_le_bytes(), self.key.to_le_bytes(), self.length.to_le_bytes())
+        };
+        bytes[..8].copy_from_slice(&address);
+        bytes[8..12].copy_from_slice(&key);
+        bytes[12..].copy_from_slice(&length);
+        bytes
+    }
+
+    /// As a peer has written it into a list of targets: in the byte order of this host.
+    pub(crate) fn from_native(bytes: [u8; Self::LEN]) -> Self {
+        Self::from_bytes(bytes, BIG_ENDIAN)
+    }
+
+    fn from_bytes(bytes: [u8; Self::LEN], big_endian: bool) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = bytes;
+        let (address, key, length) = ([a0, a1, a2, a3, a4, a5, a6, a7], [k0, k1, k2, k3], [l0, l1, l2, l3]);
+        if big_endian {
+            Self {
+                address: u64::from_be_bytes(address),
+                key: u32::from_be_bytes(key),
+                length: u32::from_be_bytes(length),
+            }
+        } else {
+            Self {
+                address: u64::from_le_bytes(address),
+                key: u32::from_le_bytes(key),
+                length: u32::from_le_bytes(length),
+            }
+        }
+    }
+}
+
+/// What each end says of itself in the private data of request and accept (`struct rs_conn_data`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The host is big-endian: so are its messages where they travel as sends, and what is written into its targets.
+    pub(crate) big_endian: bool,
+    /// How many data messages it can take at first.
+    pub(crate) credits: u16,
+    /// Its list of targets: where the other end writes of which memory it can take.
+    pub(crate) targets: Span,
+    /// The first memory that data goes to.
+    pub(crate) data: Span,
+}
+
+impl Hello {
+    /// The length on the wire.
+    pub(crate) const LEN: usize = 40;
+
+    /// Of this host.
+    pub(crate) fn new(credits: u16, targets: Span, data: Span) -> Self {
+        Self { big_endian: BIG_ENDIAN, credits, targets, data }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = VERSION;
+        // No memory for direct transfers (`RS_CONN_FLAG_IOMAP`) is offered.
+        bytes[1] = if self.big_endian { FLAG_BIG_ENDIAN } else { 0 };
+        bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
+        bytes[8..24].copy_from_slice(&self.targets.to_bytes(true));
+        bytes[24..].copy_from_slice(&self.data.to_bytes(true));
+        bytes
+    }
+
+    /// From the start of private data; what is behind it is the padding of some transports.
+    ///
+    /// # Errors
+    /// What cannot be meant.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(ProtocolError::Foreign)?;
+        let [version, flags, c0, c1, _, _, _, _, spans @ ..] = *bytes;
+        if version != VERSION {
+            return Err(ProtocolError::Version(version));
+        }
+        let (targets, data) = spans.split_at(Span::LEN);
+        let span = |bytes: &[u8]| bytes.first_chunk().copied().unwrap_or_default();
+        let hello = Self {
+            big_endian: flags & FLAG_BIG_ENDIAN != 0,
+            credits: u16::from_be_bytes([c0, c1]),
+            targets: Span::from_bytes(span(targets), true),
+            data: Span::from_bytes(span(data), true),
+        };
+        // The first update goes to the second entry.
+        if hello.targets.length < 2 {
+            return Err(ProtocolError::Value { what: "targets", value: hello.targets.length.into() });
+        }
+        if hello.credits == 0 {
+            return Err(ProtocolError::Value { what: "credits", value: 0 });
+        }
+        Ok(hello)
+    }
+}
+
+/// A message: three bits of type, 29 bits of value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// So many bytes have been written.
+    Data(u32),
+    /// Data messages may be sent until this many have been, modulo 2^16; and the list of targets may have a new entry.
+    Credit(u16),
+    /// The sender is gone.
+    Disconnect,
+    /// It is still there.
+    Keepalive,
+    /// It sends no more data.
+    Shutdown,
+}
+
+const TYPE_SHIFT: u32 = 29;
+const VALUE: u32 = (1 << TYPE_SHIFT) - 1;
+const DATA: u32 = 0;
+const CREDIT: u32 = 4;
+const CONTROL: u32 = 7;
+const CONTROL_DISCONNECT: u32 = 0;
+const CONTROL_KEEPALIVE: u32 = 1;
+const CONTROL_SHUTDOWN: u32 = 2;
+
+impl Message {
+    /// The length of one that travels as a send.
+    pub(crate) const LEN: usize = 4;
+
+    pub(crate) fn encode(self) -> u32 {
+        let (kind, value) = match self {
+            Self::Data(bytes) => (DATA, bytes),
+            Self::Credit(limit) => (CREDIT, limit.into()),
+            Self::Disconnect => (CONTROL, CONTROL_DISCONNECT),
+            Self::Keepalive => (CONTROL, CONTROL_KEEPALIVE),
+            Self::Shutdown => (CONTROL, CONTROL_SHUTDOWN),
+        };
+        kind << TYPE_SHIFT | value & VALUE
+    }
+
+    /// # Errors
+    /// A type that is reserved, or asks for what was not offered.
+    pub(crate) fn decode(word: u32) -> Result<Self, ProtocolError> {
+        let value = word & VALUE;
+        match (word >> TYPE_SHIFT, value) {
+            (DATA, 1..) => Ok(Self::Data(value)),
+            // librdmacm does not cut the sum of two numbers of 16 bits, and its reader does.
+            (CREDIT, _) => Ok(Self::Credit((value & 0xFFFF) as u16)),
+            (CONTROL, CONTROL_DISCONNECT) => Ok(Self::Disconnect),
+            (CONTROL, CONTROL_KEEPALIVE) => Ok(Self::Keepalive),
+            (CONTROL, CONTROL_SHUTDOWN) => Ok(Self::Shutdown),
+            _ => Err(ProtocolError::Message(word)),
+        }
+    }
+
+    /// As the bytes of a send: librdmacm sends the word as its host has it.
+    pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
+        self.encode().to_ne_bytes()
+    }
+
+    /// From the bytes of a send by a host of this byte order.
+    ///
+    /// # Errors
+    /// Those of [`decode`](Self::decode).
+    pub(crate) fn from_bytes(bytes: [u8; Self::LEN], big_endian: bool) -> Result<Self, ProtocolError> {
+        let word = if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+        Self::decode(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGETS: Span = Span { address: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 2 };
+    const BUFFER: Span = Span { address: 0x2122_2324_2526_2728, key: 0x3132_3334, length: 0x1_0000 };
+
+    fn hello() -> [u8; Hello::LEN] {
+        Hello { big_endian: false, credits: 384, targets: TARGETS, data: BUFFER }.to_bytes()
+    }
+
+    #[test]
+    fn private_data_is_that_of_librdmacm() {
+        let expected = [
+            1, 0, 0x01, 0x80, 0, 0, 0, 0, // version, flags, credits, reserved
+            1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 2, // targets
+            0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 1, 0, 0, // data
+        ];
+        assert_eq!(hello(), expected);
+        let padded = [&expected[..], &[0; 16]].concat();
+        assert_eq!(Hello::decode(&padded).map(Hello::to_bytes), Ok(expected));
+    }
+
+    #[test]
+    fn private_data_that_lies_is_refused() {
+        for length in 0..Hello::LEN {
+            assert_eq!(Hello::decode(&hello()[..length]), Err(ProtocolError::Foreign));
+        }
+        let with = |place: usize, value: u8| {
+            let mut bytes = hello();
+            bytes[place] = value;
+            Hello::decode(&bytes)
+        };
+        assert_eq!(with(0, 2), Err(ProtocolError::Version(2)));
+        assert_eq!(with(23, 1), Err(ProtocolError::Value { what: "targets", value: 1 }));
+        let mut none = hello();
+        none[2..4].fill(0);
+        assert_eq!(Hello::decode(&none), Err(ProtocolError::Value { what: "credits", value: 0 }));
+        // librdmacm's own flag for direct transfers.
+        assert!(with(1, 2).is_ok());
+        assert!(with(1, 3).is_ok_and(|hello| hello.big_endian));
+    }
+
+    #[test]
+    fn messages_are_those_of_librdmacm() {
+        let known = [
+            (Message::Data(64), 0x0000_0040),
+            (Message::Data(VALUE), 0x1FFF_FFFF),
+            (Message::Credit(384), 0x8000_0180),
+            (Message::Disconnect, 0xE000_0000),
+            (Message::Keepalive, 0xE000_0001),
+            (Message::Shutdown, 0xE000_0002),
+        ];
+        for (message, word) in known {
+            assert_eq!(message.encode(), word);
+            assert_eq!(Message::decode(word), Ok(message));
+            assert_eq!(Message::from_bytes(message.to_bytes(), BIG_ENDIAN), Ok(message));
+            assert_eq!(Message::from_bytes(word.to_be_bytes(), true), Ok(message));
+            assert_eq!(Message::from_bytes(word.to_le_bytes(), false), Ok(message));
+        }
+        assert_eq!(Message::decode(0x8001_0002), Ok(Message::Credit(2)));
+        for word in [0, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xA000_0001, 0xC000_0000, 0xE000_0003] {
+            assert_eq!(Message::decode(word), Err(ProtocolError::Message(word)));
+        }
+    }
+
+    #[test]
+    fn a_target_is_written_in_the_order_of_its_reader() {
+        assert_eq!(Span::from_native(TARGETS.to_bytes(BIG_ENDIAN)), TARGETS);
+        assert_eq!(TARGETS.to_bytes(true)[..2], [1, 2]);
+        assert_eq!(TARGETS.to_bytes(false)[..2], [8, 7]);
+    }
+}

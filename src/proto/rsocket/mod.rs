@@ -1,0 +1,449 @@
+//! The machine of rsocket, the byte stream of librdmacm over RDMA Writes.
+//!
+//! Each end owns a ring that the other writes. The ring is granted half by half: the memory of the first half is in the
+//! private data, later ones are written into the peer's list of targets and announced by a credit message. Data goes to
+//! the current target until that is full. Every data message takes a credit, which stands for a receive of the peer's, and
+//! control messages have send-queue entries of their own, so that credits can be given when nothing else can be sent.
+//!
+//! This module decides what may be sent and where to, and what a message of the peer means. It moves no byte and posts
+//! nothing: whoever drives it posts what [`Machine::transfer`] and [`Machine::control`] say, in that order, and reports what
+//! has completed. Source: rdma-core, librdmacm/docs/rsocket and rsocket(7).
+
+mod message;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::error::ProtocolError;
+pub(crate) use message::{Hello, Message, Span};
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// As the immediate data of a write.
+    Immediate,
+    /// As a send of four bytes behind the write: iWARP has no immediate data in librdmacm's eyes.
+    Send,
+}
+
+impl Carrier {
+    /// How many entries of the send queue a message takes.
+    const fn entries(self) -> usize {
+        match self {
+            Self::Immediate => 1,
+            Self::Send => 2,
+        }
+    }
+}
+
+/// Control messages on their way at the same time (`RS_QP_CTRL_SIZE`).
+const CONTROLS: usize = 4;
+
+/// The entries of the list of targets (`RS_SGL_SIZE`).
+pub(crate) const TARGETS: usize = 2;
+
+/// How many of so many receives are kept back for control messages, which take no credit.
+const fn reserve(receives: u16) -> u16 {
+    let quarter = receives / 4;
+    if quarter < 16 { quarter } else { 16 }
+}
+
+/// What this end brings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) carrier: Carrier,
+    /// The ring that the peer writes. Of an odd length the last byte is not used.
+    pub(crate) ring: Span,
+    /// The list of targets that the peer writes.
+    pub(crate) targets: Span,
+    /// How many receives are posted, at least 16.
+    pub(crate) receives: u16,
+    /// The length of the ring that is sent from.
+    pub(crate) send_ring: usize,
+    /// How many entries the send queue has, at least 16.
+    pub(crate) send_entries: usize,
+}
+
+impl Settings {
+    /// How many data messages the peer may send at first.
+    fn credits(&self) -> u16 {
+        self.receives - reserve(self.receives)
+    }
+
+    fn half(&self) -> u32 {
+        self.ring.length / 2
+    }
+
+    /// The private data of this end.
+    pub(crate) fn hello(&self) -> Hello {
+        Hello::new(self.credits(), self.targets, Span { length: self.half(), ..self.ring })
+    }
+}
+
+/// A piece of the stream to be written, and its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    /// Where it lies in the ring that is sent from.
+    pub(crate) from: Range<usize>,
+    pub(crate) to: Span,
+    pub(crate) message: Message,
+}
+
+/// A control message, and what is written before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// A new entry for the peer's list of targets, in its byte order, and where that lies.
+    pub(crate) target: Option<([u8; Span::LEN], Span)>,
+    pub(crate) message: Message,
+}
+
+/// What a message of the peer's asks of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Nothing but that state has changed.
+    Changed,
+    /// Look at the entry [`Machine::next_target`] of the list of targets, and report it to [`Machine::offered`].
+    Targets,
+}
+
+/// One end of a stream.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    settings: Settings,
+    peer: Hello,
+    /// This end may speak. Over some transports the passive end waits for a first message.
+    speaks: bool,
+    sending: Sending,
+    receiving: Receiving,
+    /// Control messages that have not completed.
+    controls: usize,
+    /// This end has sent its last byte, and wants to say so.
+    closes: Option<Message>,
+    /// It has said so.
+    closed: Option<Message>,
+    /// What the peer has said last of its end.
+    peer_closed: Option<Message>,
+}
+
+/// What the peer lets this end send.
+#[derive(Debug)]
+struct Sending {
+    /// Where data goes, the current one first.
+    targets: VecDeque<Span>,
+    /// The entry of the list in which the next target will be.
+    next_target: usize,
+    /// Data messages, modulo 2^16: sent so far, and how many may be.
+    sent: u16,
+    limit: u16,
+    /// Data messages that have not completed, by their bytes, oldest first.
+    outstanding: VecDeque<usize>,
+    /// Of the ring: where the next byte goes, and how many bytes are not free.
+    at: usize,
+    used: usize,
+}
+
+/// What this end lets the peer send.
+#[derive(Debug)]
+struct Receiving {
+    /// Of the ring: where the next byte to be read is, how many have arrived, and how many the peer may still write into the
+    /// current half and into the one behind it. What is left is free.
+    at: u32,
+    unread: u32,
+    granted: [u32; 2],
+    free: u32,
+    /// Where the next half begins that is granted.
+    next_half: u32,
+    /// The entry of the peer's list that is written next.
+    entry: u32,
+    /// Data messages, modulo 2^16: arrived so far, at the last update, and how many may.
+    seen: u16,
+    told: u16,
+    limit: u16,
+}
+
+impl Machine {
+    /// `speaks`: whether this end may send before the peer has.
+    pub(crate) fn new(settings: Settings, peer: Hello, speaks: bool) -> Self {
+        let half = settings.half();
+        Self {
+            settings,
+            peer,
+            speaks,
+            sending: Sending {
+                // A first target of no bytes is as good as none.
+                targets: [peer.data].into_iter().filter(|target| target.length > 0).collect(),
+                next_target: 1,
+                sent: 0,
+                limit: peer.credits,
+                outstanding: VecDeque::new(),
+                at: 0,
+                used: 0,
+            },
+            receiving: Receiving {
+                at: 0,
+                unread: 0,
+                granted: [half, 0],
+                free: half,
+                next_half: half,
+                entry: 1,
+                seen: 0,
+                told: 0,
+                limit: settings.credits(),
+            },
+            controls: 0,
+            closes: None,
+            closed: None,
+            peer_closed: None,
+        }
+    }
+
+    /// Whether the messages of the peer have the most significant byte first.
+    pub(crate) fn peer_is_big_endian(&self) -> bool {
+        self.peer.big_endian
+    }
+
+    /// A message has arrived.
+    ///
+    /// # Errors
+    /// More than was granted: the peer cannot be trusted with the stream any more.
+    pub(crate) fn received(&mut self, message: Message) -> Result<Event, ProtocolError> {
+        self.speaks = true;
+        match message {
+            Message::Data(bytes) => self.arrived(bytes).map(|()| Event::Changed),
+            Message::Credit(limit) => {
+                let credits = limit.wrapping_sub(self.sending.sent);
+                if credits > self.peer.credits {
+                    return Err(ProtocolError::Value { what: "credits", value: credits.into() });
+                }
+                self.sending.limit = limit;
+                Ok(Event::Targets)
+            }
+            Message::Keepalive => Ok(Event::Changed),
+            Message::Shutdown | Message::Disconnect => {
+                // What it said last is what holds, but nobody comes back.
+                if self.peer_closed != Some(Message::Disconnect) {
+                    self.peer_closed = Some(message);
+                }
+                Ok(Event::Changed)
+            }
+        }
+    }
+
+    fn arrived(&mut self, bytes: u32) -> Result<(), ProtocolError> {
+        let receiving = &mut self.receiving;
+        if self.peer_closed.is_some() {
+            return Err(ProtocolError::Message(Message::Data(bytes).encode()));
+        }
+        if receiving.seen == receiving.limit {
+            return Err(ProtocolError::Overrun("messages"));
+        }
+        // One message fills no more than the target that was current.
+        let [current, next] = receiving.granted;
+        let left = current.checked_sub(bytes).ok_or(ProtocolError::Overrun("bytes"))?;
+        receiving.granted = if left > 0 { [left, next] } else { [next, 0] };
+        receiving.seen = receiving.seen.wrapping_add(1);
+        receiving.unread += bytes;
+        Ok(())
+    }
+
+    /// The entry of the list of targets that the peer writes next.
+    pub(crate) fn next_target(&self) -> usize {
+        self.sending.next_target
+    }
+
+    /// What the entry holds, of which a credit message may have told. True when it is taken: the driver clears it before
+    /// anything else is sent, since the peer may write it again when its memory has been filled.
+    ///
+    /// # Errors
+    /// More memory at once than the list has entries.
+    pub(crate) fn offered(&mut self, target: Span) -> Result<bool, ProtocolError> {
+        if target.length == 0 {
+            return Ok(false);
+        }
+        let sending = &mut self.sending;
+        if sending.targets.len() == TARGETS {
+            return Err(ProtocolError::Overrun("targets"));
+        }
+        sending.targets.push_back(target);
+        sending.next_target = (sending.next_target + 1) % TARGETS;
+        Ok(true)
+    }
+
+    /// How many bytes the next message can carry; none while the peer, the ring or the queue has no room.
+    pub(crate) fn room(&self) -> usize {
+        let sending = &self.sending;
+        let carrier = self.settings.carrier;
+        // Where a message that finds no receive ends the connection, some are left for control messages.
+        let kept = match carrier {
+            Carrier::Immediate => 0,
+            Carrier::Send => reserve(self.peer.credits),
+        };
+        let credits = sending.limit.wrapping_sub(sending.sent);
+        let messages = self.settings.send_entries / carrier.entries() - CONTROLS;
+        let blocked = !self.speaks
+            || self.closes.is_some()
+            || self.is_peer_gone()
+            || credits <= kept
+            || sending.outstanding.len() >= messages;
+        if blocked {
+            return 0;
+        }
+        let target = sending.targets.front().map_or(0, |target| target.length as usize);
+        let free = self.settings.send_ring - sending.used;
+        free.min(self.settings.send_ring - sending.at).min(target)
+    }
+
+    /// Where the next byte goes in the ring that is sent from.
+    pub(crate) fn send_at(&self) -> usize {
+        self.sending.at
+    }
+
+    /// The next `length` bytes are in the ring and go out: at least one and at most [`room`](Self::room).
+    pub(crate) fn transfer(&mut self, length: usize) -> Transfer {
+        debug_assert!(length > 0 && length <= self.room());
+        let sending = &mut self.sending;
+        // A target is no longer than this.
+        let bytes = u32::try_from(length).unwrap_or(u32::MAX);
+        let mut to = Span::default();
+        if let Some(target) = sending.targets.front_mut() {
+            to = Span { length: bytes, ..*target };
+            target.address = target.address.wrapping_add(length as u64);
+            target.length = target.length.saturating_sub(bytes);
+            if target.length == 0 {
+                sending.targets.pop_front();
+            }
+        }
+        let from = sending.at..sending.at + length;
+        sending.at = if from.end == self.settings.send_ring { 0 } else { from.end };
+        sending.used += length;
+        sending.outstanding.push_back(length);
+        sending.sent = sending.sent.wrapping_add(1);
+        Transfer { from, to, message: Message::Data(bytes) }
+    }
+
+    /// The oldest transfer that was on its way has completed.
+    pub(crate) fn transferred(&mut self) {
+        let length = self.sending.outstanding.pop_front().unwrap_or_default();
+        self.sending.used -= length;
+    }
+
+    /// The next control message that is due, if one can be sent. Call it until there is none, whenever something has changed.
+    pub(crate) fn control(&mut self) -> Option<Control> {
+        if !self.speaks || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
+            return None;
+        }
+        let control = self.credit().or_else(|| {
+            let message = self.closes.filter(|message| self.closed != Some(*message))?;
+            self.closed = Some(message);
+            Some(Control { target: None, message })
+        });
+        self.controls += usize::from(control.is_some());
+        control
+    }
+
+    /// Gives memory and credits, when half of either has been used.
+    fn credit(&mut self) -> Option<Control> {
+        if self.peer_closed.is_some() {
+            return None;
+        }
+        let (half, credits) = (self.settings.half(), self.settings.credits());
+        let receiving = &mut self.receiving;
+        let grants = receiving.free >= half;
+        if !grants && receiving.seen.wrapping_sub(receiving.told) < credits / 2 {
+            return None;
+        }
+        let target = grants.then(|| {
+            let ring = self.settings.ring;
+            let address = ring.address.wrapping_add(receiving.next_half.into());
+            let memory = Span { address, length: half, ..ring };
+            let place = Span {
+                address: self
+                    .peer
+                    .targets
+                    .address
+                    .wrapping_add(u64::from(receiving.entry) * Span::LEN as u64),
+                key: self.peer.targets.key,
+                length: Span::LEN as u32,
+            };
+            receiving.free -= half;
+            receiving.next_half = if receiving.next_half == 0 { half } else { 0 };
+            receiving.entry = (receiving.entry + 1) % self.peer.targets.length;
+            let free = receiving.granted.iter_mut().find(|granted| **granted == 0);
+            if let Some(granted) = free {
+                *granted = half;
+            }
+            (memory.to_bytes(self.peer.big_endian), place)
+        });
+        receiving.told = receiving.seen;
+        receiving.limit = receiving.seen.wrapping_add(credits);
+        Some(Control { target, message: Message::Credit(receiving.limit) })
+    }
+
+    /// A control message has completed.
+    pub(crate) fn controlled(&mut self) {
+        self.controls = self.controls.saturating_sub(1);
+    }
+
+    /// What has arrived and not been read: its first part in one piece, by its place in the ring.
+    pub(crate) fn unread(&self) -> Range<usize> {
+        let Receiving { at, unread, .. } = self.receiving;
+        let end = (at + unread).min(2 * self.settings.half());
+        at as usize..end as usize
+    }
+
+    /// So many bytes of [`unread`](Self::unread) have been read.
+    pub(crate) fn consume(&mut self, length: usize) {
+        debug_assert!(length <= self.unread().len());
+        let receiving = &mut self.receiving;
+        let length = u32::try_from(length).unwrap_or(u32::MAX).min(receiving.unread);
+        receiving.unread -= length;
+        receiving.free += length;
+        receiving.at = (receiving.at + length) % (2 * self.settings.half());
+    }
+
+    /// This end sends no more data; the peer still may. [`control`](Self::control) says so when there is room.
+    pub(crate) fn shutdown(&mut self) {
+        // To a peer that has said the same there is nothing left to say.
+        let message = if self.peer_closed.is_some() { Message::Disconnect } else { Message::Shutdown };
+        self.closes.get_or_insert(message);
+    }
+
+    /// This end neither sends nor receives data any more.
+    pub(crate) fn disconnect(&mut self) {
+        self.closes = Some(Message::Disconnect);
+    }
+
+    /// Whether [`shutdown`](Self::shutdown) was called.
+    pub(crate) fn is_shutdown(&self) -> bool {
+        self.closes.is_some()
+    }
+
+    /// Whether this end has said the last that it has to say.
+    fn is_closed(&self) -> bool {
+        self.closed == Some(Message::Disconnect)
+    }
+
+    /// Whether the end has been told to the peer, or there is nobody to tell, and nothing is on its way any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        let told = self.closes == self.closed || self.is_peer_gone();
+        told && self.sending.outstanding.is_empty() && self.controls == 0
+    }
+
+    /// Whether the peer sends no more data.
+    pub(crate) fn is_peer_done(&self) -> bool {
+        self.peer_closed.is_some()
+    }
+
+    /// Whether it takes none, either.
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        match self.peer_closed {
+            Some(Message::Disconnect) => true,
+            // Both have said that they send no more.
+            Some(_) => self.closed.is_some(),
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! Two machines, the memory between them, and everything that may happen in any order.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const RING_KEY: u32 = 7;
+const TARGETS_KEY: u32 = 9;
+
+/// One end: a machine, its memory, and what is on its way to it.
+struct Side {
+    machine: Machine,
+    ring: Vec<u8>,
+    targets: [[u8; Span::LEN]; TARGETS],
+    send_ring: Vec<u8>,
+    /// Messages that arrive, in the order of the queue.
+    inbox: VecDeque<Arrival>,
+    /// Requests that have not completed: whether each is a transfer.
+    outstanding: VecDeque<bool>,
+    written: u64,
+    read: u64,
+}
+
+/// A write, and the message behind it.
+struct Arrival {
+    write: Option<(Span, Vec<u8>)>,
+    message: Message,
+}
+
+/// The byte of a stream at this place.
+fn byte(place: u64) -> u8 {
+    (place % 251) as u8
+}
+
+fn settings(carrier: Carrier, ring: u32, send_ring: usize, depth: u16) -> Settings {
+    Settings {
+        carrier,
+        ring: Span { address: 0x1000, key: RING_KEY, length: ring },
+        targets: Span { address: 0x80, key: TARGETS_KEY, length: TARGETS as u32 },
+        receives: depth,
+        send_ring,
+        send_entries: depth.into(),
+    }
+}
+
+fn sides(own: Settings, other: Settings) -> [Side; 2] {
+    let side = |settings: Settings, peer: Settings| {
+        let peer = Hello::decode(&peer.hello().to_bytes()).expect("a good hello");
+        Side {
+            machine: Machine::new(settings, peer, true),
+            ring: vec![0; settings.ring.length as usize],
+            targets: [[0; Span::LEN]; TARGETS],
+            send_ring: vec![0; settings.send_ring],
+            inbox: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            written: 0,
+            read: 0,
+        }
+    };
+    [side(own, other), side(other, own)]
+}
+
+impl Side {
+    /// Writes at most so many bytes, and says what goes out.
+    fn write(&mut self, length: usize) -> Option<Arrival> {
+        let length = self.machine.room().min(length);
+        if length == 0 {
+            return None;
+        }
+        let at = self.machine.send_at();
+        for place in &mut self.send_ring[at..at + length] {
+            *place = byte(self.written);
+            self.written += 1;
+        }
+        let Transfer { from, to, message } = self.machine.transfer(length);
+        assert_eq!(from, at..at + length);
+        assert_eq!(message, Message::Data(length as u32));
+        self.outstanding.push_back(true);
+        Some(Arrival { write: Some((to, self.send_ring[from].to_vec())), message })
+    }
+
+    fn control(&mut self) -> Option<Arrival> {
+        let Control { target, message } = self.machine.control()?;
+        self.outstanding.push_back(false);
+        assert!(self.outstanding.iter().filter(|data| !**data).count() <= CONTROLS);
+        Some(Arrival { write: target.map(|(entry, place)| (place, entry.to_vec())), message })
+    }
+
+    fn complete(&mut self) {
+        match self.outstanding.pop_front() {
+            Some(true) => self.machine.transferred(),
+            Some(false) => self.machine.controlled(),
+            None => {}
+        }
+    }
+
+    /// Takes what arrives next.
+    fn arrive(&mut self) -> Result<bool, ProtocolError> {
+        let Some(Arrival { write, message }) = self.inbox.pop_front() else { return Ok(false) };
+        match write {
+            Some((Span { address, key: RING_KEY, length }, bytes)) => {
+                let start = (address - 0x1000) as usize;
+                assert_eq!(length as usize, bytes.len());
+                self.ring[start..start + bytes.len()].copy_from_slice(&bytes);
+            }
+            Some((Span { address, key: TARGETS_KEY, .. }, bytes)) => {
+                let index = (address - 0x80) as usize / Span::LEN;
+                assert_eq!(self.targets[index], [0; Span::LEN], "an entry is written when it has been taken");
+                self.targets[index].copy_from_slice(&bytes);
+            }
+            Some((other, _)) => panic!("no memory of this end: {other:?}"),
+            None => {}
+        }
+        if self.machine.received(message)? == Event::Targets {
+            let index = self.machine.next_target();
+            if self.machine.offered(Span::from_native(self.targets[index]))? {
+                self.targets[index] = [0; Span::LEN];
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, length: usize) -> usize {
+        let unread = self.machine.unread();
+        let part = unread.start..unread.start + unread.len().min(length);
+        for place in part.clone() {
+            assert_eq!(self.ring[place], byte(self.read), "byte {}", self.read);
+            self.read += 1;
+        }
+        self.machine.consume(part.len());
+        part.len()
+    }
+}
+
+/// Sends what an end has, and lets everything arrive, complete and be read; until nothing happens any more.
+fn drain(sides: &mut [Side; 2]) {
+    loop {
+        let mut moved = false;
+        for index in 0..2 {
+            while let Some(arrival) = sides[index].control() {
+                sides[1 - index].inbox.push_back(arrival);
+                moved = true;
+            }
+            let side = &mut sides[index];
+            moved |= !side.outstanding.is_empty();
+            while !side.outstanding.is_empty() {
+                side.complete();
+            }
+            while side.arrive().expect("an honest peer") {
+                moved = true;
+            }
+            while side.read(usize::MAX) > 0 {
+                moved = true;
+            }
+        }
+        if !moved {
+            return;
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write(usize, usize),
+    Read(usize, usize),
+    Control(usize),
+    Complete(usize),
+    Arrive(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = 0..2usize;
+    prop_oneof![
+        3 => (who.clone(), 1..6000usize).prop_map(|(who, length)| Step::Write(who, length)),
+        2 => (who.clone(), 1..6000usize).prop_map(|(who, length)| Step::Read(who, length)),
+        2 => who.clone().prop_map(Step::Control),
+        2 => who.clone().prop_map(Step::Complete),
+        3 => who.prop_map(Step::Arrive),
+    ]
+}
+
+fn end() -> impl Strategy<Value = (u32, usize, u16)> {
+    (2048..9000u32, 2048..9000usize, 16..64u16)
+}
+
+proptest! {
+    /// Whatever happens in whatever order, bytes arrive as they were written, and nothing stays behind.
+    #[test]
+    fn every_byte_arrives_in_order(
+        carrier in prop_oneof![Just(Carrier::Immediate), Just(Carrier::Send)],
+        own in end(),
+        other in end(),
+        steps in prop::collection::vec(step(), 0..400),
+    ) {
+        let make = |(ring, send_ring, depth)| settings(carrier, ring, send_ring, depth);
+        let mut sides = sides(make(own), make(other));
+        for step in steps {
+            match step {
+                Step::Write(who, length) => {
+                    let arrival = sides[who].write(length);
+                    sides[1 - who].inbox.extend(arrival);
+                }
+                Step::Read(who, length) => {
+                    sides[who].read(length);
+                }
+                Step::Control(who) => {
+                    let arrival = sides[who].control();
+                    sides[1 - who].inbox.extend(arrival);
+                }
+                Step::Complete(who) => sides[who].complete(),
+                Step::Arrive(who) => {
+                    prop_assert!(sides[who].arrive().is_ok());
+                }
+            }
+        }
+        drain(&mut sides);
+        for who in 0..2 {
+            prop_assert_eq!(sides[1 - who].read, sides[who].written);
+            prop_assert!(sides[who].machine.room() > 0, "it goes on");
+            prop_assert!(sides[who].machine.is_settled());
+            // And so for ever.
+            let before = sides[who].written;
+            for _ in 0..200 {
+                if let Some(arrival) = sides[who].write(5000) {
+                    sides[1 - who].inbox.push_back(arrival);
+                }
+                drain(&mut sides);
+            }
+            prop_assert!(sides[who].written > before + 200 * 100);
+            prop_assert_eq!(sides[1 - who].read, sides[who].written);
+        }
+    }
+}
+
+fn pair(carrier: Carrier) -> [Side; 2] {
+    let settings = settings(carrier, 4096, 8192, 32);
+    sides(settings, settings)
+}
+
+#[test]
+fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_half_is_free() {
+    let mut sides = pair(Carrier::Immediate);
+    drain(&mut sides);
+    let [writer, reader] = &mut sides;
+    let mut written = 0;
+    while let Some(arrival) = writer.write(usize::MAX) {
+        written += arrival.write.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        reader.inbox.push_back(arrival);
+        writer.complete();
+        reader.arrive().expect("granted");
+    }
+    assert_eq!(written, 4096);
+    assert!(reader.control().is_none(), "nothing is free");
+    assert_eq!(reader.read(2047), 2047);
+    assert!(reader.control().is_none(), "not yet a half");
+    assert_eq!(reader.read(1), 1);
+    let grant = reader.control().expect("half is free");
+    assert!(grant.write.is_some());
+    writer.inbox.push_back(grant);
+    writer.arrive().expect("honest");
+    assert_eq!(writer.machine.room(), 2048);
+}
+
+#[test]
+fn credits_run_out_before_memory_does_with_small_messages() {
+    for (carrier, kept) in [(Carrier::Immediate, 0), (Carrier::Send, 6)] {
+        let mut sides = pair(carrier);
+        drain(&mut sides);
+        let [writer, reader] = &mut sides;
+        let mut count = 0;
+        while let Some(arrival) = writer.write(1) {
+            reader.inbox.push_back(arrival);
+            writer.complete();
+            count += 1;
+        }
+        // Of 32 receives a quarter is kept back by their owner, and of what is left a quarter by the other.
+        assert_eq!(count, 24 - kept);
+        while reader.arrive().expect("granted") {}
+        let more = reader.control().expect("half of the credits are used");
+        assert!(more.write.is_none(), "but not half of the memory");
+        writer.inbox.push_back(more);
+        writer.arrive().expect("honest");
+        assert!(writer.machine.room() > 0);
+    }
+}
+
+#[test]
+fn control_messages_wait_for_each_other() {
+    let mut sides = pair(Carrier::Immediate);
+    let [side, peer] = &mut sides;
+    for _ in 0..CONTROLS {
+        side.machine.receiving.free = 2048;
+        side.machine.receiving.granted = [0, 0];
+        assert!(side.control().is_some());
+    }
+    side.machine.shutdown();
+    assert!(side.control().is_none());
+    assert!(!side.machine.is_settled());
+    side.complete();
+    let last = side.control().expect("one has completed");
+    assert_eq!(last.message, Message::Shutdown);
+    assert!(side.control().is_none(), "it is said once");
+    assert!(!peer.machine.is_peer_done());
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let mut sides = pair(Carrier::Send);
+    drain(&mut sides);
+    sides[0].machine.shutdown();
+    assert_eq!(sides[0].machine.room(), 0);
+    drain(&mut sides);
+    assert!(sides[0].machine.is_settled());
+    assert!(sides[1].machine.is_peer_done() && !sides[1].machine.is_peer_gone());
+    // The other direction goes on, and more than its first credits.
+    for _ in 0..100 {
+        let arrival = sides[1].write(500).expect("it is open");
+        sides[0].inbox.push_back(arrival);
+        drain(&mut sides);
+    }
+    assert_eq!(sides[0].read, sides[1].written);
+    sides[1].machine.shutdown();
+    let last = sides[1].control().expect("room");
+    assert_eq!(last.message, Message::Disconnect, "nothing is left open");
+    sides[0].inbox.push_back(last);
+    drain(&mut sides);
+    assert!(sides[0].machine.is_peer_gone());
+}
+
+#[test]
+fn both_may_shut_down_at_once() {
+    let mut sides = pair(Carrier::Immediate);
+    drain(&mut sides);
+    sides[0].machine.shutdown();
+    sides[1].machine.shutdown();
+    drain(&mut sides);
+    for side in &mut sides {
+        assert!(side.machine.is_peer_gone() && side.machine.is_settled());
+        side.machine.disconnect();
+        assert!(side.control().is_none(), "the other knows");
+    }
+}
+
+#[test]
+fn who_has_shut_down_can_still_go() {
+    let mut sides = pair(Carrier::Immediate);
+    drain(&mut sides);
+    sides[0].machine.shutdown();
+    drain(&mut sides);
+    sides[0].machine.disconnect();
+    assert!(!sides[0].machine.is_settled());
+    drain(&mut sides);
+    assert!(sides[0].machine.is_settled() && sides[1].machine.is_peer_gone());
+    assert_eq!(sides[1].machine.room(), 0);
+}
+
+#[test]
+fn the_passive_end_may_have_to_wait() {
+    let settings = settings(Carrier::Send, 4096, 4096, 16);
+    let mut machine = Machine::new(settings, settings.hello(), false);
+    assert_eq!(machine.room(), 0);
+    assert!(machine.control().is_none());
+    assert_eq!(machine.received(Message::Keepalive), Ok(Event::Changed));
+    assert!(machine.room() > 0 && machine.control().is_some());
+}
+
+#[test]
+fn lies_are_found() {
+    let fresh = || {
+        let [side, _] = pair(Carrier::Immediate);
+        side.machine
+    };
+    let overrun = |what| Err(ProtocolError::Overrun(what));
+    // The first half has 2048 bytes, and a message never fills two targets.
+    assert_eq!(fresh().received(Message::Data(2049)), overrun("bytes"));
+    let mut machine = fresh();
+    assert_eq!(machine.received(Message::Data(2048)), Ok(Event::Changed));
+    assert_eq!(machine.received(Message::Data(1)), overrun("bytes"), "the second half was not granted");
+    let mut machine = fresh();
+    for _ in 0..24 {
+        assert_eq!(machine.received(Message::Data(1)), Ok(Event::Changed));
+    }
+    assert_eq!(machine.received(Message::Data(1)), overrun("messages"));
+    // Nothing was sent, so no more than at first can be granted, and no less than nothing.
+    for limit in [25, 0xFFFF] {
+        assert!(matches!(
+            fresh().received(Message::Credit(limit)),
+            Err(ProtocolError::Value { what: "credits", .. })
+        ));
+    }
+    let mut machine = fresh();
+    assert_eq!(machine.received(Message::Shutdown), Ok(Event::Changed));
+    assert!(matches!(machine.received(Message::Data(1)), Err(ProtocolError::Message(1))));
+    let mut machine = fresh();
+    let target = Span { address: 1, key: 2, length: 3 };
+    assert_eq!(machine.offered(Span { length: 0, ..target }), Ok(false));
+    assert_eq!(machine.offered(target), Ok(true));
+    assert_eq!(machine.offered(target), Err(ProtocolError::Overrun("targets")));
+}
