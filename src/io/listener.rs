@@ -7,9 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures::Stream;
+use tokio::net::ToSocketAddrs;
 
 use super::acceptor::Acceptor;
 use super::config::StreamConfig;
+use super::naming;
 use super::stream::RdmaStream;
 use crate::cm::{Adapter, Listener};
 use crate::error::{BindError, StreamError};
@@ -40,13 +42,34 @@ impl RdmaListener {
         address: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let listener = adapter.listener();
-        listener.bind(address)?;
-        Self::new([(adapter.clone(), listener)], *config)
+        Self::new([(adapter.clone(), naming::listener(adapter, address)?)], *config)
     }
 
-    /// Of listeners that are bound, all to the same port.
-    pub(super) fn new(
+    /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The unspecified
+    /// address stands for every address of its family that this machine has, with devices and without, all on one port.
+    ///
+    /// # Errors
+    /// `Resolve`, `NoAddress`; of an only address its own error, `Open` or `Bind`; of several `Attempts`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future binds nothing.
+    pub async fn bind<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
+        Self::bind_with(address, &StreamConfig::default()).await
+    }
+
+    /// [`bind`](Self::bind) with settings.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind); `OutOfRange`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future binds nothing.
+    pub async fn bind_with<A: ToSocketAddrs>(address: A, config: &StreamConfig) -> Result<Self, StreamError> {
+        Self::new(naming::listeners(address).await?, *config)
+    }
+
+    /// Of listeners that listen, all on the same port.
+    fn new(
         listeners: impl IntoIterator<Item = (Adapter, Listener)>,
         config: StreamConfig,
     ) -> Result<Self, StreamError> {
@@ -54,7 +77,6 @@ impl RdmaListener {
         let mut answers = Vec::new();
         for (adapter, listener) in listeners {
             config.on(&adapter.info())?;
-            listener.listen(0)?;
             local = local.or(listener.local_addr().ok());
             let answer = move |request| {
                 let adapter = adapter.clone();

@@ -9,8 +9,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::ToSocketAddrs;
 
 use super::config::StreamConfig;
+use super::connector::RdmaConnector;
 use super::end::{End, Prepared};
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
@@ -43,13 +45,11 @@ const RETRIES: u8 = 7;
 /// # Examples
 /// ```
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
-/// use tokio_rdma::{Adapter, RdmaListener, RdmaStream, StreamConfig};
+/// use tokio_rdma::{RdmaListener, RdmaStream};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
-/// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
-/// let config = StreamConfig::default();
-/// let listener = RdmaListener::bind_on(&adapter, ([127, 0, 0, 1], 0).into(), &config)?;
+/// let listener = RdmaListener::bind("127.0.0.1:0").await?;
 /// let address = listener.local_addr();
 /// let server = tokio::spawn(async move {
 ///     let (mut stream, _peer) = listener.accept().await?;
@@ -57,7 +57,7 @@ const RETRIES: u8 = 7;
 ///     stream.read_to_string(&mut question).await?;
 ///     stream.write_all(question.to_uppercase().as_bytes()).await
 /// });
-/// let mut stream = RdmaStream::connect_on(&adapter, address, &config).await?;
+/// let mut stream = RdmaStream::connect(address).await?;
 /// stream.write_all(b"hello").await?;
 /// stream.shutdown().await?;
 /// let mut answer = String::new();
@@ -71,8 +71,20 @@ pub struct RdmaStream {
 }
 
 impl RdmaStream {
+    /// Connects to an address, or to whichever address of a name answers first, over the adapter that leads there, with
+    /// the default settings. Who connects often keeps an [`RdmaConnector`], which opens adapters only once.
+    ///
+    /// # Errors
+    /// Those of [`RdmaConnector::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
+        RdmaConnector::new().connect(address).await
+    }
+
     /// Connects to a stream listener at this address, through this adapter. See
-    /// [`RdmaConnector`](super::RdmaConnector) for names, and for choosing the adapter.
+    /// [`RdmaConnector`] for names, and for choosing the adapter.
     ///
     /// # Errors
     /// `Connect`; `Protocol` when who answered does not speak rsocket; `OutOfRange`; `Open`, `Register` and `Post` when

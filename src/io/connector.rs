@@ -1,0 +1,325 @@
+//! Connects by name or address, over whichever adapter leads there.
+
+use std::fmt;
+use std::future::pending;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::runtime::{Handle, Id};
+use tokio::task::JoinHandle;
+use tracing::debug;
+
+use super::config::StreamConfig;
+use super::race::{HEAD_START, in_turns, race};
+use super::stream::RdmaStream;
+use crate::cm::{Adapter, Provider, ProviderKind};
+use crate::error::{OpenError, StreamError};
+use crate::types::AdapterId;
+
+/// Connects streams by name or address, over whichever adapter leads there.
+///
+/// An adapter is opened when a connection first needs it, once for all clones of a connector, and kept until the last
+/// clone is dropped; one that was removed is opened again. A connector may be used on several runtimes, and opens its
+/// adapters once on each.
+///
+/// ```
+/// use tokio_rdma::io::RdmaConnector;
+///
+/// // Over the soft provider, whatever devices this machine has.
+/// # #[cfg(feature = "soft")]
+/// let connector = RdmaConnector::new().provider(tokio_rdma::Provider::soft()?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct RdmaConnector {
+    source: Source,
+    config: StreamConfig,
+}
+
+/// Where adapters come from.
+#[derive(Clone)]
+enum Source {
+    /// From the first of the providers that has a route; `None`: of all.
+    Providers(Option<Provider>, Arc<Mutex<Vec<Kept>>>),
+    /// There is but one.
+    Adapter(Adapter),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::Providers(None, Arc::default())
+    }
+}
+
+/// An adapter that stays open, and the runtime that it lives on.
+struct Kept {
+    runtime: Id,
+    /// A task that never ends by itself: it has ended when the runtime has.
+    life: JoinHandle<()>,
+    provider: ProviderKind,
+    id: AdapterId,
+    adapter: Adapter,
+}
+
+impl Kept {
+    fn is_usable(&self) -> bool {
+        !self.adapter.is_removed() && !self.life.is_finished()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.life.abort();
+    }
+}
+
+impl RdmaConnector {
+    /// A connector that uses every provider, those with devices first, and the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Uses this provider and no other, and adapters that are opened anew.
+    #[must_use]
+    pub fn provider(mut self, provider: Provider) -> Self {
+        self.source = Source::Providers(Some(provider), Arc::default());
+        self
+    }
+
+    /// Uses this adapter and no other.
+    #[must_use]
+    pub fn adapter(mut self, adapter: &Adapter) -> Self {
+        self.source = Source::Adapter(adapter.clone());
+        self
+    }
+
+    /// The settings of the streams.
+    #[must_use]
+    pub fn config(mut self, config: StreamConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Connects a stream to an address, or to whichever address of a name answers first, see
+    /// [`connect_with`](Self::connect_with).
+    ///
+    /// # Errors
+    /// Those of [`connect_with`](Self::connect_with), and of [`RdmaStream::connect_on`] for each address.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn connect<A: ToSocketAddrs>(&self, address: A) -> Result<RdmaStream, StreamError> {
+        let config = &self.config;
+        self.connect_with(address, |adapter, peer| async move {
+            RdmaStream::connect_on(&adapter, peer, config).await
+        })
+        .await
+    }
+
+    /// Connects by a protocol of the caller's: as [`connect`](Self::connect) does, but `attempt` is what is done at each address, with
+    /// the adapter that leads there.
+    ///
+    /// A name is resolved on a thread of its own. Its addresses are tried as RFC 8305 has it: the families take turns,
+    /// each address has a head start of 250 ms before the next is tried as well, and a failure brings the next one
+    /// forward. The first attempt to succeed ends the others, which are dropped.
+    ///
+    /// # Errors
+    /// `Resolve`, `NoAddress`; of an only address its own error, `Open` when no adapter leads there; of several
+    /// addresses `Attempts`, with the error of each.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the attempts that are under way.
+    pub async fn connect_with<A, T, F>(
+        &self,
+        address: A,
+        attempt: impl Fn(Adapter, SocketAddr) -> F,
+    ) -> Result<T, StreamError>
+    where
+        A: ToSocketAddrs,
+        F: Future<Output = Result<T, StreamError>>,
+    {
+        let addresses = in_turns(lookup_host(address).await.map_err(StreamError::Resolve)?);
+        let attempt = |peer: SocketAddr| {
+            let begun = self.adapter_for(peer.ip()).map(|adapter| attempt(adapter, peer));
+            async move {
+                let outcome = match begun {
+                    Ok(attempt) => attempt.await,
+                    Err(error) => Err(error.into()),
+                };
+                if let Err(error) = &outcome {
+                    debug!(%peer, %error, "address failed");
+                }
+                outcome
+            }
+        };
+        race(&addresses, HEAD_START, attempt).await.map_err(|mut failed| match failed.len() {
+            0 => StreamError::NoAddress,
+            1 => failed.remove(0).1,
+            _ => StreamError::Attempts(failed),
+        })
+    }
+
+    /// The adapter that leads to a peer: of the first provider that has a route over one of its own.
+    fn adapter_for(&self, peer: IpAddr) -> Result<Adapter, OpenError> {
+        let (only, kept) = match &self.source {
+            Source::Adapter(adapter) => return Ok(adapter.clone()),
+            Source::Providers(only, kept) => (only, kept),
+        };
+        // Asked for each time: a device may have come since the last.
+        let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
+        let mut last = OpenError::Unsupported("no provider is compiled in");
+        for provider in providers {
+            match provider.local_for(peer).and_then(|local| provider.resolve(local)) {
+                Ok(id) => return open_once(&mut lock(kept), &provider, id),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// An adapter that is kept, or else a new one that is kept from now on.
+fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result<Adapter, OpenError> {
+    let runtime = Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+    kept.retain(Kept::is_usable);
+    let place = (runtime.id(), provider.kind(), id);
+    if let Some(known) = kept.iter().find(|kept| (kept.runtime, kept.provider, kept.id) == place) {
+        return Ok(known.adapter.clone());
+    }
+    let adapter = provider.open(id)?;
+    kept.push(Kept {
+        runtime: runtime.id(),
+        life: runtime.spawn(pending()),
+        provider: provider.kind(),
+        id,
+        adapter: adapter.clone(),
+    });
+    Ok(adapter)
+}
+
+/// Nothing that is done under this lock can leave it in disorder.
+fn lock(kept: &Mutex<Vec<Kept>>) -> MutexGuard<'_, Vec<Kept>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for RdmaConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("RdmaConnector");
+        match &self.source {
+            Source::Adapter(adapter) => text.field("adapter", adapter),
+            Source::Providers(Some(provider), _) => text.field("provider", provider),
+            Source::Providers(None, _) => &mut text,
+        };
+        text.field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::error::ConnectError;
+    use crate::qp::{CompletionQueueConfig, QueuePairConfig};
+
+    const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn soft() -> RdmaConnector {
+        RdmaConnector::new().provider(Provider::soft().expect("compiled in"))
+    }
+
+    fn kept(connector: &RdmaConnector) -> usize {
+        match &connector.source {
+            Source::Providers(_, kept) => lock(kept).len(),
+            Source::Adapter(_) => 0,
+        }
+    }
+
+    /// An attempt that is over when it has an adapter.
+    async fn given(adapter: Adapter, _peer: SocketAddr) -> Result<Adapter, StreamError> {
+        Ok(adapter)
+    }
+
+    /// Whether it is one open adapter: one protection domain, where one takes what the other has made.
+    fn same(one: &Adapter, other: &Adapter) -> bool {
+        let completions = one.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+        let config = QueuePairConfig::default().receive_completions(&completions);
+        other.queue_pair(config).is_ok()
+    }
+
+    #[tokio::test]
+    async fn an_adapter_is_opened_when_it_is_first_needed_and_once() {
+        let connector = soft();
+        assert_eq!(kept(&connector), 0);
+        let attempts = (0..8).map(|_| {
+            let connector = connector.clone();
+            async move { connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter") }
+        });
+        let all = futures::future::join_all(attempts).await;
+        assert!(all.iter().all(|adapter| same(&all[0], adapter)), "{all:?}");
+        assert_eq!(kept(&connector), 1);
+        let other = soft().connect_with((LOCALHOST, 7), given).await.expect("an adapter");
+        assert!(!same(&all[0], &other), "it is another connector's");
+    }
+
+    #[tokio::test]
+    async fn settings_that_differ_have_adapters_that_differ() {
+        let connector = soft();
+        connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
+        assert_eq!(kept(&connector.clone().config(StreamConfig::default())), 1, "the same provider");
+        assert_eq!(kept(&connector.provider(Provider::soft().expect("compiled in"))), 0);
+    }
+
+    #[test]
+    fn each_runtime_has_its_own_and_takes_it_along() {
+        let connector = soft();
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (first, second) = (runtime(), runtime());
+        for runtime in [&first, &second, &first] {
+            runtime.block_on(connector.connect_with((LOCALHOST, 7), given)).expect("an adapter");
+        }
+        assert_eq!(kept(&connector), 2);
+        drop(first);
+        second.block_on(connector.connect_with((LOCALHOST, 7), given)).expect("an adapter");
+        assert_eq!(kept(&connector), 1);
+    }
+
+    #[tokio::test]
+    async fn a_given_adapter_is_used_and_none_is_opened() {
+        let adapter = Adapter::open(LOCALHOST).expect("opened");
+        let connector = soft().adapter(&adapter);
+        let used = connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
+        assert!(same(&adapter, &used));
+        assert_eq!(kept(&connector), 0);
+    }
+
+    #[tokio::test]
+    async fn one_address_has_its_own_error_and_several_have_all() {
+        let refuse = async |_: Adapter, peer: SocketAddr| -> Result<(), StreamError> {
+            Err(ConnectError::InvalidAddress(peer).into())
+        };
+        let connector = soft();
+        let peer = |port| SocketAddr::from((LOCALHOST, port));
+        let error = connector.connect_with(peer(7), refuse).await.expect_err("refused");
+        assert!(matches!(error, StreamError::Connect(_)), "{error:?}");
+        let error = connector.connect_with(&[peer(7), peer(8)][..], refuse).await.expect_err("refused");
+        let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
+        assert_eq!(attempts.iter().map(|(peer, _)| peer.port()).collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(
+            error.to_string(),
+            "no address of the name answered: \
+             127.0.0.1:7: 127.0.0.1:7 is not a valid destination; \
+             127.0.0.1:8: 127.0.0.1:8 is not a valid destination"
+        );
+        let error = connector.connect_with(&[][..], refuse).await.expect_err("nobody");
+        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
+        let error = connector.connect_with("host.invalid:7", refuse).await.expect_err("no such name");
+        assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
+        // An address that is nobody's peer: no adapter leads there, and no attempt is made.
+        let error = connector.connect_with("224.0.0.1:7", refuse).await.expect_err("multicast");
+        assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress)), "{error:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The local addresses that listeners for streams are bound to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+use crate::cm::{Adapter, Listener, Provider, ProviderKind};
+use crate::error::{BindError, OpenError, StreamError};
+use crate::types::AdapterId;
+
+/// How often a common port is looked for: one that is free at one address may be taken at the next.
+const PORTS: usize = 16;
+
+/// Listeners at an address, or at the first address of a name that can be bound, with their adapters. Of an unspecified
+/// address (`0.0.0.0`, `[::]`) it is one for each address of the family that is usable now, all on one port.
+///
+/// An address that two providers have is served by the one that connectors prefer, too: the device.
+///
+/// # Errors
+/// `Resolve`, `NoAddress`; of an only address its own error, `Open` or `Bind`; of several addresses `Attempts`.
+///
+/// # Cancel safety
+/// Dropping the future binds nothing.
+pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Vec<(Adapter, Listener)>, StreamError> {
+    let mut failed = Vec::new();
+    for address in lookup_host(address).await.map_err(StreamError::Resolve)? {
+        match listeners_at(address) {
+            Ok(listeners) => return Ok(listeners),
+            Err(error) => failed.push((address, error)),
+        }
+    }
+    Err(match failed.len() {
+        0 => StreamError::NoAddress,
+        1 => failed.remove(0).1,
+        _ => StreamError::Attempts(failed),
+    })
+}
+
+/// The same at one address.
+fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamError> {
+    if !address.ip().is_unspecified() {
+        let adapter = Adapter::open(address.ip())?;
+        let listener = listener(&adapter, address)?;
+        return Ok(vec![(adapter, listener)]);
+    }
+    let places = places(address.is_ipv4())?;
+    let mut tries = if address.port() == 0 { PORTS } else { 1 };
+    loop {
+        tries -= 1;
+        match on_one_port(&places, address.port()) {
+            Err(BindError::SharingViolation) if tries > 0 => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// Every usable address of a family, with an adapter that has it. Each adapter is opened once.
+fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
+    let mut opened: Vec<(ProviderKind, AdapterId, Adapter)> = Vec::new();
+    let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
+    let mut last = OpenError::Unsupported("no provider is compiled in");
+    for provider in Provider::all() {
+        let addresses = match provider.addresses() {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
+        for ip in addresses.into_iter().filter(|ip| ip.is_ipv4() == v4 && provider.is_usable(*ip)) {
+            if places.iter().any(|(_, taken)| *taken == ip) {
+                continue;
+            }
+            // The list is a moment old: whoever has lost its address since is left out.
+            let Ok(id) = provider.resolve(ip) else { continue };
+            let known = opened.iter().find(|(kind, known, _)| (*kind, *known) == (provider.kind(), id));
+            let adapter = match known {
+                Some((.., adapter)) => adapter.clone(),
+                None => {
+                    let adapter = provider.open(id)?;
+                    opened.push((provider.kind(), id, adapter.clone()));
+                    adapter
+                }
+            };
+            places.push((adapter, ip));
+        }
+        last = OpenError::InvalidAddress;
+    }
+    if places.is_empty() { Err(last) } else { Ok(places) }
+}
+
+/// A listener at each place; port 0 is the one that the first of them gets.
+fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapter, Listener)>, BindError> {
+    let mut bound = Vec::new();
+    for (adapter, ip) in places {
+        let listener = listener(adapter, SocketAddr::new(*ip, port))?;
+        port = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?.port();
+        bound.push((adapter.clone(), listener));
+    }
+    Ok(bound)
+}
+
+/// A listener that listens at this address of the adapter.
+///
+/// # Errors
+/// Those of [`Listener::bind`] and [`Listener::listen`].
+pub(super) fn listener(adapter: &Adapter, address: SocketAddr) -> Result<Listener, BindError> {
+    let listener = adapter.listener();
+    listener.bind(address)?;
+    listener.listen(0)?;
+    Ok(listener)
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+
+    fn addresses(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
+        listeners.iter().map(|(_, listener)| listener.local_addr().expect("it listens")).collect()
+    }
+
+    #[tokio::test]
+    async fn one_address_has_one_listener() {
+        let bound = listeners("127.0.0.1:0").await.expect("bound");
+        let [address] = addresses(&bound)[..] else { panic!("{bound:?}") };
+        assert!(address.ip().is_loopback() && address.port() != 0);
+        let error = listeners(address).await.expect_err("taken");
+        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation)), "{error:?}");
+        drop(bound);
+        assert_eq!(addresses(&listeners(address).await.expect("free again")), [address]);
+    }
+
+    #[tokio::test]
+    async fn an_unspecified_address_is_every_address_on_one_port() {
+        let bound = listeners("0.0.0.0:0").await.expect("bound");
+        let own = addresses(&bound);
+        let usable = Provider::all().into_iter().flat_map(|provider| {
+            let addresses = provider.addresses().expect("addresses");
+            addresses.into_iter().filter(move |ip| ip.is_ipv4() && provider.is_usable(*ip))
+        });
+        for ip in usable {
+            assert_eq!(own.iter().filter(|address| address.ip() == ip).count(), 1, "{ip}: {own:?}");
+        }
+        assert!(own.iter().all(|address| address.port() == own[0].port() && address.is_ipv4()), "{own:?}");
+        let error = listeners(("0.0.0.0", own[0].port())).await.expect_err("taken");
+        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn the_first_address_that_can_be_bound_is_bound() {
+        let other = listeners("127.0.0.1:0").await.expect("bound");
+        let (taken, free) = (addresses(&other)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
+        // 192.0.2.0/24 is for documentation: no machine has it.
+        let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
+        let bound = listeners(&[foreign, taken, free][..]).await.expect("the third is free");
+        assert_ne!(addresses(&bound), [taken]);
+        let error = listeners(&[foreign, taken][..]).await.expect_err("neither");
+        let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
+        assert!(
+            matches!(
+                &attempts[..],
+                [
+                    (_, StreamError::Open(OpenError::InvalidAddress)),
+                    (_, StreamError::Bind(BindError::SharingViolation))
+                ]
+            ),
+            "{error:?}"
+        );
+        let error = listeners(&[][..]).await.expect_err("nothing to bind");
+        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
+    }
+}

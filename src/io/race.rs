@@ -1,0 +1,245 @@
+//! Attempts at the addresses of a name, each with a head start (RFC 8305, "Happy Eyeballs").
+//!
+//! Knows addresses and time, and nothing of what an attempt is.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::sleep;
+
+/// How long an attempt has before the next one begins: the Connection Attempt Delay of RFC 8305 section 8.
+pub(super) const HEAD_START: Duration = Duration::from_millis(250);
+
+/// The order in which addresses are tried: the families take turns, beginning with that of the first address, and each
+/// keeps the order that the resolver gave it (RFC 8305 section 4). Each address once.
+pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut known = Vec::new();
+    for address in addresses {
+        if !known.contains(&address) {
+            known.push(address);
+        }
+    }
+    let Some(first) = known.first().map(SocketAddr::is_ipv4) else { return known };
+    let (one, other): (Vec<_>, Vec<_>) = known.into_iter().partition(|address| address.is_ipv4() == first);
+    let (mut one, mut other) = (one.into_iter(), other.into_iter());
+    let mut ordered = Vec::new();
+    loop {
+        let before = ordered.len();
+        ordered.extend(one.next());
+        ordered.extend(other.next());
+        if ordered.len() == before {
+            return ordered;
+        }
+    }
+}
+
+/// What the first attempt to succeed yields. An attempt begins when the one before it has had its head start, or when any
+/// has failed.
+///
+/// # Errors
+/// When all have failed: the address and the error of each, in the order of the addresses.
+///
+/// # Cancel safety
+/// Dropping the future drops the attempts that are under way, as does the end of the race.
+pub(super) async fn race<T, E, F>(
+    addresses: &[SocketAddr],
+    head_start: Duration,
+    mut attempt: impl FnMut(SocketAddr) -> F,
+) -> Result<T, Vec<(SocketAddr, E)>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut waiting = addresses.iter().copied().enumerate();
+    let mut running = FuturesUnordered::new();
+    let mut failed = Vec::new();
+    loop {
+        let begun = waiting.next().map(|(place, address)| {
+            let attempt = attempt(address);
+            running.push(async move { (place, address, attempt.await) });
+        });
+        // The last attempt that is left has nobody to give way to.
+        let alone = begun.is_none();
+        tokio::select! {
+            ended = running.next() => match ended {
+                Some((_, _, Ok(winner))) => return Ok(winner),
+                Some((place, address, Err(error))) => failed.push((place, address, error)),
+                None => break,
+            },
+            () = sleep(head_start), if !alone => {}
+        }
+    }
+    failed.sort_unstable_by_key(|(place, ..)| *place);
+    Err(failed.into_iter().map(|(_, address, error)| (address, error)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::future::pending;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn addresses(count: u16) -> Vec<SocketAddr> {
+        (1..=count).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect()
+    }
+
+    /// What became of an attempt.
+    #[derive(Debug, PartialEq, Eq, Clone, Copy)]
+    enum Event {
+        Begun,
+        Failed,
+        Won,
+        Dropped,
+    }
+
+    /// Writes down what happens to attempts, and after how many milliseconds.
+    struct Diary {
+        start: Instant,
+        entries: RefCell<Vec<(u128, u16, Event)>>,
+    }
+
+    impl Diary {
+        fn new() -> Self {
+            Self { start: Instant::now(), entries: RefCell::default() }
+        }
+
+        fn note(&self, address: SocketAddr, event: Event) {
+            self.entries.borrow_mut().push((self.start.elapsed().as_millis(), address.port(), event));
+        }
+
+        /// An attempt that ends after so many milliseconds; `None` never does.
+        async fn attempt(
+            &self,
+            address: SocketAddr,
+            after: Option<u64>,
+            outcome: Result<(), ()>,
+        ) -> Result<u16, &'static str> {
+            struct Unless<'a>(&'a Diary, SocketAddr, bool);
+            impl Drop for Unless<'_> {
+                fn drop(&mut self) {
+                    if !self.2 {
+                        self.0.note(self.1, Event::Dropped);
+                    }
+                }
+            }
+            self.note(address, Event::Begun);
+            let mut ended = Unless(self, address, false);
+            match after {
+                Some(after) => sleep(Duration::from_millis(after)).await,
+                None => pending().await,
+            }
+            ended.2 = true;
+            self.note(address, if outcome.is_ok() { Event::Won } else { Event::Failed });
+            outcome.map(|()| address.port()).map_err(|()| "no")
+        }
+    }
+
+    // Families take turns, the resolver's first family first, its order within a family kept.
+    #[test]
+    fn families_take_turns() {
+        let [a, b, c] = ["192.0.2.1:7", "192.0.2.2:7", "192.0.2.3:7"].map(address);
+        let [x, y] = ["[2001:db8::1]:7", "[2001:db8::2]:7"].map(address);
+        assert_eq!(in_turns([x, y, a, b, c]), [x, a, y, b, c]);
+        assert_eq!(in_turns([a, b, c, x, y]), [a, x, b, y, c]);
+        assert_eq!(in_turns([b, a, b, a]), [b, a], "each once");
+        assert_eq!(in_turns([]), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_address_that_answers_at_once_is_the_only_one_tried() {
+        let diary = Diary::new();
+        let won = race(&addresses(3), HEAD_START, |address| diary.attempt(address, Some(249), Ok(()))).await;
+        assert_eq!(won, Ok(1));
+        assert_eq!(diary.entries.into_inner(), [(0, 1, Event::Begun), (249, 1, Event::Won)]);
+    }
+
+    // A head start each, and those who lose are dropped.
+    #[tokio::test(start_paused = true)]
+    async fn silence_gives_the_next_address_its_turn() {
+        let diary = Diary::new();
+        let won = race(&addresses(4), HEAD_START, |address| {
+            diary.attempt(address, (address.port() == 3).then_some(10), Ok(()))
+        })
+        .await;
+        assert_eq!(won, Ok(3));
+        let mut entries = diary.entries.into_inner();
+        let dropped = entries.split_off(4);
+        assert_eq!(
+            entries,
+            [(0, 1, Event::Begun), (250, 2, Event::Begun), (500, 3, Event::Begun), (510, 3, Event::Won)]
+        );
+        assert!(dropped.iter().all(|(at, _, event)| (*at, *event) == (510, Event::Dropped)), "{dropped:?}");
+        assert_eq!(dropped.len(), 2);
+    }
+
+    // A failure does not wait for the head start to pass.
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_begins_the_next_attempt() {
+        let diary = Diary::new();
+        let won = race(&addresses(2), HEAD_START, |address| {
+            diary.attempt(address, Some(20), if address.port() == 1 { Err(()) } else { Ok(()) })
+        })
+        .await;
+        assert_eq!(won, Ok(2));
+        assert_eq!(
+            diary.entries.into_inner(),
+            [(0, 1, Event::Begun), (20, 1, Event::Failed), (20, 2, Event::Begun), (40, 2, Event::Won)]
+        );
+    }
+
+    // A slow address that answers after all beats one that began later.
+    #[tokio::test(start_paused = true)]
+    async fn an_early_attempt_may_still_win() {
+        let diary = Diary::new();
+        let won = race(&addresses(2), HEAD_START, |address| {
+            diary.attempt(address, Some(if address.port() == 1 { 300 } else { 100 }), Ok(()))
+        })
+        .await;
+        assert_eq!(won, Ok(1));
+        assert_eq!(diary.entries.into_inner().last(), Some(&(300, 2, Event::Dropped)));
+    }
+
+    // Every attempt with its error, in the order of the addresses and not of the failures.
+    #[tokio::test(start_paused = true)]
+    async fn the_errors_of_all_are_kept() {
+        let diary = Diary::new();
+        let all = addresses(3);
+        let errors = race(&all, HEAD_START, |address| {
+            diary.attempt(address, Some(1000 - 300 * u64::from(address.port())), Err(()))
+        })
+        .await
+        .expect_err("all fail");
+        assert_eq!(errors, all.iter().map(|address| (*address, "no")).collect::<Vec<_>>());
+        let failures: Vec<_> =
+            diary.entries.into_inner().into_iter().filter(|entry| entry.2 == Event::Failed).collect();
+        assert_eq!(failures, [(600, 3, Event::Failed), (650, 2, Event::Failed), (700, 1, Event::Failed)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_race_without_runners_is_over() {
+        let nobody = race(&[], HEAD_START, |_| pending::<Result<(), ()>>()).await;
+        assert_eq!(nobody, Err(vec![]));
+    }
+
+    // Whoever stops waiting stops the attempts.
+    #[tokio::test(start_paused = true)]
+    async fn a_race_that_is_dropped_drops_its_attempts() {
+        let diary = Diary::new();
+        {
+            let all = addresses(2);
+            let attempt = |address| diary.attempt(address, None, Ok(()));
+            let race = race(&all, HEAD_START, attempt);
+            tokio::time::timeout(Duration::from_millis(300), race).await.expect_err("nobody answers");
+        }
+        let dropped = diary.entries.into_inner().into_iter().filter(|entry| entry.2 == Event::Dropped);
+        assert_eq!(dropped.count(), 2);
+    }
+}
