@@ -22,6 +22,7 @@ pub mod resources;
 pub mod results;
 pub mod rping;
 pub mod seeds;
+pub mod stream;
 pub mod transfer;
 pub mod verbs;
 

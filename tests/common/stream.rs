@@ -1,0 +1,38 @@
+//! Two ends of a byte stream.
+
+use std::net::SocketAddr;
+
+use tokio_rdma::{Adapter, RdmaListener, RdmaStream, StreamConfig};
+
+use super::{v4, within};
+
+/// A listener on a port of the provider's choice.
+pub fn listening(adapter: &Adapter, config: &StreamConfig) -> RdmaListener {
+    RdmaListener::bind_on(adapter, SocketAddr::new(v4(), 0), config).expect("bound")
+}
+
+/// Both ends of a stream, the active one first, with these settings.
+pub async fn streams_with(
+    adapter: &Adapter,
+    active: &StreamConfig,
+    passive: &StreamConfig,
+) -> (RdmaStream, RdmaStream) {
+    let listener = listening(adapter, passive);
+    let connect = RdmaStream::connect_on(adapter, listener.local_addr(), active);
+    let (connected, accepted) =
+        within(async { tokio::try_join!(async { Ok(connect.await?) }, listener.accept()) })
+            .await
+            .expect("connected");
+    (connected, accepted.0)
+}
+
+/// The same with the usual settings.
+pub async fn streams(adapter: &Adapter) -> (RdmaStream, RdmaStream) {
+    let config = StreamConfig::default();
+    streams_with(adapter, &config, &config).await
+}
+
+/// Bytes of a stream from a place on, of which no two neighbours of any distance look alike.
+pub fn pattern(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length).map(|place| (place % 251 + place / 251 % 7) as u8).collect()
+}
