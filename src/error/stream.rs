@@ -18,6 +18,9 @@ pub enum StreamError {
     /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
+    /// A URI does not say where to connect to.
+    #[error("{0}")]
+    Destination(&'static str),
     /// Every address of the name was tried, and none answered.
     #[error("no address of the name answered: {}", listed(.0))]
     Attempts(Vec<(SocketAddr, StreamError)>),
@@ -61,7 +64,7 @@ impl StreamError {
     pub fn status(&self) -> Status {
         match self {
             Self::Resolve(error) => Status::from_io(error),
-            Self::NoAddress => Status::INVALID_ADDRESS,
+            Self::NoAddress | Self::Destination(_) => Status::INVALID_ADDRESS,
             Self::Attempts(attempts) => {
                 attempts.last().map_or(Status::INVALID_ADDRESS, |(_, error)| error.status())
             }

@@ -9,6 +9,8 @@ mod naming;
 mod race;
 mod split;
 mod stream;
+#[cfg(feature = "tower")]
+mod tower;
 
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;

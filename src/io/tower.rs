@@ -1,0 +1,98 @@
+//! The connector as a service of tower.
+
+use std::task::{Context, Poll};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::Uri;
+use tower_service::Service;
+
+use super::connector::RdmaConnector;
+use super::stream::RdmaStream;
+use crate::error::StreamError;
+
+/// Connects to the host and port of a URI. Without a port it is that of its scheme: 80 for `http`, 443 for `https`.
+///
+/// It is always ready, so that tower's layers decide: timeout, retry, reconnect, balance, limits.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::time::Duration;
+/// use tokio_rdma::RdmaConnector;
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+///
+/// let mut connector = ServiceBuilder::new()
+///     .concurrency_limit(16)
+///     .timeout(Duration::from_secs(3))
+///     .service(RdmaConnector::new());
+/// let stream = connector.ready().await?.call("rdma://storage.example:7000".parse()?).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`RdmaConnector::connect`]; `Destination` when the URI does not say where to.
+impl Service<Uri> for RdmaConnector {
+    type Response = RdmaStream;
+    type Error = StreamError;
+    type Future = BoxFuture<'static, Result<RdmaStream, StreamError>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        async move { connector.connect(destination(&uri)?).await }.boxed()
+    }
+}
+
+/// Where a URI leads.
+fn destination(uri: &Uri) -> Result<(&str, u16), StreamError> {
+    let host = uri.host().filter(|host| !host.is_empty());
+    let host = host.ok_or(StreamError::Destination("the URI has no host"))?;
+    let port = uri.port_u16().or_else(|| match uri.scheme_str() {
+        Some("http") => Some(80),
+        Some("https") => Some(443),
+        _ => None,
+    });
+    let port =
+        port.ok_or(StreamError::Destination("the URI has no port, and its scheme has no usual one"))?;
+    // An IPv6 address stands in brackets in a URI, and without them elsewhere.
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    Ok((bare.unwrap_or(host), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_leads_to_its_host_and_port() {
+        for (uri, host, port) in [
+            ("http://a.example", "a.example", 80),
+            ("https://a.example/path?query", "a.example", 443),
+            ("http://a.example:8080/", "a.example", 8080),
+            ("rdma://user@[2001:db8::1]:7", "2001:db8::1", 7),
+            ("http://[::1]", "::1", 80),
+            ("192.0.2.1:7", "192.0.2.1", 7),
+        ] {
+            let uri = uri.parse().expect("a URI");
+            assert_eq!(destination(&uri).expect("a destination"), (host, port));
+        }
+    }
+
+    #[test]
+    fn a_uri_that_leads_nowhere_is_an_error_that_says_so() {
+        for (uri, missing) in [
+            ("/path", "no host"),
+            ("*", "no host"),
+            ("a.example", "no port"),
+            ("rdma://a.example/", "no port"),
+        ] {
+            let uri = uri.parse().expect("a URI");
+            let error = destination(&uri).expect_err("nowhere");
+            assert!(error.to_string().contains(missing), "{uri}: {error}");
+        }
+    }
+}
