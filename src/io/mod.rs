@@ -4,6 +4,8 @@ mod acceptor;
 mod config;
 mod connector;
 mod end;
+#[cfg(feature = "hyper")]
+mod hyper;
 mod listener;
 mod naming;
 mod race;
@@ -14,6 +16,8 @@ mod tower;
 
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;
+#[cfg(feature = "hyper")]
+pub use hyper::{HttpConnector, HttpInfo};
 pub use listener::RdmaListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;
