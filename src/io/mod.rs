@@ -11,6 +11,8 @@ mod naming;
 mod race;
 mod split;
 mod stream;
+#[cfg(feature = "tonic")]
+mod tonic;
 #[cfg(feature = "tower")]
 mod tower;
 
