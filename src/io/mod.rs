@@ -11,6 +11,8 @@ mod naming;
 mod race;
 mod split;
 mod stream;
+#[cfg(feature = "rustls")]
+mod tls;
 #[cfg(feature = "tonic")]
 mod tonic;
 #[cfg(feature = "tower")]
@@ -23,3 +25,5 @@ pub use hyper::{HttpConnector, HttpInfo};
 pub use listener::RdmaListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;
+#[cfg(feature = "rustls")]
+pub use tls::TlsListener;
