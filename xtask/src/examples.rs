@@ -25,6 +25,8 @@ const RUNS: &[Run] = &[
     Run { name: "retry", arguments: &[], seconds: 60 },
     Run { name: "relay", arguments: &[], seconds: 60 },
     Run { name: "adapters", arguments: &[], seconds: 60 },
+    Run { name: "http", arguments: &[], seconds: 60 },
+    Run { name: "tls", arguments: &[], seconds: 60 },
     Run { name: "churn", arguments: &["--cycles", "500", "--json"], seconds: 180 },
 ];
 
