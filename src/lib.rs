@@ -114,7 +114,9 @@ pub use cm::{
     AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
     ProviderKind, Reply, Request, Requests,
 };
-pub use io::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
+pub use io::{
+    MessageListener, Messages, MessagesConfig, RdmaConnector, RdmaListener, RdmaStream, StreamConfig,
+};
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,

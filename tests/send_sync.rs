@@ -13,9 +13,9 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, RemoteKey, TooShort};
 use tokio_rdma::{
     AcceptParams, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion, ConnectParams, Connection,
-    Connector, DisconnectReason, Listener, Op, Pool, PoolConfig, PrivateData, Provider, ProviderKind,
-    QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice, RemoteRegion, Reply, Request, Requests,
-    Status,
+    Connector, DisconnectReason, Listener, MessageListener, Messages, Op, Pool, PoolConfig, PrivateData,
+    Provider, ProviderKind, QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice, RemoteRegion, Reply,
+    Request, Requests, Status,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -33,6 +33,10 @@ fn handles_go_to_any_thread() {
     handle::<Request>();
     handle::<Requests>();
     stream::<Requests>();
+    handle::<Messages>();
+    stream::<Messages>();
+    handle::<MessageListener>();
+    stream::<MessageListener>();
     counted::<Provider>();
     counted::<Adapter>();
     counted::<Listener>();

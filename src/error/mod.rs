@@ -3,6 +3,7 @@
 //! Errors that leave a handle usable give it back: see [`Retained`] and [`PostError`].
 
 mod data;
+mod messages;
 mod stream;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use crate::status::{CmEvent, IbRejectReason, Status, status_of_errno};
 use crate::types::{PrivateData, TooShort};
 
 pub use data::{CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, ResizeError};
+pub use messages::MessageTooLong;
 pub use stream::{ProtocolError, StreamBroken, StreamError};
 
 /// What the provider itself said about a failure, kept so that nothing is lost in translation.
@@ -140,6 +142,7 @@ through_io!(
     RegisterError,
     StreamError,
     StreamBroken,
+    MessageTooLong,
     TooShort,
 );
 

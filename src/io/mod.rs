@@ -7,6 +7,7 @@ mod end;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod listener;
+mod messages;
 mod naming;
 mod race;
 mod split;
@@ -23,6 +24,7 @@ pub use connector::RdmaConnector;
 #[cfg(feature = "hyper")]
 pub use hyper::{HttpConnector, HttpInfo};
 pub use listener::RdmaListener;
+pub use messages::{MessageListener, Messages, MessagesConfig};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;
 #[cfg(feature = "rustls")]

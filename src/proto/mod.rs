@@ -4,6 +4,7 @@
 pub(crate) mod connector;
 pub(crate) mod limits;
 pub(crate) mod listener;
+pub(crate) mod messages;
 #[cfg(feature = "soft")]
 pub(crate) mod mpa;
 #[cfg(all(test, feature = "soft"))]

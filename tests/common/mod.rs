@@ -13,6 +13,7 @@ pub mod dice;
 pub mod guest;
 pub mod interop;
 pub mod life;
+pub mod messages;
 pub mod net;
 pub mod peers;
 pub mod perftest;

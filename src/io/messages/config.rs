@@ -1,0 +1,81 @@
+//! How large messages are, and how many may be on their way.
+
+use std::time::Duration;
+
+use crate::cm::AdapterInfo;
+use crate::error::StreamError;
+use crate::proto::messages::{CONTROLS, HEADER, Hello};
+
+/// How long the messages of an end are, and how many may wait for it.
+///
+/// An end keeps registered memory for as many messages as it lets wait, and for as many as it sends at once: with the
+/// defaults 2 MiB each way, and at the most again so much for messages that were handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessagesConfig {
+    pub(super) max_message: usize,
+    pub(super) receive_depth: usize,
+    pub(super) send_depth: usize,
+    pub(super) handshake_timeout: Duration,
+}
+
+impl Default for MessagesConfig {
+    /// Messages of up to 64 KiB, 32 of them each way, and 10 seconds for a handshake.
+    fn default() -> Self {
+        Self {
+            max_message: 1 << 16,
+            receive_depth: 32,
+            send_depth: 32,
+            handshake_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl MessagesConfig {
+    /// The longest message that the peer may send, in bytes; the peer says how long those to it may be.
+    #[must_use]
+    pub fn max_message(mut self, bytes: usize) -> Self {
+        self.max_message = bytes;
+        self
+    }
+
+    /// How many messages the peer may send ahead of the reader, 1 to 65535. Two or more, for it to send while it is told
+    /// that one has been read.
+    #[must_use]
+    pub fn receive_depth(mut self, messages: usize) -> Self {
+        self.receive_depth = messages;
+        self
+    }
+
+    /// How many messages may be sent ahead of the network.
+    #[must_use]
+    pub fn send_depth(mut self, messages: usize) -> Self {
+        self.send_depth = messages;
+        self
+    }
+
+    /// How long a handshake that a listener has begun may take: a peer that is slower is dropped.
+    #[must_use]
+    pub fn handshake_timeout(mut self, time: Duration) -> Self {
+        self.handshake_timeout = time;
+        self
+    }
+
+    /// What the peer is told.
+    ///
+    /// # Errors
+    /// `OutOfRange` for what the adapter has not.
+    pub(super) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
+        let out = StreamError::OutOfRange;
+        let queue = info.max_queue_depth.saturating_sub(CONTROLS);
+        let longest = info.max_transfer.min(info.max_registration).saturating_sub(HEADER);
+        let maximum = u32::try_from(self.max_message).ok().filter(|bytes| *bytes > 0);
+        let credits = u16::try_from(self.receive_depth).ok().filter(|depth| *depth > 0);
+        if self.send_depth == 0 || self.send_depth > queue {
+            return Err(out("the send depth"));
+        }
+        Ok(Hello {
+            credits: credits.filter(|_| self.receive_depth <= queue).ok_or(out("the receive depth"))?,
+            maximum: maximum.filter(|_| self.max_message <= longest).ok_or(out("the longest message"))?,
+        })
+    }
+}

@@ -1,0 +1,434 @@
+//! What carries messages over a queue pair: the requests that are out, and what becomes of them.
+//!
+//! There is no task behind it. Whoever reads or writes drives all of it, with one waker in every request that wakes both:
+//! a credit for the writer comes in a message, and what the reader has taken is told by one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+
+use super::config::MessagesConfig;
+use crate::cm::{Adapter, Connection};
+use crate::error::{
+    CompletionError, MessageTooLong, PostErrorKind, ProtocolError, RegisterError, StreamBroken, StreamError,
+};
+use crate::mr::{Buffer, Entry, Pool, PoolConfig, Region, RegionSlice};
+use crate::proto::messages::{CONTROLS, Channel, HEADER, Hello, Received};
+use crate::qp::{Op, QueuePair, QueuePairConfig};
+use crate::status::Status;
+use crate::types::{Access, DisconnectReason, Role};
+
+/// A message up to this length is copied out of its receive: that is cheaper than to give the receive away, and its
+/// reader may keep it without keeping memory for the longest.
+const COPIED: usize = 1024;
+
+/// Wakes the task that reads and the one that writes, as far as they wait.
+#[derive(Default)]
+pub(super) struct Wakers {
+    pub(super) reader: AtomicWaker,
+    pub(super) writer: AtomicWaker,
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.reader.wake();
+        self.writer.wake();
+    }
+}
+
+/// A queue pair with its receives posted, before it is connected.
+pub(super) struct Prepared {
+    adapter: Adapter,
+    pub(super) queue_pair: QueuePair,
+    pool: Pool,
+    headers: Region,
+    receives: VecDeque<Op<Buffer>>,
+    pub(super) ours: Hello,
+    config: MessagesConfig,
+}
+
+impl Prepared {
+    /// # Errors
+    /// `OutOfRange`, `Open`, `Register`, `Post`.
+    pub(super) async fn new(adapter: &Adapter, config: &MessagesConfig) -> Result<Self, StreamError> {
+        let ours = config.hello(&adapter.info())?;
+        let receive_depth = config.receive_depth + CONTROLS;
+        let send_depth = config.send_depth + CONTROLS;
+        let queue_pair = adapter.queue_pair(
+            QueuePairConfig::default()
+                .receive_depth(receive_depth)
+                .receive_entries(1)
+                .initiator_depth(send_depth)
+                .initiator_entries(2),
+        )?;
+        // Those that are posted, those that are sent from, and those that are handed out.
+        let buffers = receive_depth + config.send_depth + config.receive_depth;
+        let pool = adapter.pool(PoolConfig::new(HEADER + config.max_message, buffers))?;
+        let headers = adapter.register(send_depth * HEADER, Access::LOCAL_WRITE).await?;
+        let mut receives = VecDeque::with_capacity(receive_depth);
+        for _ in 0..receive_depth {
+            receives.push_back(queue_pair.receive(pool.get().await?).map_err(|refused| refused.kind)?);
+        }
+        Ok(Self { adapter: adapter.clone(), queue_pair, pool, headers, receives, ours, config: *config })
+    }
+
+    /// It is connected.
+    pub(super) fn start(self, role: Role, theirs: Hello, connection: Connection) -> Engine {
+        let wakers = Arc::<Wakers>::default();
+        let mut engine = Engine {
+            channel: Channel::new(role, self.ours, theirs),
+            queue_pair: self.queue_pair,
+            connection,
+            adapter: self.adapter,
+            pool: self.pool,
+            headers: self.headers,
+            posted: 0,
+            completed: 0,
+            last: 0,
+            send_depth: self.config.send_depth,
+            receives: self.receives,
+            sends: VecDeque::new(),
+            unread: VecDeque::new(),
+            waker: wakers.clone().into(),
+            wakers,
+            receiving: true,
+            closed: false,
+            verdict: None,
+            broken: None,
+            told: false,
+        };
+        engine.post_controls();
+        engine
+    }
+}
+
+/// A send that is out.
+enum Sending {
+    /// A header alone.
+    Header(Op<RegionSlice>),
+    /// A header with its payload.
+    Data(Op<[Entry; 2]>),
+}
+
+impl Sending {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CompletionError>> {
+        match self {
+            Self::Header(op) => Pin::new(op).poll(cx).map(|(outcome, _)| outcome.map(drop)),
+            Self::Data(op) => Pin::new(op).poll(cx).map(|(outcome, _)| outcome.map(drop)),
+        }
+    }
+}
+
+/// The wait for the reason why a connection is over. The lock makes it `Sync`; it is never held.
+type Verdict = Mutex<Pin<Box<dyn Future<Output = DisconnectReason> + Send>>>;
+
+pub(super) struct Engine {
+    channel: Channel,
+    queue_pair: QueuePair,
+    pub(super) connection: Connection,
+    adapter: Adapter,
+    pub(super) pool: Pool,
+    /// A place for the header of every send that may be out, taken in turn.
+    headers: Region,
+    /// How many sends there have been.
+    posted: u64,
+    /// How many of them have completed, which they do in order.
+    completed: u64,
+    /// How many there had been with the last one that says something of the user's.
+    last: u64,
+    send_depth: usize,
+    receives: VecDeque<Op<Buffer>>,
+    sends: VecDeque<Sending>,
+    /// Messages that nobody has taken, with their lengths, headers included.
+    unread: VecDeque<(Buffer, usize)>,
+    pub(super) wakers: Arc<Wakers>,
+    waker: Waker,
+    /// More may come: no receive has failed.
+    receiving: bool,
+    /// The end has been sent, and the send has completed.
+    closed: bool,
+    /// A request has failed.
+    verdict: Option<Verdict>,
+    /// Why.
+    broken: Option<StreamBroken>,
+    /// The reader knows.
+    told: bool,
+}
+
+impl Engine {
+    /// The longest message that the peer takes.
+    pub(super) fn maximum(&self) -> usize {
+        self.channel.maximum()
+    }
+
+    /// Takes in what has happened.
+    fn drive(&mut self) {
+        let waker = self.waker.clone();
+        let cx = &mut Context::from_waker(&waker);
+        self.collect_receives(cx);
+        self.collect_sends(cx);
+        // What is posted now has to wake somebody, too.
+        while self.post_controls() {
+            self.collect_sends(cx);
+        }
+        while let Some(verdict) = &mut self.verdict {
+            let verdict = verdict.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let Poll::Ready(reason) = verdict.as_mut().poll(cx) else { break };
+            self.verdict = None;
+            match reason {
+                // Somebody has cancelled the wait, through the connection. Something is the reason all the same.
+                DisconnectReason::Canceled => self.fail(),
+                reason => self.broken_by(StreamBroken::Connection(reason)),
+            }
+        }
+    }
+
+    fn collect_receives(&mut self, cx: &mut Context<'_>) {
+        while self.receiving
+            && let Some(receive) = self.receives.front_mut()
+        {
+            let Poll::Ready((outcome, buffer)) = Pin::new(receive).poll(cx) else { return };
+            self.receives.pop_front();
+            let length = match outcome {
+                Ok(completion) => completion.bytes,
+                Err(error) => {
+                    self.receiving = false;
+                    return match error.status {
+                        Status::BUFFER_OVERFLOW => {
+                            self.broken_by(StreamBroken::Protocol(ProtocolError::Overrun("bytes")));
+                        }
+                        _ => self.fail(),
+                    };
+                }
+            };
+            match self.channel.received(&buffer[..length]) {
+                Ok(Received::Data) => self.unread.push_back((buffer, length)),
+                Ok(Received::Control) => self.post_receive(buffer),
+                Err(error) => {
+                    self.receiving = false;
+                    self.broken_by(StreamBroken::Protocol(error));
+                    // The peer is told nothing else: what it says is not understood.
+                    self.queue_pair.flush();
+                }
+            }
+        }
+    }
+
+    fn collect_sends(&mut self, cx: &mut Context<'_>) {
+        while let Some(send) = self.sends.front_mut() {
+            let Poll::Ready(outcome) = send.poll(cx) else { return };
+            self.sends.pop_front();
+            self.completed += 1;
+            match outcome {
+                Ok(()) => self.closed |= self.channel.has_ended() && self.completed == self.last,
+                Err(_) => self.fail(),
+            }
+        }
+    }
+
+    /// Whether nothing more can be sent.
+    fn is_over(&self) -> bool {
+        self.broken.is_some() || self.verdict.is_some()
+    }
+
+    /// A request has failed, so the connection is over: only why it is has to be found out.
+    fn fail(&mut self) {
+        if !self.is_over() {
+            let connection = self.connection.clone();
+            self.verdict = Some(Mutex::new(Box::pin(async move { connection.disconnected().await })));
+        }
+    }
+
+    fn broken_by(&mut self, why: StreamBroken) {
+        self.verdict = None;
+        self.broken.get_or_insert(why);
+        self.waker.wake_by_ref();
+    }
+
+    /// A request was not posted.
+    fn refused(&mut self, kind: PostErrorKind) {
+        match kind {
+            PostErrorKind::ConnectionInvalid | PostErrorKind::DeviceRemoved => self.fail(),
+            kind => {
+                self.broken_by(StreamBroken::Post(kind));
+                self.queue_pair.flush();
+            }
+        }
+    }
+
+    fn post_receive(&mut self, buffer: Buffer) {
+        match self.queue_pair.receive(buffer) {
+            Ok(receive) => self.receives.push_back(receive),
+            Err(refused) => {
+                // What was posted before still tells what has come.
+                self.refused(refused.kind);
+            }
+        }
+    }
+
+    /// Sends what the protocol has to say, as far as there is room. Whether there was anything.
+    fn post_controls(&mut self) -> bool {
+        let (before, had_ended) = (self.posted, self.channel.has_ended());
+        while !self.is_over()
+            && self.sends.len() < self.send_depth + CONTROLS
+            && let Some(header) = self.channel.control()
+        {
+            self.post_send(header, None);
+        }
+        if self.channel.has_ended() && !had_ended {
+            // Nothing comes behind the end but credits, which it took along.
+            self.last = self.posted;
+        }
+        self.posted != before
+    }
+
+    fn post_send(&mut self, header: [u8; HEADER], payload: Option<Entry>) {
+        let places = (self.headers.len() / HEADER) as u64;
+        let place = (self.posted % places) as usize * HEADER;
+        let header =
+            self.headers.write(place, &header).and_then(|()| self.headers.slice(place..place + HEADER));
+        let posted = match (header, payload) {
+            // It is as long as all the places.
+            (Err(_), _) => Err(PostErrorKind::AccessViolation),
+            (Ok(header), None) => {
+                self.queue_pair.send(header).map(Sending::Header).map_err(|refused| refused.kind)
+            }
+            (Ok(header), Some(payload)) => {
+                let entries = [header.into(), payload];
+                self.queue_pair.send(entries).map(Sending::Data).map_err(|refused| refused.kind)
+            }
+        };
+        match posted {
+            Ok(send) => {
+                self.sends.push_back(send);
+                self.posted += 1;
+            }
+            Err(kind) => self.refused(kind),
+        }
+    }
+
+    /// Memory that the device reads a payload from: where it is, or a copy.
+    fn lend(&self, bytes: Bytes) -> Result<Entry, RegisterError> {
+        if bytes.len() <= self.pool.buffer_length()
+            && let Some(lent) = self.pool.try_lend(bytes.clone())?
+        {
+            return Ok(lent.into());
+        }
+        // The peer takes longer ones than this side, or the user keeps all that the pool has.
+        Ok(self.adapter.buffer_from(&bytes)?.into())
+    }
+
+    /// The error of who writes, if nothing can be sent any more; not ready while it is being found out.
+    fn poll_writable(&self) -> Poll<io::Result<()>> {
+        match (&self.broken, &self.verdict) {
+            (Some(broken), _) => Poll::Ready(Err(broken.clone().into())),
+            (None, Some(_)) => Poll::Pending,
+            (None, None) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Ready when there is room for a message.
+    pub(super) fn poll_ready(&mut self) -> Poll<io::Result<()>> {
+        self.drive();
+        if self.channel.is_ending() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        match self.poll_writable() {
+            Poll::Ready(Ok(())) if !self.has_room() => Poll::Pending,
+            ready => ready,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.channel.may_send() && self.sends.len() < self.send_depth
+    }
+
+    pub(super) fn send(&mut self, message: Bytes) -> io::Result<()> {
+        let (length, maximum) = (message.len(), self.maximum());
+        if length > maximum {
+            return Err(MessageTooLong { length, maximum }.into());
+        }
+        if self.channel.is_ending() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        match self.poll_writable() {
+            Poll::Ready(outcome) => outcome?,
+            // The flush tells why.
+            Poll::Pending => return Ok(()),
+        }
+        if !self.has_room() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let payload = if message.is_empty() { None } else { Some(self.lend(message)?) };
+        if let Some(header) = self.channel.send() {
+            self.post_send(header, payload);
+            self.last = self.posted;
+        }
+        Ok(())
+    }
+
+    /// Ready when all that was sent has completed.
+    pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
+        self.drive();
+        if self.closed {
+            return Poll::Ready(Ok(()));
+        }
+        match self.poll_writable() {
+            Poll::Ready(Ok(())) if self.completed < self.last => Poll::Pending,
+            ready => ready,
+        }
+    }
+
+    /// Ready when the end, too, has.
+    pub(super) fn poll_close(&mut self) -> Poll<io::Result<()>> {
+        self.channel.end();
+        self.drive();
+        match self.poll_writable() {
+            _ if self.closed => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => Poll::Pending,
+            ready => ready,
+        }
+    }
+
+    /// The next message.
+    pub(super) fn poll_next(&mut self) -> Poll<Option<io::Result<Bytes>>> {
+        self.drive();
+        if let Some((buffer, length)) = self.unread.pop_front() {
+            return Poll::Ready(Some(Ok(self.take(buffer, length))));
+        }
+        if self.channel.peer_has_ended() || self.told {
+            return Poll::Ready(None);
+        }
+        match &self.broken {
+            Some(broken) if !self.receiving => {
+                self.told = true;
+                Poll::Ready(Some(Err(broken.clone().into())))
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The payload of a message, whose receive, or another in its place, is posted again.
+    fn take(&mut self, buffer: Buffer, length: usize) -> Bytes {
+        let spare = if length > HEADER + COPIED { self.pool.try_get().ok().flatten() } else { None };
+        let (message, buffer) = match spare {
+            Some(spare) => (buffer.freeze(length).slice(HEADER..), spare),
+            None => (Bytes::copy_from_slice(&buffer[HEADER..length]), buffer),
+        };
+        if self.receiving {
+            self.post_receive(buffer);
+            self.channel.taken();
+            self.post_controls();
+        }
+        message
+    }
+}

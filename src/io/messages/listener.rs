@@ -1,0 +1,124 @@
+//! The passive side of messages.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use tokio::net::ToSocketAddrs;
+
+use super::{Messages, MessagesConfig};
+use crate::cm::{Adapter, Listener};
+use crate::error::{BindError, StreamError};
+use crate::io::acceptor::Acceptor;
+use crate::io::naming;
+
+/// Waits for peers that want to exchange [`Messages`].
+///
+/// Handshakes go on in the background, so a peer that is slow, or says nothing more, holds up nobody; after
+/// [`handshake_timeout`](MessagesConfig::handshake_timeout) it is dropped. A request for something else is rejected. Dropping
+/// the listener disconnects those that were not yet accepted; the others live on.
+///
+/// It is a [`Stream`] of those who have come. When it cannot go on, it yields one error and then `None`.
+pub struct MessageListener {
+    acceptor: Acceptor<Messages>,
+    local: SocketAddr,
+}
+
+impl MessageListener {
+    /// Listens at this address of this adapter; the unspecified address stands for all of the adapter's, port 0 for any.
+    ///
+    /// # Errors
+    /// `Bind`; `OutOfRange` for settings that the adapter cannot have.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind_on(
+        adapter: &Adapter,
+        address: SocketAddr,
+        config: &MessagesConfig,
+    ) -> Result<Self, StreamError> {
+        config.hello(&adapter.info())?;
+        Self::new([(adapter.clone(), naming::listener(adapter, address)?)], *config)
+    }
+
+    /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The unspecified
+    /// address stands for every address of its family that this machine has, with devices and without, all on one port.
+    ///
+    /// # Errors
+    /// `Resolve`, `NoAddress`; of an only address its own error, `Open` or `Bind`; of several `Attempts`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future binds nothing.
+    pub async fn bind<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
+        Self::bind_with(address, &MessagesConfig::default()).await
+    }
+
+    /// [`bind`](Self::bind) with settings.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind); `OutOfRange`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future binds nothing.
+    pub async fn bind_with<A: ToSocketAddrs>(
+        address: A,
+        config: &MessagesConfig,
+    ) -> Result<Self, StreamError> {
+        Self::new(naming::listeners(address).await?, *config)
+    }
+
+    /// Of listeners that listen, all on the same port.
+    fn new(
+        listeners: impl IntoIterator<Item = (Adapter, Listener)>,
+        config: MessagesConfig,
+    ) -> Result<Self, StreamError> {
+        let mut local = None;
+        let mut answers = Vec::new();
+        for (adapter, listener) in listeners {
+            config.hello(&adapter.info())?;
+            local = local.or(listener.local_addr().ok());
+            let answer = move |request| {
+                let adapter = adapter.clone();
+                async move { Messages::accept_on(&adapter, request, &config).await }
+            };
+            answers.push((listener, answer));
+        }
+        let local = local.ok_or(BindError::InvalidAddress)?;
+        Ok(Self { acceptor: Acceptor::new(answers, config.handshake_timeout), local })
+    }
+
+    /// The local address, with the port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next peer, and its address.
+    ///
+    /// # Errors
+    /// When the listener has ended: its adapter was removed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nobody. Any number of tasks may accept.
+    pub async fn accept(&self) -> io::Result<(Messages, SocketAddr)> {
+        let messages = self.acceptor.accept().await?;
+        let peer = messages.peer_addr();
+        Ok((messages, peer))
+    }
+}
+
+impl Stream for MessageListener {
+    type Item = io::Result<Messages>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.acceptor.poll_next(cx)
+    }
+}
+
+impl fmt::Debug for MessageListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageListener").field("local", &self.local).finish_non_exhaustive()
+    }
+}
