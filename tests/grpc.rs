@@ -28,12 +28,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
-use transport::{Tcp, Transport};
+use transport::{Rdma, Tcp, Transport};
 
 /// A test of each case for each transport.
 macro_rules! cases {
     ($($name:ident),+ $(,)?) => {
         cases!(@ tcp Tcp $($name)+);
+        cases!(@ rdma Rdma $($name)+);
     };
     (@ $module:ident $transport:ident $($name:ident)+) => {
         mod $module {

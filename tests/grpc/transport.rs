@@ -6,9 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use futures::Stream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rdma::{RdmaConnector, RdmaListener, RdmaStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
+
+use super::common::{Device, v4};
 
 /// Where the connections come from, on both sides.
 pub(crate) trait Transport: 'static {
@@ -46,5 +49,28 @@ impl Transport for Tcp {
 
     fn channel(endpoint: &Endpoint) -> Channel {
         endpoint.connect_lazy()
+    }
+}
+
+/// The stream, over the device that is tested.
+pub(crate) struct Rdma;
+
+impl Transport for Rdma {
+    type Io = RdmaStream;
+    type Incoming = RdmaListener;
+
+    fn anywhere() -> SocketAddr {
+        (v4(), 0).into()
+    }
+
+    async fn bind(address: SocketAddr) -> io::Result<(Self::Incoming, SocketAddr)> {
+        let listener = RdmaListener::bind(address).await?;
+        let address = listener.local_addr();
+        Ok((listener, address))
+    }
+
+    fn channel(endpoint: &Endpoint) -> Channel {
+        let connector = RdmaConnector::new().provider(Device::under_test().provider());
+        endpoint.connect_with_connector_lazy(connector.http())
     }
 }
