@@ -24,6 +24,7 @@ const RUNS: &[Run] = &[
     Run { name: "read_write", arguments: &[], seconds: 60 },
     Run { name: "retry", arguments: &[], seconds: 60 },
     Run { name: "relay", arguments: &[], seconds: 60 },
+    Run { name: "grpc", arguments: &[], seconds: 60 },
     Run { name: "adapters", arguments: &[], seconds: 60 },
     Run { name: "http", arguments: &[], seconds: 60 },
     Run { name: "tls", arguments: &[], seconds: 60 },
