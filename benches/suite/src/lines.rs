@@ -29,7 +29,9 @@ impl Unit {
     pub(crate) fn of(self, order: Order, nanoseconds: f64) -> f64 {
         match (self, order) {
             (Self::Micros, _) => nanoseconds / 1e3,
-            (Self::Thousands, Order::Cycle { count, .. }) => count as f64 / nanoseconds * 1e6,
+            (Self::Thousands, Order::Cycle { count, .. } | Order::Call { count, .. }) => {
+                count as f64 / nanoseconds * 1e6
+            }
             _ => order.bytes() as f64 / nanoseconds,
         }
     }
@@ -77,7 +79,7 @@ impl Contender {
 
     /// Whether it is this crate.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.make, Make::Own(["soft", ..]))
+        matches!(self.make, Make::Own(["soft" | "stream" | "grpc", ..]))
     }
 }
 
@@ -110,6 +112,9 @@ const UCX: Contender = Contender::new("UCX tcp", Make::Ucx(false));
 const UCX_SPIN: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 /// Its transfers stand still for long when it sleeps in between, so it polls, as is its default.
 const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
+const STREAM: Contender = Contender::new("byte stream over soft", Make::Own(&["stream"]));
+const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
+const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
 
 const PING: Order = Order::Ping { size: 64, count: 200 };
@@ -237,5 +242,45 @@ pub(crate) const LINES: &[Line] = &[
         unit: Unit::Thousands,
         cores: APART,
         contenders: &[RAW, SOFT, QUINN],
+    },
+    Line {
+        id: "stream-echo",
+        title: "64 B echo by a byte stream",
+        order: PING,
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[RAW, STREAM.goal(Goal::AtMost(1.2)), SOFT],
+    },
+    Line {
+        id: "stream-bulk",
+        title: "writes of 1 MiB to a byte stream",
+        order: WRITE,
+        unit: Unit::Gigabytes,
+        cores: APART,
+        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.8)), SOFT],
+    },
+    Line {
+        id: "stream-bulk-one-core",
+        title: "writes of 1 MiB to a byte stream, one core",
+        order: WRITE,
+        unit: Unit::Gigabytes,
+        cores: TOGETHER,
+        contenders: &[RAW, STREAM],
+    },
+    Line {
+        id: "grpc-unary",
+        title: "unary call of tonic, 64 B (ratio to tonic over TCP)",
+        order: PING,
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtMost(1.1))],
+    },
+    Line {
+        id: "grpc-calls",
+        title: "unary calls of tonic, 64 B, 64 at once (ratio to tonic over TCP)",
+        order: Order::Call { at_once: 64, count: 4096 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.9))],
     },
 ];

@@ -17,6 +17,8 @@ pub(crate) enum Order {
     Read { size: usize, count: usize },
     /// So many connections made and ended, this many at once; the answer is the time of all.
     Cycle { at_once: usize, count: usize },
+    /// So many remote procedure calls, this many at once; the answer is the time of all.
+    Call { at_once: usize, count: usize },
     /// Idle connections until there are so many; the answer is the time that the new ones took.
     Grow { total: usize },
 }
@@ -39,7 +41,7 @@ impl Order {
             Self::Ping { size, count } | Self::Write { size, count, .. } | Self::Read { size, count } => {
                 size * count
             }
-            Self::Cycle { .. } | Self::Grow { .. } => 0,
+            Self::Cycle { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
         }
     }
 
@@ -51,6 +53,7 @@ impl Order {
             Self::Write { size, count, how } => Self::Write { size, count: less(count), how },
             Self::Read { size, count } => Self::Read { size, count: less(count) },
             Self::Cycle { at_once, count } => Self::Cycle { at_once, count: less(count) },
+            Self::Call { at_once, count } => Self::Call { at_once, count: less(count).max(at_once) },
             grow @ Self::Grow { .. } => grow,
         }
     }
@@ -65,6 +68,7 @@ impl fmt::Display for Order {
             Self::Write { size, count, how: Posting::Batch } => write!(f, "batch {size} {count}"),
             Self::Read { size, count } => write!(f, "read {size} {count}"),
             Self::Cycle { at_once, count } => write!(f, "cycle {at_once} {count}"),
+            Self::Call { at_once, count } => write!(f, "call {at_once} {count}"),
             Self::Grow { total } => write!(f, "grow {total} 0"),
         }
     }
@@ -86,6 +90,7 @@ impl FromStr for Order {
             "batch" => Self::Write { size, count, how: Posting::Batch },
             "read" => Self::Read { size, count },
             "cycle" => Self::Cycle { at_once: first, count },
+            "call" => Self::Call { at_once: first, count },
             "grow" => Self::Grow { total: first },
             _ => return Err(wrong()),
         })
@@ -105,6 +110,7 @@ mod tests {
             Order::Write { size: 4096, count: 3, how: Posting::Batch },
             Order::Read { size: 1 << 20, count: 64 },
             Order::Cycle { at_once: 64, count: 640 },
+            Order::Call { at_once: 64, count: 640 },
             Order::Grow { total: 10_000 },
         ];
         for order in orders {

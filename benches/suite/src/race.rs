@@ -49,7 +49,8 @@ pub(crate) fn run(line: &'static Line, plan: Plan) -> Outcome {
 
 /// Runs it with what every machine has, on whatever cores.
 pub(crate) fn run_own(line: &'static Line, plan: Plan) -> Outcome {
-    let own = |contender: &Contender| matches!(contender.make, Make::Own(["soft" | "raw", ..]));
+    let own =
+        |contender: &Contender| matches!(contender.make, Make::Own(words) if words.first() != Some(&"quinn"));
     take_turns(line, plan, [None, None], own)
 }
 

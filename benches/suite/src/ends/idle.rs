@@ -28,7 +28,9 @@ impl Idle {
         let weight = match self.carrier {
             Carrier::Soft => runtime.block_on(soft(self.count)),
             Carrier::Raw => runtime.block_on(raw(self.count)),
-            Carrier::Quinn => Err(io::ErrorKind::Unsupported.into()),
+            Carrier::Stream | Carrier::Quinn | Carrier::Grpc | Carrier::GrpcTcp => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
         };
         say(&weight?.to_string())
     }

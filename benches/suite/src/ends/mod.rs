@@ -3,9 +3,10 @@
 //! The passive one prints its address. Both are given the same orders; the active one answers with nanoseconds, the
 //! passive one with a zero when its part is done.
 
+mod bytes;
+mod grpc;
 pub(crate) mod idle;
 mod quic;
-mod raw;
 mod soft;
 
 use std::io::{self, BufRead, Write};
@@ -26,8 +27,14 @@ pub(crate) enum Carrier {
     Soft,
     /// TCP by tokio's own `TcpStream`.
     Raw,
+    /// This crate's byte stream, over its soft provider.
+    Stream,
     /// QUIC by quinn.
     Quinn,
+    /// tonic over this crate's byte stream.
+    Grpc,
+    /// tonic over TCP.
+    GrpcTcp,
 }
 
 /// One end.
@@ -144,8 +151,11 @@ impl End {
         let several = self.workers > 0;
         let result = match self.carrier {
             Carrier::Soft => drive(&runtime, several, soft::run(self, orders)),
-            Carrier::Raw => drive(&runtime, several, raw::run(self, orders)),
+            Carrier::Raw => drive(&runtime, several, bytes::tcp(self, orders)),
+            Carrier::Stream => drive(&runtime, several, bytes::stream(self, orders)),
             Carrier::Quinn => drive(&runtime, several, quic::run(self, orders)),
+            Carrier::Grpc => drive(&runtime, several, grpc::run(grpc::Over::Stream, self, orders)),
+            Carrier::GrpcTcp => drive(&runtime, several, grpc::run(grpc::Over::Tcp, self, orders)),
         };
         // The thread that reads orders may be waiting for another one.
         runtime.shutdown_background();

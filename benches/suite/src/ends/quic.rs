@@ -175,7 +175,9 @@ mod built {
                         self.receive(size).await?;
                     }
                 }
-                Order::Cycle { .. } | Order::Grow { .. } => return Err(unsupported(order)),
+                Order::Cycle { .. } | Order::Call { .. } | Order::Grow { .. } => {
+                    return Err(unsupported(order));
+                }
             }
             Ok(start.elapsed())
         }
@@ -202,6 +204,7 @@ mod built {
                     }
                 }
                 // The others are for `greet`.
+                Order::Call { .. } => return Err(unsupported(order)),
                 Order::Cycle { .. } | Order::Grow { .. } => {}
             }
             Ok(())

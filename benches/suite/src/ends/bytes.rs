@@ -1,0 +1,245 @@
+//! Byte streams: TCP by tokio's `TcpStream`, the limit that everything is measured against, written as one would for
+//! speed; and this crate's stream by the same code.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rdma::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
+
+use super::{End, Laps, Orders, answer, median, say, several, unsupported};
+use crate::order::{Order, Posting, WINDOW};
+
+/// What one read takes at least when the stream is read in bulk.
+const BULK: usize = 64 * 1024;
+
+/// Where byte streams come from.
+trait Network: Clone + Send + Sync + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Listener: Send + Sync + 'static;
+
+    async fn bind(&self, address: SocketAddr) -> io::Result<(Self::Listener, SocketAddr)>;
+    fn accept(listener: &Self::Listener) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn connect(&self, address: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+#[derive(Clone)]
+struct Tcp;
+
+impl Network for Tcp {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+
+    async fn bind(&self, address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    }
+
+    async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// This crate, over its soft provider.
+#[derive(Clone)]
+struct Rdma {
+    config: StreamConfig,
+    connector: RdmaConnector,
+}
+
+impl Rdma {
+    fn new(end: &End) -> Self {
+        let config = StreamConfig::default().spin(Duration::from_micros(end.spin));
+        Self { config, connector: RdmaConnector::new().config(config) }
+    }
+}
+
+impl Network for Rdma {
+    type Stream = RdmaStream;
+    type Listener = RdmaListener;
+
+    async fn bind(&self, address: SocketAddr) -> io::Result<(RdmaListener, SocketAddr)> {
+        let adapter = tokio_rdma::Adapter::open(address.ip())?;
+        let listener = RdmaListener::bind_on(&adapter, address, &self.config)?;
+        let address = listener.local_addr();
+        Ok((listener, address))
+    }
+
+    async fn accept(listener: &RdmaListener) -> io::Result<RdmaStream> {
+        Ok(listener.accept().await?.0)
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<RdmaStream> {
+        Ok(self.connector.connect(address).await?)
+    }
+}
+
+/// Either end over TCP, until the orders end.
+pub(super) async fn tcp(end: End, orders: Orders) -> io::Result<()> {
+    run(Tcp, end, orders).await
+}
+
+/// Either end over this crate's stream, until the orders end.
+pub(super) async fn stream(end: End, orders: Orders) -> io::Result<()> {
+    run(Rdma::new(&end), end, orders).await
+}
+
+async fn run<N: Network>(network: N, end: End, mut orders: Orders) -> io::Result<()> {
+    match end.peer {
+        None => {
+            let (listener, address) = network.bind(end.listen).await?;
+            say(&address.to_string())?;
+            let stream = N::accept(&listener).await?;
+            tokio::spawn(greet::<N>(listener));
+            let mut passive = Passive { stream, block: Vec::new() };
+            while let Some(order) = orders.next().await {
+                passive.obey(order).await?;
+                answer(Duration::ZERO)?;
+            }
+        }
+        Some(address) => {
+            let stream = network.connect(address).await?;
+            let mut active = Active { network, stream, address, block: Vec::new(), held: Vec::new() };
+            while let Some(order) = orders.next().await {
+                answer(active.obey(order).await?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Answers every further connection with the byte that it sends, and waits for its end.
+async fn greet<N: Network>(listener: N::Listener) -> io::Result<()> {
+    loop {
+        let mut stream = N::accept(&listener).await?;
+        tokio::spawn(async move {
+            let byte = stream.read_u8().await?;
+            stream.write_u8(byte).await?;
+            stream.read(&mut [0]).await
+        });
+    }
+}
+
+/// A connection that is known to work: the peer has answered.
+async fn greeted<N: Network>(network: N, address: SocketAddr) -> io::Result<N::Stream> {
+    let mut stream = network.connect(address).await?;
+    stream.write_u8(7).await?;
+    stream.read_u8().await?;
+    Ok(stream)
+}
+
+/// The end that begins.
+struct Active<N: Network> {
+    network: N,
+    stream: N::Stream,
+    address: SocketAddr,
+    block: Vec<u8>,
+    held: Vec<N::Stream>,
+}
+
+impl<N: Network> Active<N> {
+    async fn obey(&mut self, order: Order) -> io::Result<Duration> {
+        let start = Instant::now();
+        match order {
+            Order::Ping { size, count } => {
+                self.block.resize(2 * size, 0);
+                let (out, back) = self.block.split_at_mut(size);
+                let mut laps = Laps::default();
+                for _ in 0..count {
+                    let stream = &mut self.stream;
+                    laps.lap(async {
+                        stream.write_all(out).await?;
+                        stream.read_exact(&mut back[..size]).await
+                    })
+                    .await?;
+                }
+                return Ok(median(laps.0));
+            }
+            Order::Write { size, count, how } => {
+                // To a stream a batch is one larger write.
+                let group = if how == Posting::Batch { WINDOW } else { 1 };
+                let block = vec![0; size * group];
+                let start = Instant::now();
+                for _ in 0..count / group {
+                    self.stream.write_all(&block).await?;
+                }
+                self.stream.read_u8().await?;
+                return Ok(start.elapsed());
+            }
+            Order::Read { size, count } => {
+                self.block.resize(size, 0);
+                self.stream.write_u8(0).await?;
+                for _ in 0..count {
+                    self.stream.read_exact(&mut self.block).await?;
+                }
+            }
+            Order::Cycle { at_once, count } => {
+                let connect = || {
+                    let greeted = greeted(self.network.clone(), self.address);
+                    async { greeted.await.map(drop) }
+                };
+                several(at_once, count, connect).await?;
+            }
+            Order::Grow { total } => {
+                let more = total.saturating_sub(self.held.len());
+                let connect = || greeted(self.network.clone(), self.address);
+                self.held.extend(several(WINDOW, more, connect).await?);
+            }
+            Order::Call { .. } => return Err(unsupported(order)),
+        }
+        Ok(start.elapsed())
+    }
+}
+
+/// The end that answers.
+struct Passive<S> {
+    stream: S,
+    block: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Passive<S> {
+    async fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Ping { size, count } => {
+                self.block.resize(size, 0);
+                for _ in 0..count {
+                    self.stream.read_exact(&mut self.block).await?;
+                    self.stream.write_all(&self.block).await?;
+                }
+            }
+            Order::Write { size, .. } => {
+                self.block.resize(size.max(BULK), 0);
+                let mut left = order.bytes();
+                while left > 0 {
+                    match self.stream.read(&mut self.block).await? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        length => left -= length,
+                    }
+                }
+                self.stream.write_u8(0).await?;
+            }
+            Order::Read { size, count } => {
+                self.block.resize(size, 0);
+                self.stream.read_u8().await?;
+                for _ in 0..count {
+                    self.stream.write_all(&self.block).await?;
+                }
+            }
+            // The others are for `greet`.
+            Order::Call { .. } => return Err(unsupported(order)),
+            Order::Cycle { .. } | Order::Grow { .. } => {}
+        }
+        Ok(())
+    }
+}
