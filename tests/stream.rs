@@ -146,11 +146,12 @@ async fn each_direction_is_shut_down_by_itself() {
 #[tokio::test]
 async fn what_was_written_arrives_though_the_stream_is_dropped() {
     let (mut left, mut right) = streams(&adapter()).await;
-    left.write_all(&pattern(0, 100_000)).await.expect("written");
+    // What the peer takes without being asked: half of its ring.
+    within(left.write_all(&pattern(0, 1 << 16))).await.expect("written");
     drop(left);
     let mut read = Vec::new();
     within(right.read_to_end(&mut read)).await.expect("an end of file");
-    assert!(read == pattern(0, 100_000));
+    assert!(read == pattern(0, 1 << 16));
     let error = within(async {
         loop {
             if let Err(error) = right.write(b"anyone?").await {
@@ -171,7 +172,8 @@ async fn what_had_arrived_is_read_after_the_peer_has_gone() {
     let ended = right.connection().clone();
     drop(left);
     // The connection is over before anything is read.
-    within(right.write_all(b"unheard")).await.expect("nobody has looked yet");
+    // It may have been noticed by now.
+    let _ = within(right.write_all(b"unheard")).await;
     within(ended.disconnected()).await;
     let mut text = String::new();
     within(right.read_to_string(&mut text)).await.expect("an end of file");
