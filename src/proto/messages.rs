@@ -181,11 +181,6 @@ impl Channel {
         }
     }
 
-    /// Whether the user has said that.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.end != End::Open
-    }
-
     /// Whether the peer knows, once what was sent has arrived.
     pub(crate) fn has_ended(&self) -> bool {
         self.end == End::Said

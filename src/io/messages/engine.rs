@@ -70,8 +70,8 @@ impl Prepared {
                 .initiator_depth(send_depth)
                 .initiator_entries(2),
         )?;
-        // Those that are posted, those that are sent from, and those that are handed out.
-        let buffers = receive_depth + config.send_depth + config.receive_depth;
+        // Those that are posted, those that are sent from or wait for that, and those that are handed out.
+        let buffers = receive_depth + config.send_depth + 1 + config.receive_depth;
         let pool = adapter.pool(PoolConfig::new(HEADER + config.max_message, buffers))?;
         let headers = adapter.register(send_depth * HEADER, Access::LOCAL_WRITE).await?;
         let mut receives = VecDeque::with_capacity(receive_depth);
@@ -97,6 +97,8 @@ impl Prepared {
             send_depth: self.config.send_depth,
             receives: self.receives,
             sends: VecDeque::new(),
+            waiting: None,
+            closing: false,
             unread: VecDeque::new(),
             waker: wakers.clone().into(),
             wakers,
@@ -148,6 +150,13 @@ pub(super) struct Engine {
     send_depth: usize,
     receives: VecDeque<Op<Buffer>>,
     sends: VecDeque<Sending>,
+    /// A message that there is no room for yet, empty or in memory for the device.
+    ///
+    /// There is a place for one so that who is told that all has been flushed may send another, as with any sink that has
+    /// a buffer: there are callers that flush until they may.
+    waiting: Option<Option<Entry>>,
+    /// Nothing follows but what waits.
+    closing: bool,
     /// Messages that nobody has taken, with their lengths, headers included.
     unread: VecDeque<(Buffer, usize)>,
     pub(super) wakers: Arc<Wakers>,
@@ -177,7 +186,7 @@ impl Engine {
         self.collect_receives(cx);
         self.collect_sends(cx);
         // What is posted now has to wake somebody, too.
-        while self.post_controls() {
+        while self.post_waiting() | self.post_controls() {
             self.collect_sends(cx);
         }
         while let Some(verdict) = &mut self.verdict {
@@ -275,9 +284,32 @@ impl Engine {
         }
     }
 
+    /// Sends the message that waits, if there is room now, and says so.
+    fn post_waiting(&mut self) -> bool {
+        if self.is_over() || !self.has_room() {
+            return false;
+        }
+        let waiting = self.waiting.take();
+        let any = waiting.is_some();
+        if let Some(payload) = waiting {
+            self.post_data(payload);
+        }
+        any
+    }
+
+    fn post_data(&mut self, payload: Option<Entry>) {
+        if let Some(header) = self.channel.send() {
+            self.post_send(header, payload);
+            self.last = self.posted;
+        }
+    }
+
     /// Sends what the protocol has to say, as far as there is room. Whether there was anything.
     fn post_controls(&mut self) -> bool {
         let (before, had_ended) = (self.posted, self.channel.has_ended());
+        if self.closing && self.waiting.is_none() {
+            self.channel.end();
+        }
         while !self.is_over()
             && self.sends.len() < self.send_depth + CONTROLS
             && let Some(header) = self.channel.control()
@@ -336,14 +368,14 @@ impl Engine {
         }
     }
 
-    /// Ready when there is room for a message.
+    /// Ready when a message may be sent, even if it has to wait then.
     pub(super) fn poll_ready(&mut self) -> Poll<io::Result<()>> {
         self.drive();
-        if self.channel.is_ending() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        if self.closing {
+            return Poll::Ready(Err(closed_here()));
         }
         match self.poll_writable() {
-            Poll::Ready(Ok(())) if !self.has_room() => Poll::Pending,
+            Poll::Ready(Ok(())) if self.waiting.is_some() => Poll::Pending,
             ready => ready,
         }
     }
@@ -357,21 +389,22 @@ impl Engine {
         if length > maximum {
             return Err(MessageTooLong { length, maximum }.into());
         }
-        if self.channel.is_ending() {
-            return Err(io::ErrorKind::BrokenPipe.into());
+        if self.closing {
+            return Err(closed_here());
         }
         match self.poll_writable() {
             Poll::Ready(outcome) => outcome?,
             // The flush tells why.
             Poll::Pending => return Ok(()),
         }
-        if !self.has_room() {
+        if self.waiting.is_some() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let payload = if message.is_empty() { None } else { Some(self.lend(message)?) };
-        if let Some(header) = self.channel.send() {
-            self.post_send(header, payload);
-            self.last = self.posted;
+        if self.has_room() {
+            self.post_data(payload);
+        } else {
+            self.waiting = Some(payload);
         }
         Ok(())
     }
@@ -383,14 +416,14 @@ impl Engine {
             return Poll::Ready(Ok(()));
         }
         match self.poll_writable() {
-            Poll::Ready(Ok(())) if self.completed < self.last => Poll::Pending,
+            Poll::Ready(Ok(())) if self.waiting.is_some() || self.completed < self.last => Poll::Pending,
             ready => ready,
         }
     }
 
     /// Ready when the end, too, has.
     pub(super) fn poll_close(&mut self) -> Poll<io::Result<()>> {
-        self.channel.end();
+        self.closing = true;
         self.drive();
         match self.poll_writable() {
             _ if self.closed => Poll::Ready(Ok(())),
@@ -431,4 +464,8 @@ impl Engine {
         }
         message
     }
+}
+
+fn closed_here() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "closed by this side")
 }

@@ -33,7 +33,9 @@ pub use listener::MessageListener;
 /// Neither holds up the other: a peer that does not read stops who writes to it, by credits, and nothing else.
 ///
 /// # Sending
-/// - `poll_ready` waits until the peer has room. A message that is longer than [`max_message`](Self::max_message) is an
+/// - A message goes out at once, not only when it is flushed. One for which the peer has no room waits here, and
+///   `poll_ready` until it has gone.
+/// - A message that is longer than [`max_message`](Self::max_message) is an
 ///   error of `start_send`, [`MessageTooLong`](crate::error::MessageTooLong), and others may follow. A message goes out
 ///   at once, not only when it is flushed.
 /// - `poll_flush` waits until the queue pair has completed every send, which on iWARP is before the peer has it.
