@@ -24,7 +24,7 @@ async fn no_more_reads_are_in_flight_than_the_peer_allows() {
     let adapter = adapter();
     for limit in [1, 2, 5] {
         let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(limit, 16)).await;
-        assert_eq!(end.connection.read_limits().outbound, limit.into());
+        assert_eq!(end.connection.read_limits().outbound, u32::from(limit));
         let somewhere = RemoteRegion::new(0, RemoteKey(7), 4);
         let reads: Vec<_> =
             (0..64).map(|_| end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted")).collect();

@@ -12,6 +12,8 @@ mod naming;
 mod race;
 mod split;
 mod stream;
+#[cfg(feature = "tarpc")]
+pub mod tarpc;
 #[cfg(feature = "rustls")]
 mod tls;
 #[cfg(feature = "tonic")]

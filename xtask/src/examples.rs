@@ -27,6 +27,7 @@ const RUNS: &[Run] = &[
     Run { name: "grpc", arguments: &[], seconds: 60 },
     Run { name: "adapters", arguments: &[], seconds: 60 },
     Run { name: "http", arguments: &[], seconds: 60 },
+    Run { name: "tarpc", arguments: &[], seconds: 60 },
     Run { name: "tls", arguments: &[], seconds: 60 },
     Run { name: "churn", arguments: &["--cycles", "500", "--json"], seconds: 180 },
 ];

@@ -1,0 +1,108 @@
+//! [`Messages`] as the transport of tarpc, or of anything else that serializes what it sends.
+//!
+//! A request or a response is one message; the codec is one of tokio-serde's formats, or another `Serializer` and
+//! `Deserializer`. Both ends need the same. What is longer than the peer takes fails for itself
+//! ([`MessageTooLong`](crate::error::MessageTooLong)), and the connection goes on; see
+//! [`MessagesConfig::max_message`](crate::io::MessagesConfig::max_message).
+//!
+//! ```
+//! use futures::StreamExt;
+//! use tarpc::server::{BaseChannel, Channel};
+//! use tarpc::{client, context};
+//! use tokio_rdma::io::{MessageListener, Messages, tarpc::transport};
+//! use tokio_serde::formats::Json;
+//!
+//! #[tarpc::service]
+//! trait Greeter {
+//!     async fn greet(name: String) -> String;
+//! }
+//!
+//! #[derive(Clone)]
+//! struct Server;
+//!
+//! impl Greeter for Server {
+//!     async fn greet(self, _: context::Context, name: String) -> String {
+//!         format!("hello {name}")
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = MessageListener::bind("127.0.0.1:0").await?;
+//! let address = listener.local_addr();
+//! tokio::spawn(async move {
+//!     let (messages, _peer) = listener.accept().await?;
+//!     let channel = BaseChannel::with_defaults(transport(messages, Json::default()));
+//!     channel.execute(Server.serve()).for_each(async |answer| drop(tokio::spawn(answer))).await;
+//!     std::io::Result::Ok(())
+//! });
+//!
+//! let messages = Messages::connect(address).await?;
+//! let client = GreeterClient::new(client::Config::default(), transport(messages, Json::default())).spawn();
+//! assert_eq!(client.greet(context::current(), "you".into()).await?, "hello you");
+//! # Ok(())
+//! # }
+//! ```
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Sink, Stream};
+use tokio_serde::Framed;
+
+use super::Messages;
+
+/// A stream of `Item` and a sink for `SinkItem`, as messages in which `Codec` has put them.
+pub type Transport<Item, SinkItem, Codec> = Framed<Frames, Item, SinkItem, Codec>;
+
+/// The transport over these messages.
+pub fn transport<Item, SinkItem, Codec>(
+    messages: Messages,
+    codec: Codec,
+) -> Transport<Item, SinkItem, Codec> {
+    Framed::new(Frames { messages }, codec)
+}
+
+/// [`Messages`] of which those that come are [`BytesMut`], as [`Framed`] wants them: one more copy for long ones.
+#[derive(Debug)]
+pub struct Frames {
+    messages: Messages,
+}
+
+impl Frames {
+    /// The messages underneath, for their addresses and their connection.
+    pub fn messages(&self) -> &Messages {
+        &self.messages
+    }
+}
+
+impl Stream for Frames {
+    type Item = io::Result<BytesMut>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(Pin::new(&mut self.messages).poll_next(cx));
+        Poll::Ready(next.map(|message| message.map(BytesMut::from)))
+    }
+}
+
+impl Sink<Bytes> for Frames {
+    type Error = io::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.messages).poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Bytes) -> io::Result<()> {
+        Pin::new(&mut self.messages).start_send(message)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.messages).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.messages).poll_close(cx)
+    }
+}
