@@ -5,10 +5,8 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
-use common::guest::{FAR, NEAR, Siw, Stage, is_guest, port, start};
-use common::interop::Program;
+use common::guest::{FAR, NEAR, Siw, Stage, c_program, is_guest, port, start};
 use common::raw::success;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
@@ -57,16 +55,6 @@ fn frames_right_behind_the_reply(siw: Siw) {
     assert!(program.is_running(), "{}", program.said());
 }
 
-/// Compiles the program that knows of private data; its files stay in the memory of the machine.
-fn private_data_program() -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/private_data.c");
-    let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
-    let program = PathBuf::from(scratch).join("private_data");
-    let arguments = format!("-Wall -o {} {source} -lrdmacm -libverbs", program.display());
-    Program::start("cc", &arguments).finish().expect_success();
-    program
-}
-
 /// Up to 251 bytes siw says how many there are; for more, 256 fewer.
 const SENT_BY_SIW: [usize; 4] = [0, 251, 252, 255];
 /// siw takes as many, and its accept sends as many; more is refused.
@@ -87,7 +75,7 @@ fn private_data(siw: Siw) {
     if !is_guest() {
         return;
     }
-    let program = private_data_program();
+    let program = c_program("private_data", "-lrdmacm -libverbs");
     let stage = Stage::soft(siw);
     for theirs in SENT_BY_SIW {
         let ours = theirs.min(MOST_OF_SIW);

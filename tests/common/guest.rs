@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -122,12 +123,7 @@ impl Cable {
     }
 
     /// Starts a program on the far host, which listens on this port if there is one.
-    pub fn start_far(
-        &self,
-        program: impl Into<std::path::PathBuf>,
-        arguments: &str,
-        port: Option<u16>,
-    ) -> Program {
+    pub fn start_far(&self, program: impl Into<PathBuf>, arguments: &str, port: Option<u16>) -> Program {
         let (program, arguments) = (program.into(), arguments.to_owned());
         self.far.run(move || start(program, &arguments, port))
     }
@@ -295,11 +291,21 @@ fn variable(name: &str) -> String {
 }
 
 /// Starts a program on this host, which listens on this port if there is one.
-pub fn start(program: impl Into<std::path::PathBuf>, arguments: &str, port: Option<u16>) -> Program {
+pub fn start(program: impl Into<PathBuf>, arguments: &str, port: Option<u16>) -> Program {
     let mut program = Program::start(program, arguments);
     if let Some(port) = port {
         until_listening(&mut program, port);
     }
+    program
+}
+
+/// Compiles a program of `tests/c`; what comes of it stays in the memory of the machine.
+pub fn c_program(name: &str, libraries: &str) -> PathBuf {
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
+    let program = PathBuf::from(scratch).join(name);
+    let arguments = format!("-Wall -o {} {source} {libraries}", program.display());
+    Program::start("cc", &arguments).finish().expect_success();
     program
 }
 
