@@ -140,6 +140,19 @@ impl Output {
     }
 }
 
+/// Ends a program as soon as it has said this: it need not end by itself.
+///
+/// # Panics
+/// When it ends without it, or does not get there.
+pub fn end_when_said(mut program: Program, text: &str) {
+    let start = Instant::now();
+    while program.is_running() && !program.said().contains(text) && start.elapsed() < LONGEST {
+        thread::sleep(PAUSE);
+    }
+    let outcome = program.end();
+    assert!(outcome.stdout.contains(text), "it does not say {text:?}: {outcome}");
+}
+
 /// Waits until `server` listens on a port, of TCP or of an RDMA device, in the network namespace of the calling thread.
 ///
 /// # Panics

@@ -28,6 +28,7 @@ pub(crate) const ASYNC_RDMA: &[&str] = &["make"];
 pub(crate) const GUEST: &[&str] = &[
     "qemu-system-x86", "busybox-static", "cpio", "kmod", "make", "gcc-12", "binutils", "xz-utils",
     "rdma-core", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest",
+    "curl", "netcat-traditional", "wget",
 ];
 
 /// Folders that hold system programs but are not on every user's path.

@@ -1,0 +1,128 @@
+//! Our stream against programs that know nothing of RDMA, whose sockets the preload library of librdmacm turns into rsockets.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{RdmaStream, StreamConfig};
+
+use super::guest::{Stage, c_program, port, start};
+use super::interop::Program;
+use super::rsocket::{begin_accepting, begin_connecting, expect_end, scratch};
+
+/// Where Debian has the library.
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1";
+
+/// Starts a program with the library, which listens on this port if there is one.
+fn start_preloaded(command: &str, port: Option<u16>) -> Program {
+    assert!(Path::new(LIBRARY).is_file(), "{LIBRARY} is missing");
+    start("env", &format!("LD_PRELOAD={LIBRARY} {command}"), port)
+}
+
+/// How many bytes go each way: more than both rings.
+const LENGTH: usize = 300_000;
+
+/// Text, so that what a program prints is what it has read.
+fn text() -> Vec<u8> {
+    (0..LENGTH).map(|number| b'a' + (number % 23 + number / 23) as u8 % 26).collect()
+}
+
+/// Byte number i of the program with plain sockets.
+fn counting() -> Vec<u8> {
+    (0..LENGTH).map(|number| (number % 251 + number / 251) as u8).collect()
+}
+
+/// Sends back what it reads, to the end of file and its own.
+async fn echo(stream: RdmaStream) -> usize {
+    let (mut from, mut to) = stream.into_split();
+    let length = tokio::io::copy(&mut from, &mut to).await.expect("echoed");
+    to.shutdown().await.expect("shut down");
+    usize::try_from(length).expect("short")
+}
+
+/// Sends all while it reads, and returns what came back before the end of file.
+async fn call(stream: RdmaStream) -> Vec<u8> {
+    let (mut from, mut to) = stream.into_split();
+    let sending = async move {
+        to.write_all(&counting()).await.expect("written");
+        to.shutdown().await.expect("shut down");
+        to
+    };
+    let mut back = Vec::new();
+    let (_to, received) = tokio::join!(sending, from.read_to_end(&mut back));
+    received.expect("read");
+    back
+}
+
+/// The program with plain sockets: as the client and as the server, blocking, with poll and with select. It is the server
+/// that closes its direction first in one role, and the client in the other.
+pub fn plain_sockets(stage: &Stage) {
+    let program = c_program("plain_sockets", "");
+    let program = program.display();
+    for (version, way) in [(0, "block"), (0, "poll"), (1, "select")] {
+        let config = StreamConfig::default();
+        let server = SocketAddr::new(stage.ours[version], port());
+        let serving = begin_accepting(stage, server, config, echo);
+        let command = format!("{program} connect {} {} {way} {LENGTH}", server.ip(), server.port());
+        let client = start_preloaded(&command, None).finish();
+        assert_eq!(client.stdout, format!("echoed {LENGTH}\n"), "{}: {client}", stage.name);
+        assert_eq!(serving.end(), LENGTH);
+
+        let server = SocketAddr::new(stage.theirs[version], port());
+        let command = format!("{program} listen {} {} {way}", server.ip(), server.port());
+        let serving = start_preloaded(&command, Some(server.port()));
+        let back = begin_connecting(stage, server, config, call).end();
+        assert!(back == counting(), "{}: other bytes", stage.name);
+        let serving = serving.finish();
+        assert_eq!(serving.stdout, format!("served {LENGTH}\n"), "{}: {serving}", stage.name);
+    }
+}
+
+/// The traditional netcat, which reads what we send: as the client and as the server.
+pub fn netcat(stage: &Stage) {
+    async fn send(mut stream: RdmaStream) {
+        stream.write_all(&text()).await.expect("written");
+        stream.shutdown().await.expect("shut down");
+        expect_end(&mut stream).await;
+    }
+    let is_text = |program: Program| {
+        let outcome = program.finish();
+        assert!(outcome.stdout.as_bytes() == text(), "{}: {outcome}", stage.name);
+    };
+    let server = SocketAddr::new(stage.ours[0], port());
+    let serving = begin_accepting(stage, server, StreamConfig::default(), send);
+    is_text(start_preloaded(&format!("nc.traditional -n {} {}", server.ip(), server.port()), None));
+    serving.end();
+
+    let server = SocketAddr::new(stage.theirs[0], port());
+    let command = format!("nc.traditional -n -l -s {} -p {}", server.ip(), server.port());
+    let program = start_preloaded(&command, Some(server.port()));
+    begin_connecting(stage, server, StreamConfig::default(), send).end();
+    is_text(program);
+}
+
+/// curl and wget, of the example `http`, which goes on serving.
+pub fn http(stage: &Stage) {
+    let (here, there) = (scratch("http-here"), scratch("http-there"));
+    std::fs::write(&here, counting()).expect("room");
+    for version in [0, 1] {
+        let server = SocketAddr::new(stage.ours[version], port());
+        let mut serving = stage.start("http", &format!("--listen {server}"), Some(server.port()));
+        let mut run = |command: &str, path: &str, expected: &[u8]| {
+            // What an earlier one has written is not what this one has.
+            std::fs::write(&there, []).expect("room");
+            let command = format!("{command} {} http://{server}/{path}", there.display());
+            let outcome = start_preloaded(&command, None).finish();
+            assert!(outcome.status.success(), "{}: {outcome}\n{}", stage.name, serving.said());
+            let received = std::fs::read(&there).expect("a file");
+            assert!(received == expected, "{}: {command}: {} bytes", stage.name, received.len());
+            assert!(serving.is_running(), "{}: {}", stage.name, serving.said());
+        };
+        run("curl -gsS -m 100 -o", "hello/curl", b"Hello, curl!");
+        // The server sends while it still reads.
+        let post = format!("curl -gsS -m 100 -H Expect: --data-binary @{} -o", here.display());
+        run(&post, "echo", &counting());
+        run("wget -nv -O", "hello/wget", b"Hello, wget!");
+        run(&format!("wget -nv --post-file={} -O", here.display()), "echo", &counting());
+    }
+}

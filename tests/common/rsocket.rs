@@ -1,0 +1,335 @@
+//! Our stream against librdmacm's own programs for rsocket: `rstream` and `rcopy`, in both roles.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
+
+use super::guest::{Running, Stage, port, start};
+use super::interop::end_when_said;
+
+/// The scratch folder of the machine: what programs write and are to read.
+pub fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files")).join(name)
+}
+
+/// Begins to accept one stream on our host; returns when somebody can connect.
+pub fn begin_accepting<R: Send + 'static>(
+    stage: &Stage,
+    address: SocketAddr,
+    config: StreamConfig,
+    job: impl AsyncFnOnce(RdmaStream) -> R + Send + 'static,
+) -> Running<R> {
+    let (tell, told) = mpsc::channel();
+    let running = stage.begin(usize::from(address.is_ipv6()), async move |adapter| {
+        let listener = RdmaListener::bind_on(&adapter, address, &config).expect("bound");
+        tell.send(()).expect("somebody waits");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        job(stream).await
+    });
+    // When it fails, its end says why.
+    let _ = told.recv();
+    running
+}
+
+/// Begins with a stream to a listener that is there.
+pub fn begin_connecting<R: Send + 'static>(
+    stage: &Stage,
+    address: SocketAddr,
+    config: StreamConfig,
+    job: impl AsyncFnOnce(RdmaStream) -> R + Send + 'static,
+) -> Running<R> {
+    stage.begin(usize::from(address.is_ipv6()), async move |adapter| {
+        let stream = RdmaStream::connect_on(&adapter, address, &config).await.expect("connected");
+        job(stream).await
+    })
+}
+
+/// Reads to the end of file, which must be here.
+pub async fn expect_end(stream: &mut RdmaStream) {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.expect("the end");
+    assert_eq!(rest.len(), 0, "bytes after the last one");
+}
+
+/// A run of rstream: bytes one way, then as many the other way, several times. With `-T v` byte number i of either
+/// direction is i, modulo 256, and the program looks at each that it receives; so do we.
+#[derive(Clone, Copy, Debug)]
+pub struct Rstream {
+    /// 0 for IPv4, 1 for IPv6.
+    version: usize,
+    size: usize,
+    count: usize,
+    iterations: usize,
+    /// More arguments of the program, and what our side uses.
+    flags: &'static str,
+    config: StreamConfig,
+    /// For how long our side does nothing before its first answer.
+    pause: Duration,
+}
+
+/// What both ends exchange before they begin.
+const GREETING: usize = 16;
+
+/// What the program prints when it has seen all bytes, and not if one was another.
+const FINISHED: &str = "custom ";
+
+fn rstream_cases() -> Vec<Rstream> {
+    let plain = Rstream {
+        version: 0,
+        size: 1000,
+        count: 100,
+        iterations: 10,
+        flags: "-T b",
+        config: StreamConfig::default(),
+        pause: Duration::ZERO,
+    };
+    let small =
+        StreamConfig::default().send_buffer(4096).receive_buffer(4096).receive_depth(16).send_depth(16);
+    vec![
+        plain,
+        Rstream { version: 1, ..plain },
+        // It never waits, but tries again and again.
+        Rstream { flags: "", ..plain },
+        Rstream { flags: "-T b -T a", ..plain },
+        Rstream { size: 1, ..plain },
+        Rstream { size: 1_000_000, count: 3, iterations: 2, ..plain },
+        // Rings of 8 KiB there, without messages inline; and of 4 KiB here.
+        Rstream { size: 30_000, count: 10, iterations: 2, flags: "-T b -B 4096 -i 0", ..plain },
+        Rstream { size: 30_000, count: 10, iterations: 2, config: small, ..plain },
+        // Its timer counts in seconds: in this time it sends at least one sign of life.
+        Rstream { iterations: 1, flags: "-T b -k 1", pause: Duration::from_millis(2500), ..plain },
+    ]
+}
+
+/// Our end of rstream.
+struct Counting {
+    stream: RdmaStream,
+    size: usize,
+    sent: usize,
+    received: usize,
+}
+
+fn counting(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length).map(|number| (number % 256) as u8).collect()
+}
+
+impl Counting {
+    async fn send(&mut self, length: usize) {
+        for bytes in counting(self.sent, length).chunks(self.size) {
+            self.stream.write_all(bytes).await.expect("written");
+        }
+        self.sent += length;
+    }
+
+    async fn receive(&mut self, length: usize) {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).await.expect("read");
+        assert!(bytes == counting(self.received, length), "other bytes from {} on", self.received);
+        self.received += length;
+    }
+}
+
+impl Rstream {
+    async fn run(self, stream: RdmaStream, is_client: bool) {
+        let mut end = Counting { stream, size: self.size, sent: 0, received: 0 };
+        let length = self.size * self.count;
+        tokio::time::sleep(self.pause).await;
+        for length in std::iter::once(GREETING).chain(std::iter::repeat_n(length, self.iterations)) {
+            if is_client {
+                end.send(length).await;
+                end.receive(length).await;
+            } else {
+                end.receive(length).await;
+                end.send(length).await;
+            }
+        }
+        // Both ends close both directions when they are through.
+        expect_end(&mut end.stream).await;
+    }
+
+    fn arguments(&self, server: SocketAddr) -> String {
+        let Self { size, count, iterations, flags, .. } = self;
+        format!("-p {} -S {size} -C {count} -I {iterations} -T v {flags}", server.port())
+    }
+
+    fn original_client(self, stage: &Stage) {
+        let server = SocketAddr::new(stage.ours[self.version], port());
+        let serving =
+            begin_accepting(stage, server, self.config, async move |stream| self.run(stream, false).await);
+        let arguments = format!("-s {} {}", server.ip(), self.arguments(server));
+        let client = start("rstream", &arguments, None).finish();
+        serving.end();
+        let well = client.status.success() && client.stdout.contains(FINISHED);
+        assert!(well, "{}, {self:?}: {client}", stage.name);
+    }
+
+    fn original_server(self, stage: &Stage) {
+        let server = SocketAddr::new(stage.theirs[self.version], port());
+        // Without it a program says nothing before its end, and this one need not come to it.
+        let arguments = format!("-oL rstream -b {} {}", server.ip(), self.arguments(server));
+        let program = start("stdbuf", &arguments, Some(server.port()));
+        let calling =
+            begin_connecting(stage, server, self.config, async move |stream| self.run(stream, true).await);
+        calling.end();
+        end_when_said(program, FINISHED);
+    }
+}
+
+/// rstream, as the client and then as the server.
+pub fn rstream(stage: &Stage) {
+    run_all(stage, rstream_cases());
+}
+
+/// The same, with only the version of the addresses varied.
+pub fn rstream_both_versions(stage: &Stage) {
+    run_all(stage, rstream_cases().into_iter().take(2));
+}
+
+fn run_all(stage: &Stage, cases: impl IntoIterator<Item = Rstream>) {
+    for case in cases {
+        case.original_client(stage);
+        case.original_server(stage);
+    }
+}
+
+/// What rcopy sends: a head, with these commands, and what belongs to it. Numbers are those of the machine.
+mod rcopy_command {
+    pub const OPEN: u8 = 1;
+    pub const CLOSE: u8 = 2;
+    pub const WRITE: u8 = 3;
+    pub const RESPONSE: u8 = 0x80;
+}
+
+/// A head: a version, a command, the length of the whole message, a mode or a status, and a number that is returned.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    command: u8,
+    length: u16,
+    data: u32,
+    id: u64,
+}
+
+impl Head {
+    const LEN: usize = 16;
+
+    async fn read(stream: &mut RdmaStream) -> Self {
+        let mut bytes = [0; Self::LEN];
+        stream.read_exact(&mut bytes).await.expect("a head");
+        assert_eq!(bytes[0], 0, "another version");
+        Self {
+            command: bytes[1],
+            length: u16::from_ne_bytes(bytes[2..4].try_into().expect("two")),
+            data: u32::from_ne_bytes(bytes[4..8].try_into().expect("four")),
+            id: u64::from_ne_bytes(bytes[8..].try_into().expect("eight")),
+        }
+    }
+
+    fn to_bytes(&self, more: &[u8]) -> Vec<u8> {
+        let (length, data, id) = (self.length.to_ne_bytes(), self.data.to_ne_bytes(), self.id.to_ne_bytes());
+        [&[0, self.command], &length[..], &data, &id, more].concat()
+    }
+
+    /// Asks, and gets a response.
+    async fn ask(stream: &mut RdmaStream, command: u8, data: u32, more: &[u8]) {
+        let length = u16::try_from(Self::LEN + more.len()).expect("short");
+        let head = Self { command, length, data, id: 7 };
+        stream.write_all(&head.to_bytes(more)).await.expect("written");
+    }
+
+    async fn response(stream: &mut RdmaStream, command: u8, id: u64) {
+        let expected = Self { command: command | rcopy_command::RESPONSE, length: 16, data: 0, id };
+        assert_eq!(Self::read(stream).await, expected);
+    }
+
+    /// Reads what follows the head.
+    async fn rest(&self, stream: &mut RdmaStream) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(self.length) - Self::LEN];
+        stream.read_exact(&mut bytes).await.expect("the rest of the message");
+        bytes
+    }
+
+    async fn respond(&self, stream: &mut RdmaStream) {
+        let command = self.command | rcopy_command::RESPONSE;
+        let head = Self { command, length: 16, data: 0, id: self.id };
+        stream.write_all(&head.to_bytes(&[])).await.expect("written");
+    }
+}
+
+/// A file of which no two stretches are alike.
+fn contents(length: usize) -> Vec<u8> {
+    (0..length).map(|number| (number % 251 + number / 251 * 7 % 256) as u8).collect()
+}
+
+/// How long the file is: more than both rings.
+const FILE: usize = 1_000_000;
+
+/// Takes one file: its name and its bytes.
+async fn rcopy_serve(mut stream: RdmaStream) -> (String, Vec<u8>) {
+    let stream = &mut stream;
+    let head = Head::read(stream).await;
+    assert_eq!(head.command, rcopy_command::OPEN);
+    let path = head.rest(stream).await;
+    head.respond(stream).await;
+
+    let head = Head::read(stream).await;
+    assert_eq!(head.command, rcopy_command::WRITE);
+    let length = head.rest(stream).await.try_into().map(u64::from_ne_bytes).expect("a length");
+    let mut file = vec![0; usize::try_from(length).expect("it has room")];
+    stream.read_exact(&mut file).await.expect("the file");
+    head.respond(stream).await;
+
+    let head = Head::read(stream).await;
+    assert_eq!(head.command, rcopy_command::CLOSE);
+    head.respond(stream).await;
+    expect_end(stream).await;
+    let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    (String::from_utf8_lossy(path).into_owned(), file)
+}
+
+/// Sends one file.
+async fn rcopy_call(mut stream: RdmaStream, path: String, file: Vec<u8>) {
+    let stream = &mut stream;
+    // The name ends with a zero byte, at a multiple of eight.
+    let mut name = path.into_bytes();
+    name.resize(name.len() / 8 * 8 + 8, 0);
+    Head::ask(stream, rcopy_command::OPEN, 0o600, &name).await;
+    Head::response(stream, rcopy_command::OPEN, 7).await;
+    let length = u64::try_from(file.len()).expect("short").to_ne_bytes();
+    Head::ask(stream, rcopy_command::WRITE, 0, &length).await;
+    stream.write_all(&file).await.expect("written");
+    Head::response(stream, rcopy_command::WRITE, 7).await;
+    Head::ask(stream, rcopy_command::CLOSE, 0, &[]).await;
+    Head::response(stream, rcopy_command::CLOSE, 7).await;
+    stream.shutdown().await.expect("shut down");
+}
+
+/// rcopy, as the client and then as the server, which serves for ever, and at every address. It takes no IPv6 address: to
+/// it, what is behind a colon is the name of a file.
+pub fn rcopy(stage: &Stage) {
+    let file = contents(FILE);
+    let (source, copy) = (scratch("rcopy-source"), scratch("rcopy-copy"));
+    std::fs::write(&source, &file).expect("room");
+
+    let server = SocketAddr::new(stage.ours[0], port());
+    let serving = begin_accepting(stage, server, StreamConfig::default(), rcopy_serve);
+    let arguments = format!("{} {}:a-file -p {}", source.display(), server.ip(), server.port());
+    let client = start("rcopy", &arguments, None).finish();
+    let (name, taken) = serving.end();
+    assert!(client.status.success(), "{}: {client}", stage.name);
+    assert_eq!(name, "a-file");
+    assert!(taken == file, "{}: other bytes", stage.name);
+
+    let server = SocketAddr::new(stage.theirs[0], port());
+    let mut program = start("rcopy", &format!("-p {}", server.port()), Some(server.port()));
+    let (path, sent) = (copy.display().to_string(), file.clone());
+    let calling = begin_connecting(stage, server, StreamConfig::default(), async move |stream| {
+        rcopy_call(stream, path, sent).await;
+    });
+    calling.end();
+    assert!(program.is_running(), "{}: {}", stage.name, program.said());
+    assert!(std::fs::read(&copy).expect("a copy") == file, "{}: other bytes", stage.name);
+}
