@@ -41,8 +41,15 @@ pub(super) struct Prepared {
     settings: Settings,
     config: StreamConfig,
     memory: Memory,
-    queue: CompletionQueue,
+    queues: Queues,
     queue_pair: QueuePair,
+}
+
+/// Where results come: those of receives apart from the others, which nobody waits for as long as there is room for more.
+/// With one queue every write would wake the reader.
+struct Queues {
+    receives: CompletionQueue,
+    initiator: CompletionQueue,
 }
 
 /// Registered memory.
@@ -67,14 +74,18 @@ impl Prepared {
         let config = config.on(&info)?;
         let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
         let (sends, receives) = (config.send_depth, config.receive_depth);
-        let queue = CompletionQueueConfig::default().depth(sends + receives).spin(config.spin);
-        let queue = adapter.completion_queue(queue)?;
+        let queue = |depth| {
+            let queue = CompletionQueueConfig::default().depth(depth).spin(config.spin);
+            adapter.completion_queue(queue)
+        };
+        let queues = Queues { receives: queue(receives)?, initiator: queue(sends)? };
         let queue_pair = QueuePairConfig::default()
             .initiator_depth(sends)
             .receive_depth(receives)
             .initiator_entries(1)
             .receive_entries(1)
-            .completions(&queue);
+            .receive_completions(&queues.receives)
+            .initiator_completions(&queues.initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
 
         let outgoing = config.send_buffer.next_multiple_of(Span::LEN);
@@ -108,7 +119,7 @@ impl Prepared {
         for slot in 0..receives {
             memory.post_receive(&queue_pair, carrier, slot)?;
         }
-        Ok(Self { settings, config, memory, queue, queue_pair })
+        Ok(Self { settings, config, memory, queues, queue_pair })
     }
 
     pub(super) fn queue_pair(&self) -> &QueuePair {
@@ -123,7 +134,7 @@ impl Prepared {
     /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
     /// first to send.
     pub(super) fn open(self, connection: Connection, peer: Hello, speaks: bool) -> End {
-        let Self { settings, config, memory, queue, queue_pair } = self;
+        let Self { settings, config, memory, queues, queue_pair } = self;
         let machine = Machine::new(settings, peer, speaks);
         let state = State {
             machine,
@@ -131,14 +142,14 @@ impl Prepared {
             messages: 0,
             entries: 0,
             ended: None,
-            reader: None,
-            writer: None,
+            reader: Waiter::default(),
+            writer: Waiter::default(),
         };
         let end = End {
             carrier: settings.carrier,
             config,
             memory,
-            queue,
+            queues,
             queue_pair,
             connection,
             runtime: Handle::try_current().ok(),
@@ -207,7 +218,7 @@ pub(super) struct End {
     carrier: Carrier,
     config: StreamConfig,
     memory: Memory,
-    queue: CompletionQueue,
+    queues: Queues,
     queue_pair: QueuePair,
     connection: Connection,
     /// Where what is left is done when the stream is dropped.
@@ -217,16 +228,22 @@ pub(super) struct End {
 
 struct State {
     machine: Machine,
-    /// Taken from the completion queue, and empty between calls.
+    /// Taken from a completion queue, and empty between calls.
     results: Vec<WorkResult>,
     /// The next places for messages and entries that go out.
     messages: usize,
     entries: usize,
     /// The connection is over, or nothing more can be done with it.
     ended: Option<StreamBroken>,
-    /// Those who wait: any result wakes both.
-    reader: Option<Notify>,
-    writer: Option<Notify>,
+    reader: Waiter,
+    writer: Waiter,
+}
+
+/// What one of the two waits for.
+#[derive(Default)]
+struct Waiter {
+    received: Option<Notify>,
+    completed: Option<Notify>,
 }
 
 /// Which of the two waits.
@@ -237,7 +254,7 @@ enum Side {
 }
 
 impl State {
-    fn waiter(&mut self, side: Side) -> &mut Option<Notify> {
+    fn waiter(&mut self, side: Side) -> &mut Waiter {
         match side {
             Side::Reader => &mut self.reader,
             Side::Writer => &mut self.writer,
@@ -285,7 +302,7 @@ impl End {
             }
             ready!(self.poll_news(state, Side::Reader, cx));
         }
-        state.reader = None;
+        state.reader = Waiter::default();
         budget.made_progress();
         Poll::Ready(Ok(()))
     }
@@ -337,7 +354,7 @@ impl End {
             }
             ready!(self.poll_news(state, Side::Writer, cx));
         };
-        state.writer = None;
+        state.writer = Waiter::default();
         budget.made_progress();
         if length > 0 {
             self.copy_in(&mut state, parts, length);
@@ -384,7 +401,7 @@ impl End {
             }
             ready!(self.poll_news(state, Side::Writer, cx));
         }
-        state.writer = None;
+        state.writer = Waiter::default();
         Poll::Ready(Ok(()))
     }
 
@@ -404,10 +421,17 @@ impl End {
 
     /// Waits for results, after all that are there have been collected. Ready when it is worth another look.
     fn poll_news(&self, state: &mut State, side: Side, cx: &mut Context<'_>) -> Poll<()> {
-        let queue = &self.queue;
-        let notify = state.waiter(side).get_or_insert_with(|| queue.notify(NotifyKind::Any));
-        let outcome = ready!(notify.poll_unpin(cx));
-        *state.waiter(side) = None;
+        // A reader has to do with requests of this end only when they keep it from giving credits.
+        let completed = matches!(side, Side::Writer) || state.machine.is_control_blocked();
+        let waiter = state.waiter(side);
+        let notify = |queue: &CompletionQueue| queue.notify(NotifyKind::Any);
+        let mut outcome = waiter.received.get_or_insert_with(|| notify(&self.queues.receives)).poll_unpin(cx);
+        if outcome.is_pending() && completed {
+            let completed = waiter.completed.get_or_insert_with(|| notify(&self.queues.initiator));
+            outcome = completed.poll_unpin(cx);
+        }
+        let outcome = ready!(outcome);
+        *waiter = Waiter::default();
         if outcome.is_err() {
             // The adapter is gone: what was outstanding has ended with it.
             self.collect(state);
@@ -420,14 +444,16 @@ impl End {
     fn collect(&self, state: &mut State) -> bool {
         let mut results = std::mem::take(&mut state.results);
         let mut any = false;
-        loop {
-            let count = self.queue.poll(RESULTS, &mut results);
-            any |= count > 0;
-            for result in results.drain(..) {
-                self.handle(state, result);
-            }
-            if count < RESULTS {
-                break;
+        for queue in [&self.queues.receives, &self.queues.initiator] {
+            loop {
+                let count = queue.poll(RESULTS, &mut results);
+                any |= count > 0;
+                for result in results.drain(..) {
+                    self.handle(state, result);
+                }
+                if count < RESULTS {
+                    break;
+                }
             }
         }
         state.results = results;

@@ -379,6 +379,11 @@ impl Machine {
         Some(Control { target, message: Message::Credit(receiving.limit) })
     }
 
+    /// Whether as many control messages as can be are on their way: the next has to wait for one of them.
+    pub(crate) fn is_control_blocked(&self) -> bool {
+        self.controls == CONTROLS
+    }
+
     /// A control message has completed.
     pub(crate) fn controlled(&mut self) {
         self.controls = self.controls.saturating_sub(1);
