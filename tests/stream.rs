@@ -382,25 +382,6 @@ async fn a_slow_peer_holds_up_nobody() {
     within(accepted.read_exact(&mut [0])).await.expect("read");
 }
 
-#[tokio::test]
-async fn who_takes_too_long_is_dropped() {
-    let adapter = adapter();
-    if !adapter.info().three_phase {
-        println!("skipped: a handshake of two phases cannot be left half done");
-        return;
-    }
-    let config = StreamConfig::default().handshake_timeout(Duration::ZERO);
-    let listener = listening(&adapter, &config);
-    let (silent, connector) = (queue_pair(&adapter), adapter.connector());
-    let params = ConnectParams::default().private_data(hello(2));
-    let reply = within(connector.connect(&silent, listener.local_addr(), params)).await.expect("an answer");
-    // It has been given up, at once.
-    if let Ok(connection) = within(reply.complete()).await {
-        within(connection.disconnected()).await;
-    }
-    assert!(poll_once(&mut listener.accept().boxed()).is_pending(), "nobody to be accepted");
-}
-
 /// The private data of a peer with so many entries in its list of targets, and memory that it does not have.
 fn hello(targets: u8) -> Vec<u8> {
     let mut bytes = vec![0; 40];
