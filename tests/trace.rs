@@ -117,6 +117,19 @@ async fn one_connection() -> (ConnectionId, ConnectionId) {
 }
 
 #[tokio::test]
+async fn what_is_done_for_a_connection_can_be_told_by_its_span() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let pair = connected(&adapter()).await;
+    let connection = &pair.active.connection;
+    connection.span().in_scope(|| tracing::info!(target: "tokio_rdma", "a call"));
+    let text = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    let (id, local, peer) = (connection.id(), connection.local_addr(), connection.peer_addr());
+    let expected = format!("connection{{id={id} local={local} peer={peer}}}: a call");
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[tokio::test]
 async fn every_step_of_the_active_side_is_told() {
     let log = Log::default();
     let _guard = log.listen();

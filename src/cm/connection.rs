@@ -79,6 +79,26 @@ impl Connection {
         self.attempt.provider.id()
     }
 
+    /// A span that says which connection this is: `connection`, with its number as in all other output about it, and its
+    /// addresses. What is done within it, the calls of an RPC framework for example, can be told by connection.
+    ///
+    /// ```
+    /// # async fn example(messages: tokio_rdma::Messages) {
+    /// use tracing::Instrument;
+    ///
+    /// let span = messages.connection().span();
+    /// let serve = async move {
+    ///     // Spans and events in here, and in what it spawns with `Span::current()`, are inside.
+    ///     tracing::info!("asked");
+    /// # drop(messages);
+    /// };
+    /// tokio::spawn(serve.instrument(span));
+    /// # }
+    /// ```
+    pub fn span(&self) -> tracing::Span {
+        tracing::info_span!("connection", id = %self.id(), local = %self.local_addr(), peer = %self.peer_addr())
+    }
+
     /// The local address, with the port that it was given.
     pub fn local_addr(&self) -> SocketAddr {
         self.attempt.local
