@@ -65,6 +65,7 @@
 )]
 
 pub mod error;
+pub mod metrics;
 pub mod status;
 pub(crate) mod sync;
 pub mod types;

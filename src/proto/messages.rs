@@ -165,6 +165,11 @@ impl Channel {
         self.start == Start::Done && self.end == End::Open && self.credits > 0
     }
 
+    /// Whether only the peer's credits are missing.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.start == Start::Done && self.end == End::Open && self.credits == 0
+    }
+
     /// The header of a message of the user's, which is sent now; `None` when it [may not](Self::may_send) be.
     pub(crate) fn send(&mut self) -> Option<[u8; HEADER]> {
         if !self.may_send() {

@@ -16,6 +16,7 @@ use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
 use crate::flight::Aftermath;
+use crate::metrics::{self, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -65,12 +66,16 @@ pub(crate) struct Progress {
     pub(crate) reason: Option<Reason>,
     /// Why the connection is over.
     pub(crate) ended: Option<DisconnectReason>,
+    /// Where it is, for who counts connections.
+    stay: Stay,
     answers: Answers,
 }
 
 impl Progress {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        Self { machine, local, peer, reason: None, ended: None, answers: Answers::default() }
+        let mut stay = Stay::default();
+        stay.moved(name(machine.state()));
+        Self { machine, local, peer, reason: None, ended: None, stay, answers: Answers::default() }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -193,19 +198,32 @@ pub(crate) trait Drive: Send + Sync {
     fn step(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
         let progress = inner.as_mut();
         let (id, peer, before) = (self.id(), progress.peer, progress.state());
+        let call = call(&input);
         let outcome = progress.machine.handle(now(), input);
         let after = progress.state();
         if before != after {
+            progress.stay.moved(name(after));
+            if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (after, &progress.ended) {
+                metrics::failed("connection", *status);
+            }
             let status = told(&outcome, progress.ended.as_ref(), after);
             debug!(connection = %id, ?peer, from = ?before, phase = ?after, %status, "moved");
         }
         if let Err(status) = &outcome {
+            if let Some(call) = call {
+                metrics::failed(call, *status);
+            }
             debug!(connection = %id, ?peer, phase = ?after, %status, "refused");
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
                 debug!(connection = %id, ?peer, phase = ?progress.state(), ?op, %status, "finished");
+                if status != Status::SUCCESS
+                    && let Some(call) = answered(op)
+                {
+                    metrics::failed(call, status);
+                }
                 progress.finish(op, status, later);
             } else {
                 self.carry_out(inner, action, later);
@@ -419,6 +437,44 @@ impl<D: Drive> Drop for OnDrop<'_, D> {
         if let Some(connector) = self.connector.take() {
             let _ = connector.apply(self.input.clone());
         }
+    }
+}
+
+/// The states that are counted, by the names that they have for that.
+fn name(state: State) -> Option<&'static str> {
+    match state {
+        State::Connecting => Some("connecting"),
+        State::ConnectDone => Some("replied"),
+        State::Completing => Some("completing"),
+        State::RequestPending => Some("requested"),
+        State::Accepting => Some("accepting"),
+        State::Connected => Some("connected"),
+        State::PeerGone => Some("peer_gone"),
+        State::Disconnecting => Some("disconnecting"),
+        State::Idle | State::Bound | State::Waiting | State::Disconnected | State::Dead => None,
+    }
+}
+
+/// The calls whose failures are counted: here one that was just made.
+fn call(input: &Input) -> Option<&'static str> {
+    match input {
+        Input::Connect { .. } => answered(Op::Connect),
+        Input::CompleteConnect => answered(Op::CompleteConnect),
+        Input::Accept { .. } => answered(Op::Accept),
+        Input::Disconnect { .. } => answered(Op::Disconnect),
+        _ => None,
+    }
+}
+
+/// The same for one that is answered.
+fn answered(op: Op) -> Option<&'static str> {
+    match op {
+        Op::Connect => Some("connect"),
+        Op::CompleteConnect => Some("complete"),
+        Op::Accept => Some("accept"),
+        Op::Disconnect => Some("disconnect"),
+        // These only wait.
+        Op::NotifyDisconnect | Op::GetConnectionRequest => None,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::source::{self, Kind, Token};
 
 /// The modules of each layer, lowest first: the table of CONTRIBUTING.md.
 const LAYERS: &[&[&str]] = &[
-    &["status", "error", "types", "sync"],
+    &["status", "error", "types", "sync", "metrics"],
     &["wire"],
     &["proto"],
     &["memory", "flight", "sys"],

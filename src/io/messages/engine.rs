@@ -17,6 +17,7 @@ use crate::cm::{Adapter, Connection};
 use crate::error::{
     CompletionError, MessageTooLong, PostErrorKind, ProtocolError, RegisterError, StreamBroken, StreamError,
 };
+use crate::metrics::Traffic;
 use crate::mr::{Buffer, Entry, Pool, PoolConfig, Region, RegionSlice};
 use crate::proto::messages::{CONTROLS, Channel, HEADER, Hello, Received};
 use crate::qp::{Op, QueuePair, QueuePairConfig};
@@ -107,6 +108,7 @@ impl Prepared {
             verdict: None,
             broken: None,
             told: false,
+            traffic: Traffic::new("messages"),
         };
         engine.post_controls();
         engine
@@ -171,6 +173,7 @@ pub(super) struct Engine {
     broken: Option<StreamBroken>,
     /// The reader knows.
     told: bool,
+    traffic: Traffic,
 }
 
 impl Engine {
@@ -259,7 +262,10 @@ impl Engine {
 
     fn broken_by(&mut self, why: StreamBroken) {
         self.verdict = None;
-        self.broken.get_or_insert(why);
+        if self.broken.is_none() {
+            self.traffic.broken(why.status());
+            self.broken = Some(why);
+        }
         self.waker.wake_by_ref();
     }
 
@@ -401,9 +407,13 @@ impl Engine {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let payload = if message.is_empty() { None } else { Some(self.lend(message)?) };
+        self.traffic.sent(length);
         if self.has_room() {
             self.post_data(payload);
         } else {
+            if self.channel.is_exhausted() {
+                self.traffic.exhausted();
+            }
             self.waiting = Some(payload);
         }
         Ok(())
@@ -457,6 +467,7 @@ impl Engine {
             Some(spare) => (buffer.freeze(length).slice(HEADER..), spare),
             None => (Bytes::copy_from_slice(&buffer[HEADER..length]), buffer),
         };
+        self.traffic.received(message.len());
         if self.receiving {
             self.post_receive(buffer);
             self.channel.taken();

@@ -63,8 +63,10 @@ fn the_passive_side_waits_for_the_start() {
 fn credits_run_out_and_come_back() {
     let mut channel = passive();
     for _ in 0..3 {
+        assert!(!channel.is_exhausted());
         assert_eq!(channel.send(), Some([DATA, 0, 0, 0]));
     }
+    assert!(channel.is_exhausted());
     assert_eq!(channel.send(), None);
     // With a message, and without.
     assert_eq!(channel.received(&[DATA, 0, 0, 1]), Ok(Received::Data));

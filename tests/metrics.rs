@@ -1,0 +1,104 @@
+//! What the recorder of the facade `metrics` is told.
+//!
+//! Runs on: soft, rxe, siw
+
+mod common;
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use common::messages::{broken, ends_with, next, send};
+use common::*;
+use futures::{SinkExt, StreamExt};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio_rdma::{Messages, MessagesConfig};
+
+/// What the recorder has been told so far.
+struct Meter {
+    snapshotter: Snapshotter,
+    /// Sums, and of histograms the number of samples.
+    values: HashMap<String, f64>,
+}
+
+impl Meter {
+    /// The value of `name{label=value,..}`.
+    fn value(&mut self, series: &str) -> f64 {
+        // A snapshot empties the recorder.
+        for (key, _unit, _description, value) in self.snapshotter.snapshot().into_vec() {
+            let labels: Vec<_> =
+                key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let series = format!("{}{{{}}}", key.key().name(), labels.join(","));
+            *self.values.entry(series).or_default() += match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(value) => value.0,
+                DebugValue::Histogram(samples) => {
+                    assert!(samples.iter().all(|seconds| (0.0..1000.0).contains(&seconds.0)));
+                    samples.len() as f64
+                }
+            };
+        }
+        self.values.get(series).copied().unwrap_or_default()
+    }
+
+    /// All series of a name.
+    fn all(&mut self, name: &str) -> Vec<(String, f64)> {
+        self.value("");
+        let named = self.values.iter().filter(|(series, _)| series.split('{').next() == Some(name));
+        named.map(|(series, value)| (series.clone(), *value)).collect()
+    }
+}
+
+// One test: the recorder is that of the whole process.
+#[tokio::test]
+async fn the_recorder_is_told() {
+    let recorder = DebuggingRecorder::new();
+    let mut meter = Meter { snapshotter: recorder.snapshotter(), values: HashMap::new() };
+    recorder.install().expect("the only one");
+    tokio_rdma::metrics::describe();
+    let adapter = adapter();
+
+    // A call that fails, by its status.
+    let config = MessagesConfig::default().receive_depth(1).max_message(3000);
+    let outcome = within(Messages::connect_on(&adapter, device::nobody(v4()), &config)).await;
+    let status = outcome.expect_err("nobody is there").status();
+    assert_eq!(meter.value(&format!("tokio_rdma_errors_total{{call=connect,status={status}}}")), 1.0);
+
+    // Connections by state, how long each phase took, and what is open.
+    let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
+    assert_eq!(meter.value("tokio_rdma_connections{state=connected}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_connections{state=connecting}"), 0.0);
+    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connecting}"), 2.0, "one of them in vain");
+    for state in ["replied", "completing", "requested", "accepting"] {
+        assert_eq!(meter.value(&format!("tokio_rdma_phase_seconds{{state={state}}}")), 1.0, "{state}");
+    }
+    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 2.0);
+
+    // Bytes each way, and writes that wait.
+    for length in [0, 10, 2000] {
+        send(&mut one, vec![7; length]).await;
+        assert_eq!(next(&mut other).await.len(), length);
+    }
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=messages}"), 2010.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=messages}"), 2010.0);
+    let before = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
+    send(&mut other, "the room for one").await;
+    other.feed(Bytes::from_static(b"waits")).await.expect("fed");
+    let after = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
+    assert_eq!(after - before, 1.0);
+
+    // What breaks, and that nothing stays behind.
+    drop(other);
+    assert_eq!(next(&mut one).await, &b"the room for one"[..]);
+    let error = within(one.next()).await.expect("no end").expect_err("it is gone");
+    let status = broken(&error).status();
+    assert_eq!(meter.value(&format!("tokio_rdma_broken_total{{kind=messages,status={status}}}")), 1.0);
+    drop(one);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 0.0);
+    within(async {
+        while meter.all("tokio_rdma_connections").iter().any(|(_, count)| *count != 0.0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connected}"), 2.0);
+}
