@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use common::device::nobody;
+use common::stream::listening;
 use common::*;
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::stream::FuturesUnordered;
@@ -65,8 +66,7 @@ struct Server {
 
 impl Server {
     fn start(router: Router) -> Self {
-        let listener = RdmaListener::bind_on(&adapter(), (v4(), 0).into(), &StreamConfig::default());
-        let listener = listener.expect("bound");
+        let listener = listening(&adapter(), &StreamConfig::default());
         let (address, accepted) = (listener.local_addr(), Arc::new(AtomicUsize::new(0)));
         let (shutdown, told) = oneshot::channel::<()>();
         let listener = Counting { listener, accepted: accepted.clone() };
@@ -117,6 +117,11 @@ async fn whole(response: Response<Incoming>) -> Bytes {
     within(response.into_body().collect()).await.expect("a body").to_bytes()
 }
 
+/// Bytes that tell where they are.
+fn pattern(length: usize) -> Bytes {
+    common::stream::pattern(0, length).into()
+}
+
 fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
@@ -126,11 +131,6 @@ fn echo() -> Router {
     Router::new()
         .route("/echo", post(async |body: Body| body))
         .layer(axum::extract::DefaultBodyLimit::disable())
-}
-
-/// Bytes that tell where they are.
-fn pattern(length: usize) -> Bytes {
-    (0..length).map(|place| (place % 251) as u8).collect()
 }
 
 /// A body that is sent as it is made.

@@ -8,11 +8,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use common::stream::{listening, pattern};
 use common::*;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::io::{RdmaListener, RdmaStream, TlsListener};
-use tokio_rdma::{RdmaConnector, StreamConfig};
+use tokio_rdma::io::TlsListener;
+use tokio_rdma::{RdmaConnector, RdmaStream, StreamConfig};
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -100,8 +101,7 @@ impl Authority {
 type Ends = (client::TlsStream<RdmaStream>, server::TlsStream<RdmaStream>);
 
 fn listen(config: Arc<ServerConfig>) -> TlsListener {
-    let listener = RdmaListener::bind_on(&adapter(), (v4(), 0).into(), &StreamConfig::default());
-    TlsListener::new(listener.expect("bound"), config)
+    TlsListener::new(listening(&adapter(), &StreamConfig::default()), config)
 }
 
 async fn stream(address: SocketAddr) -> RdmaStream {
@@ -147,11 +147,6 @@ async fn turned_away(listener: &mut TlsListener, connector: TlsConnector) {
     }
 }
 
-/// Bytes that tell where they are, and from whom.
-fn pattern(length: usize, salt: usize) -> Vec<u8> {
-    (0..length).map(|place| (place % 251 + salt) as u8).collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
     let authority = Authority::new();
@@ -169,7 +164,7 @@ async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
         let talk = async |stream: TlsStream<RdmaStream>, mine: usize, theirs: usize| {
             let (mut read, mut write) = tokio::io::split(stream);
             let mut received = Vec::new();
-            let sent = pattern(often(4, 2) * MIB, mine);
+            let sent = pattern(mine, often(4, 2) * MIB);
             let send = async {
                 write.write_all(&sent).await?;
                 write.shutdown().await
@@ -177,7 +172,7 @@ async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
             let (sent, heard) = tokio::join!(send, read.read_to_end(&mut received));
             sent.expect("sent");
             heard.expect("to the end");
-            assert!(received == pattern(often(4, 2) * MIB, theirs), "what {theirs} sent");
+            assert!(received == pattern(theirs, often(4, 2) * MIB), "what {theirs} sent");
         };
         within(async { tokio::join!(talk(client.into(), 1, 2), talk(server.into(), 2, 1)) }).await;
     }
@@ -234,13 +229,13 @@ async fn a_direction_that_is_closed_leaves_the_other_open() {
         client.shutdown().await.expect("closed");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.expect("to the end");
-        assert!(answer == pattern(MIB, 3));
+        assert!(answer == pattern(3, MIB));
     };
     let answering = async {
         let mut question = String::new();
         server.read_to_string(&mut question).await.expect("to the end");
         assert_eq!(question, "all of it?");
-        server.write_all(&pattern(MIB, 3)).await.expect("the other direction is open");
+        server.write_all(&pattern(3, MIB)).await.expect("the other direction is open");
         server.shutdown().await.expect("closed");
     };
     within(async { tokio::join!(asking, answering) }).await;

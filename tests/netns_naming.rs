@@ -1,0 +1,36 @@
+//! Streams by name while adapters come and go.
+
+mod common;
+
+use common::net::*;
+use common::*;
+use tokio::io::AsyncReadExt;
+use tokio_rdma::error::{OpenError, StreamError};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream};
+
+/// A stream to the interface `right`, and the end that was accepted.
+async fn connected_to_right(connector: &RdmaConnector) -> (RdmaStream, RdmaStream) {
+    let listener = RdmaListener::bind((RIGHT[0], 0)).await.expect("bound");
+    let connect = connector.connect(listener.local_addr());
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    (connected.expect("connected"), accepted.expect("accepted").0)
+}
+
+#[test]
+fn an_adapter_that_was_removed_is_opened_again() {
+    with_two_interfaces(async || {
+        let connector = RdmaConnector::new().provider(Provider::soft_with(SoftConfig::default()));
+        let (mut before, _accepted) = connected_to_right(&connector).await;
+        ip("address flush dev right");
+        within(before.read_u8()).await.expect_err("the adapter was removed");
+        let gone = connector.connect((RIGHT[0], 7)).await.expect_err("nobody has the address");
+        assert!(
+            matches!(gone, StreamError::Connect(_) | StreamError::Open(OpenError::Unreachable)),
+            "{gone:?}"
+        );
+
+        ip(&format!("address add {}/24 dev right", RIGHT[0]));
+        connected_to_right(&connector).await;
+    });
+}
