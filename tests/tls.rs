@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::stream::{listening, pattern};
 use common::*;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::io::TlsListener;
 use tokio_rdma::{RdmaConnector, RdmaStream, StreamConfig};
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
@@ -101,7 +101,7 @@ impl Authority {
 type Ends = (client::TlsStream<RdmaStream>, server::TlsStream<RdmaStream>);
 
 fn listen(config: Arc<ServerConfig>) -> TlsListener {
-    TlsListener::new(listening(&adapter(), &StreamConfig::default()), config)
+    is_incoming(TlsListener::new(listening(&adapter(), &StreamConfig::default()), config))
 }
 
 async fn stream(address: SocketAddr) -> RdmaStream {
@@ -131,6 +131,15 @@ async fn secured(listener: &mut TlsListener, connector: &TlsConnector) -> Ends {
 fn tls(error: &io::Error) -> &Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     inner.unwrap_or_else(|| panic!("{error:?}"))
+}
+
+/// What tonic's `serve_with_incoming` asks for.
+fn is_incoming<L, S>(listener: L) -> L
+where
+    L: futures::Stream<Item = io::Result<S>>,
+    S: tonic::transport::server::Connected + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    listener
 }
 
 /// A client that is turned away: in TLS 1.3 it learns of it when it reads.

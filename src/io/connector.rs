@@ -103,7 +103,7 @@ impl RdmaConnector {
     }
 
     /// Connects a stream to an address, or to whichever address of a name answers first, see
-    /// [`connect_with`](Self::connect_with).
+    /// [`connect_with`](Self::connect_with). It has no time limit of its own: there is `tokio::time::timeout`.
     ///
     /// # Errors
     /// Those of [`connect_with`](Self::connect_with), and of [`RdmaStream::connect_on`] for each address.
@@ -118,8 +118,8 @@ impl RdmaConnector {
         .await
     }
 
-    /// Connects by a protocol of the caller's: as [`connect`](Self::connect) does, but `attempt` is what is done at each address, with
-    /// the adapter that leads there.
+    /// Connects by a protocol of the caller's: as [`connect`](Self::connect) does, but `attempt` is what is done at each
+    /// address, with the adapter that leads there.
     ///
     /// A name is resolved on a thread of its own. Its addresses are tried as RFC 8305 has it: the families take turns,
     /// each address has a head start of 250 ms before the next is tried as well, and a failure brings the next one

@@ -31,7 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// not reported, since nothing can be done about it; it is told to `tracing`. Who may connect is decided by the
 /// configuration: with a verifier for client certificates, only those who have one.
 ///
-/// The client's side needs nothing but `tokio_rustls::TlsConnector` around an [`RdmaStream`].
+/// It is also a [`Stream`], as servers take it (tonic's `serve_with_incoming`). The client's side needs nothing but
+/// `tokio_rustls::TlsConnector` around an [`RdmaStream`].
 ///
 /// ```
 /// # async fn example(config: std::sync::Arc<tokio_rustls::rustls::ServerConfig>) -> std::io::Result<()> {
