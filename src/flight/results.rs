@@ -9,11 +9,15 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::LowWater;
 use super::table::{After, Aftermath, Completed, Label, Table, Ticket};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
+
+/// As many results are polled without an allocation: whoever sleeps in between finds a few.
+const AT_ONCE: usize = 4;
 
 /// What a notification is asked for. Each kind is met by those behind it, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -150,7 +154,7 @@ impl Results {
         let mut after = Aftermath::default();
         let mut inner = self.lock();
         let count = most.min(inner.entries.len());
-        let taken: Vec<Entry> = inner.entries.drain(..count).collect();
+        let taken: SmallVec<[Entry; AT_ONCE]> = inner.entries.drain(..count).collect();
         if inner.entries.is_empty() {
             // Nothing is left to be told of.
             inner.news = None;

@@ -260,6 +260,11 @@ impl State {
             Side::Writer => &mut self.writer,
         }
     }
+
+    /// Whether requests of this end that complete are news: to a reader only when they keep it from giving credits.
+    fn minds_completions(&self, side: Side) -> bool {
+        matches!(side, Side::Writer) || self.machine.is_control_blocked()
+    }
 }
 
 impl End {
@@ -291,7 +296,7 @@ impl End {
             if self.copy_out(state, into) {
                 break;
             }
-            if self.collect(state) {
+            if self.collect(state, Side::Reader) {
                 continue;
             }
             if state.machine.is_peer_done() {
@@ -338,12 +343,16 @@ impl End {
             if wanted == 0 {
                 break 0;
             }
-            let room = state.machine.room().min(wanted);
-            if room > 0 && state.ended.is_none() {
+            let room = if state.ended.is_none() { state.machine.room().min(wanted) } else { 0 };
+            if room == wanted {
                 break room;
             }
-            if self.collect(state) {
+            // There may be more.
+            if self.collect(state, Side::Writer) {
                 continue;
+            }
+            if room > 0 {
+                break room;
             }
             if state.machine.is_peer_gone() {
                 let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
@@ -387,7 +396,7 @@ impl End {
         loop {
             let state = &mut *state;
             self.advance(state);
-            if self.collect(state) {
+            if self.collect(state, Side::Writer) {
                 continue;
             }
             if state.machine.is_settled() {
@@ -421,8 +430,7 @@ impl End {
 
     /// Waits for results, after all that are there have been collected. Ready when it is worth another look.
     fn poll_news(&self, state: &mut State, side: Side, cx: &mut Context<'_>) -> Poll<()> {
-        // A reader has to do with requests of this end only when they keep it from giving credits.
-        let completed = matches!(side, Side::Writer) || state.machine.is_control_blocked();
+        let completed = state.minds_completions(side);
         let waiter = state.waiter(side);
         let notify = |queue: &CompletionQueue| queue.notify(NotifyKind::Any);
         let mut outcome = waiter.received.get_or_insert_with(|| notify(&self.queues.receives)).poll_unpin(cx);
@@ -434,17 +442,18 @@ impl End {
         *waiter = Waiter::default();
         if outcome.is_err() {
             // The adapter is gone: what was outstanding has ended with it.
-            self.collect(state);
+            self.collect(state, Side::Writer);
             self.end(state, None);
         }
         Poll::Ready(())
     }
 
-    /// Takes all results there are, and whether there were any.
-    fn collect(&self, state: &mut State) -> bool {
+    /// Takes all results there are that matter to this side, and whether there were any.
+    fn collect(&self, state: &mut State, side: Side) -> bool {
         let mut results = std::mem::take(&mut state.results);
         let mut any = false;
-        for queue in [&self.queues.receives, &self.queues.initiator] {
+        let completed = state.minds_completions(side).then_some(&self.queues.initiator);
+        for queue in [&self.queues.receives].into_iter().chain(completed) {
             loop {
                 let count = queue.poll(RESULTS, &mut results);
                 any |= count > 0;
