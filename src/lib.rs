@@ -45,9 +45,12 @@
 //! # }
 //! ```
 //!
+//! Above that are byte streams ([`RdmaStream`], which speaks librdmacm's rsocket) and messages ([`Messages`]), and what RPC
+//! frameworks need of them behind features of their names: `tonic`, `hyper`, `tower`, `tarpc`, `rustls`; and `metrics`.
+//!
 //! The modules are layers, and use only those above them: [`status`], [`error`] and [`types`] for the vocabulary; the
 //! wire formats, the protocol machines and the providers, which are private; [`mr`] for memory, [`qp`] for queue pairs,
-//! [`cm`] for connections.
+//! [`cm`] for connections, [`io`] for streams.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(any(feature = "soft", feature = "verbs")),

@@ -30,10 +30,16 @@ pub(crate) fn clippy(settings: &Settings) -> Tally {
     tally
 }
 
+/// The features for what is above streams: each has to build without the others.
+const FRAMEWORKS: &[&str] = &["hyper", "metrics", "rustls", "tarpc", "tonic", "tower"];
+
 /// Does the crate build with other sets of features? A new set is a new line.
 pub(crate) fn features(settings: &Settings) -> Tally {
     let check = |set: &[&str]| exec::show(cargo(&[&["check"], set].concat()), minutes(BUILD_MINUTES));
     let mut tally = Tally::check(check(&["--no-default-features"]));
+    for framework in FRAMEWORKS {
+        tally += Tally::check(check(&["--no-default-features", "--features", framework]));
+    }
     tally += if_verbs(settings, || check(&["--no-default-features", "--features", "verbs"]));
     tally
 }
