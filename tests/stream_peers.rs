@@ -266,7 +266,7 @@ async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
         (CONTROL | 3, ProtocolError::Message(CONTROL | 3)),
         // A byte more than half of the ring.
         (65_537, ProtocolError::Overrun("bytes")),
-        (CREDIT | RECEIVES as u32 + 1, ProtocolError::Value { what: "credits", value: RECEIVES as u64 + 1 }),
+        (CREDIT | (RECEIVES as u32 + 1), ProtocolError::Value { what: "credits", value: RECEIVES as u64 + 1 }),
     ] {
         let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
         peer.message(message).await;
