@@ -124,6 +124,11 @@ impl Listener {
     pub fn cancel(&self) {
         self.handle.0.cancel();
     }
+
+    /// Ends it though there may be other handles: what its drop does.
+    pub(crate) fn close(&self) {
+        self.handle.0.close();
+    }
 }
 
 impl fmt::Debug for Listener {

@@ -14,19 +14,21 @@ use super::config::StreamConfig;
 use super::naming;
 use super::stream::RdmaStream;
 use crate::cm::{Adapter, Listener};
-use crate::error::{BindError, StreamError};
+use crate::error::StreamError;
 
 /// Listens for streams.
 ///
 /// Handshakes go on in the background, so a peer that is slow, or says nothing more, holds up nobody; after
 /// [`handshake_timeout`](StreamConfig::handshake_timeout) it is dropped. A request that is not rsocket's is rejected. Dropping the
-/// listener refuses those that were not yet accepted.
+/// listener refuses those that were not yet accepted, and frees the port.
+///
+/// Of those who are not accepted yet at most 256 have been answered; each holds the memory of a stream. Further ones wait
+/// with the adapter.
 ///
 /// As a [`Stream`] it is what servers take that accept from one (tonic's `serve_with_incoming`); when it cannot go on, it
 /// yields one error and then `None`.
 pub struct RdmaListener {
     acceptor: Acceptor<RdmaStream>,
-    local: SocketAddr,
 }
 
 impl RdmaListener {
@@ -42,7 +44,7 @@ impl RdmaListener {
         address: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        Self::new([(adapter.clone(), naming::listener(adapter, address)?)], *config)
+        Self::new(vec![(adapter.clone(), naming::listener(adapter, address)?)], *config)
     }
 
     /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The unspecified
@@ -69,34 +71,25 @@ impl RdmaListener {
     }
 
     /// Of listeners that listen, all on the same port.
-    fn new(
-        listeners: impl IntoIterator<Item = (Adapter, Listener)>,
-        config: StreamConfig,
-    ) -> Result<Self, StreamError> {
-        let mut local = None;
-        let mut answers = Vec::new();
-        for (adapter, listener) in listeners {
+    fn new(listeners: Vec<(Adapter, Listener)>, config: StreamConfig) -> Result<Self, StreamError> {
+        for (adapter, _) in &listeners {
             config.on(&adapter.info())?;
-            local = local.or(listener.local_addr().ok());
-            let answer = move |request| {
-                let adapter = adapter.clone();
-                async move { RdmaStream::accept_on(&adapter, request, &config).await }
-            };
-            answers.push((listener, answer));
         }
-        let local = local.ok_or(BindError::InvalidAddress)?;
-        Ok(Self { acceptor: Acceptor::new(answers, config.handshake_timeout), local })
+        let answer = move |adapter: Adapter, request| async move {
+            RdmaStream::accept_on(&adapter, request, &config).await
+        };
+        Ok(Self { acceptor: Acceptor::new(listeners, config.handshake_timeout, answer)? })
     }
 
     /// The local address, with the port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.acceptor.local_addr()
     }
 
     /// The next stream, and the address of its peer.
     ///
     /// # Errors
-    /// When the listener has ended: its adapter was removed.
+    /// When the listener has ended: its last adapter was removed.
     ///
     /// # Cancel safety
     /// Dropping the future loses nobody. Any number of tasks may accept.
@@ -117,6 +110,6 @@ impl Stream for RdmaListener {
 
 impl fmt::Debug for RdmaListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RdmaListener").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("RdmaListener").field("local", &self.local_addr()).finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use tokio::net::ToSocketAddrs;
 
 use super::{Messages, MessagesConfig};
 use crate::cm::{Adapter, Listener};
-use crate::error::{BindError, StreamError};
+use crate::error::StreamError;
 use crate::io::acceptor::Acceptor;
 use crate::io::naming;
 
@@ -24,7 +24,6 @@ use crate::io::naming;
 /// It is a [`Stream`] of those who have come. When it cannot go on, it yields one error and then `None`.
 pub struct MessageListener {
     acceptor: Acceptor<Messages>,
-    local: SocketAddr,
 }
 
 impl MessageListener {
@@ -40,8 +39,7 @@ impl MessageListener {
         address: SocketAddr,
         config: &MessagesConfig,
     ) -> Result<Self, StreamError> {
-        config.hello(&adapter.info())?;
-        Self::new([(adapter.clone(), naming::listener(adapter, address)?)], *config)
+        Self::new(vec![(adapter.clone(), naming::listener(adapter, address)?)], *config)
     }
 
     /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The unspecified
@@ -71,34 +69,25 @@ impl MessageListener {
     }
 
     /// Of listeners that listen, all on the same port.
-    fn new(
-        listeners: impl IntoIterator<Item = (Adapter, Listener)>,
-        config: MessagesConfig,
-    ) -> Result<Self, StreamError> {
-        let mut local = None;
-        let mut answers = Vec::new();
-        for (adapter, listener) in listeners {
+    fn new(listeners: Vec<(Adapter, Listener)>, config: MessagesConfig) -> Result<Self, StreamError> {
+        for (adapter, _) in &listeners {
             config.hello(&adapter.info())?;
-            local = local.or(listener.local_addr().ok());
-            let answer = move |request| {
-                let adapter = adapter.clone();
-                async move { Messages::accept_on(&adapter, request, &config).await }
-            };
-            answers.push((listener, answer));
         }
-        let local = local.ok_or(BindError::InvalidAddress)?;
-        Ok(Self { acceptor: Acceptor::new(answers, config.handshake_timeout), local })
+        let answer = move |adapter: Adapter, request| async move {
+            Messages::accept_on(&adapter, request, &config).await
+        };
+        Ok(Self { acceptor: Acceptor::new(listeners, config.handshake_timeout, answer)? })
     }
 
     /// The local address, with the port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.acceptor.local_addr()
     }
 
     /// The next peer, and its address.
     ///
     /// # Errors
-    /// When the listener has ended: its adapter was removed.
+    /// When the listener has ended: its last adapter was removed.
     ///
     /// # Cancel safety
     /// Dropping the future loses nobody. Any number of tasks may accept.
@@ -119,6 +108,6 @@ impl Stream for MessageListener {
 
 impl fmt::Debug for MessageListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageListener").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("MessageListener").field("local", &self.local_addr()).finish_non_exhaustive()
     }
 }
