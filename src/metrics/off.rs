@@ -4,10 +4,13 @@ use crate::status::Status;
 
 pub(crate) fn failed(_call: &'static str, _status: Status) {}
 
-#[derive(Default)]
 pub(crate) struct Stay;
 
 impl Stay {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+
     pub(crate) fn moved(&mut self, _state: Option<&'static str>) {}
 }
 

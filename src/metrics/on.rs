@@ -35,10 +35,14 @@ pub(crate) fn failed(call: &'static str, status: Status) {
 }
 
 /// The state that a connection is in, since when, and where that is counted.
-#[derive(Default)]
 pub(crate) struct Stay(Option<(&'static str, Instant, Gauge)>);
 
 impl Stay {
+    /// It is in none that counts.
+    pub(crate) fn new() -> Self {
+        Self(None)
+    }
+
     /// The connection is in another state; in none that counts before the first and after the last.
     pub(crate) fn moved(&mut self, state: Option<&'static str>) {
         self.leave();

@@ -73,7 +73,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        let mut stay = Stay::default();
+        let mut stay = Stay::new();
         stay.moved(name(machine.state()));
         Self { machine, local, peer, reason: None, ended: None, stay, answers: Answers::default() }
     }
