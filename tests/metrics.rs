@@ -5,13 +5,15 @@
 mod common;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use common::messages::{broken, ends_with, next, send};
 use common::*;
 use futures::{SinkExt, StreamExt};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use tokio_rdma::{Messages, MessagesConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{Adapter, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
 
 /// What the recorder has been told so far.
 struct Meter {
@@ -46,6 +48,14 @@ impl Meter {
         let named = self.values.iter().filter(|(series, _)| series.split('{').next() == Some(name));
         named.map(|(series, value)| (series.clone(), *value)).collect()
     }
+}
+
+/// Both ends of a byte stream, the one that accepted first.
+async fn streams(adapter: &Adapter, config: &StreamConfig) -> (RdmaStream, RdmaStream) {
+    let listener = RdmaListener::bind_on(adapter, SocketAddr::new(v4(), 0), config).expect("listening");
+    let connect = RdmaStream::connect_on(adapter, listener.local_addr(), config);
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    (accepted.expect("accepted").0, connected.expect("connected"))
 }
 
 // One test: the recorder is that of the whole process.
@@ -86,6 +96,22 @@ async fn the_recorder_is_told() {
     let after = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
     assert_eq!(after - before, 1.0);
 
+    // Byte streams, too. A write that waits is one, however often it is looked at.
+    let config = StreamConfig::default().receive_buffer(4096).send_buffer(4096);
+    let (mut reader, mut writer) = streams(&adapter, &config).await;
+    let mut write = Box::pin(writer.write_all(&[7; 100_000]));
+    let mut bytes = vec![0; 100_000];
+    within(async { tokio::try_join!(&mut write, reader.read_exact(&mut bytes)) }).await.expect("moved");
+    drop(write);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 100_000.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 100_000.0);
+    assert!(meter.value("tokio_rdma_credits_exhausted_total{kind=stream}") >= 1.0);
+    within(writer.shutdown()).await.expect("shut down");
+    assert_eq!(within(reader.read(&mut bytes)).await.expect("the end"), 0);
+    drop((reader, writer));
+    assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
+
     // What breaks, and that nothing stays behind.
     drop(other);
     assert_eq!(next(&mut one).await, &b"the room for one"[..]);
@@ -95,10 +121,11 @@ async fn the_recorder_is_told() {
     drop(one);
     assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 0.0);
     within(async {
-        while meter.all("tokio_rdma_connections").iter().any(|(_, count)| *count != 0.0) {
+        let mut open = || [meter.all("tokio_rdma_connections"), meter.all("tokio_rdma_streams")].concat();
+        while open().iter().any(|(_, count)| *count != 0.0) {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connected}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connected}"), 4.0);
 }

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::config::StreamConfig;
 use crate::cm::{Adapter, Connection};
 use crate::error::{PostErrorKind, ProtocolError, StreamBroken, StreamError};
+use crate::metrics::Traffic;
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{
     Carrier, Control, Event, Hello, Machine, Message, Settings, Span, TARGETS, Transfer,
@@ -144,6 +145,7 @@ impl Prepared {
             ended: None,
             reader: Waiter::default(),
             writer: Waiter::default(),
+            waited: false,
         };
         let end = End {
             carrier: settings.carrier,
@@ -152,6 +154,7 @@ impl Prepared {
             queues,
             queue_pair,
             connection,
+            traffic: Traffic::new("stream"),
             runtime: Handle::try_current().ok(),
             state: Mutex::new(state),
         };
@@ -221,6 +224,7 @@ pub(super) struct End {
     queues: Queues,
     queue_pair: QueuePair,
     connection: Connection,
+    traffic: Traffic,
     /// Where what is left is done when the stream is dropped.
     runtime: Option<Handle>,
     state: Mutex<State>,
@@ -237,6 +241,8 @@ struct State {
     ended: Option<StreamBroken>,
     reader: Waiter,
     writer: Waiter,
+    /// The write that is under way has found no room.
+    waited: bool,
 }
 
 /// What one of the two waits for.
@@ -325,6 +331,7 @@ impl End {
         }
         let read = into.remaining() < before;
         if read {
+            self.traffic.received(before - into.remaining());
             self.advance(state);
         }
         read
@@ -361,9 +368,13 @@ impl End {
             if let Some(broken) = &state.ended {
                 return Poll::Ready(Err(broken.clone().into()));
             }
+            if !std::mem::replace(&mut state.waited, true) {
+                self.traffic.exhausted();
+            }
             ready!(self.poll_news(state, Side::Writer, cx));
         };
         state.writer = Waiter::default();
+        state.waited = false;
         budget.made_progress();
         if length > 0 {
             self.copy_in(&mut state, parts, length);
@@ -384,6 +395,7 @@ impl End {
                 break;
             }
         }
+        self.traffic.sent(length);
         let transfer = state.machine.transfer(length);
         if let Err(kind) = self.post_transfer(state, transfer) {
             self.end(state, Some(kind));
@@ -582,7 +594,9 @@ impl End {
     /// The peer cannot be trusted any more.
     fn break_off(&self, state: &mut State, error: ProtocolError) {
         tracing::debug!(connection = %self.connection.id(), %error, "the peer broke the protocol of the stream");
-        state.ended.get_or_insert(StreamBroken::Protocol(error));
+        if state.ended.is_none() {
+            self.ended_by(state, StreamBroken::Protocol(error));
+        }
         self.queue_pair.flush();
     }
 
@@ -593,11 +607,24 @@ impl End {
         }
         // It is known before the first request finishes.
         let reason = self.connection.disconnected().now_or_never();
-        state.ended = Some(match (reason, kind) {
+        let broken = match (reason, kind) {
             (Some(reason), _) => StreamBroken::Connection(reason),
             (None, Some(kind)) => StreamBroken::Post(kind),
             (None, None) => StreamBroken::Connection(DisconnectReason::Local),
-        });
+        };
+        self.ended_by(state, broken);
+    }
+
+    fn ended_by(&self, state: &mut State, broken: StreamBroken) {
+        let orderly = match &broken {
+            StreamBroken::Connection(DisconnectReason::Peer) => state.machine.is_peer_gone(),
+            StreamBroken::Connection(reason) => *reason == DisconnectReason::Local,
+            _ => false,
+        };
+        if !orderly {
+            self.traffic.broken(broken.status());
+        }
+        state.ended = Some(broken);
     }
 }
 

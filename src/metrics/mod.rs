@@ -11,7 +11,7 @@
 //! | `tokio_rdma_streams` | gauge | `kind` | what is open of byte streams and of messages |
 //! | `tokio_rdma_sent_bytes_total` | counter | `kind` | what was written to them |
 //! | `tokio_rdma_received_bytes_total` | counter | `kind` | what was read from them |
-//! | `tokio_rdma_credits_exhausted_total` | counter | `kind` | writes that waited for the peer to make room |
+//! | `tokio_rdma_credits_exhausted_total` | counter | `kind` | writes that waited for room, most of all with the peer |
 //! | `tokio_rdma_broken_total` | counter | `kind`, `status` | those that broke |
 //!
 //! | `state` | how long it lasts |

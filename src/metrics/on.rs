@@ -25,7 +25,7 @@ pub fn describe() {
     describe_gauge!(STREAMS, Unit::Count, "Open byte streams, and open messages");
     describe_counter!(SENT, Unit::Bytes, "Bytes that were written to streams and messages");
     describe_counter!(RECEIVED, Unit::Bytes, "Bytes that were read from streams and messages");
-    describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for the peer to make room");
+    describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for room");
     describe_counter!(BROKEN, Unit::Count, "Streams and messages that broke, by status");
 }
 
@@ -103,7 +103,7 @@ impl Traffic {
         self.exhausted.increment(1);
     }
 
-    /// It is of no use any more.
+    /// It has ended otherwise than it should.
     pub(crate) fn broken(&self, status: Status) {
         counter!(BROKEN, "kind" => self.kind, "status" => status.to_string()).increment(1);
     }

@@ -263,7 +263,9 @@ impl Engine {
     fn broken_by(&mut self, why: StreamBroken) {
         self.verdict = None;
         if self.broken.is_none() {
-            self.traffic.broken(why.status());
+            if why != StreamBroken::Connection(DisconnectReason::Local) {
+                self.traffic.broken(why.status());
+            }
             self.broken = Some(why);
         }
         self.waker.wake_by_ref();
