@@ -108,6 +108,30 @@ async fn a_peer_that_breaks_the_protocol_breaks_the_stream() {
 }
 
 #[tokio::test]
+async fn what_came_before_a_loss_comes_before_its_error() {
+    let adapter = adapter();
+    for passive in [false, true] {
+        let (peer, mut messages) = if passive {
+            ByHand::passive(&adapter, &small(), hello(3, 50)).await
+        } else {
+            let (peer, messages) = ByHand::active(&adapter, &small(), hello(3, 50)).await;
+            peer.send(&START).await;
+            (peer, messages)
+        };
+        peer.send(&data(b"first")).await;
+        peer.send(&data(b"second")).await;
+        assert_eq!(next(&mut messages).await, &b"first"[..]);
+        // Not in good order: the connection of a queue pair that is flushed is lost.
+        peer.queue_pair.flush();
+        within(messages.connection().disconnected()).await;
+        assert_eq!(next(&mut messages).await, &b"second"[..]);
+        let error = within(messages.next()).await.expect("no end").expect_err("it is lost");
+        let StreamBroken::Connection(reason) = broken(&error).clone() else { panic!("{error}") };
+        assert_eq!(reason, within(messages.connection().disconnected()).await, "it says why");
+    }
+}
+
+#[tokio::test]
 async fn what_follows_an_end_is_a_lie() {
     let adapter = adapter();
     for second in [vec![4, 0, 0, 0], data(b"")] {

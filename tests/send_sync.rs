@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use tokio_rdma::error::{
-    AcceptError, BindError, CompletionError, ConnectError, DisconnectError, OpenError, PostError,
-    PostErrorKind, Reason, RegisterError, Retained, StateError,
+    AcceptError, BindError, CompletionError, ConnectError, DisconnectError, MessageTooLong, OpenError,
+    PostError, PostErrorKind, Reason, RegisterError, Retained, StateError,
 };
 use tokio_rdma::mr::{DmaBufRegion, DmaBufSlice, Entry, PoolBytes};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, RemoteKey, TooShort};
 use tokio_rdma::{
     AcceptParams, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion, ConnectParams, Connection,
-    Connector, DisconnectReason, Listener, MessageListener, Messages, Op, Pool, PoolConfig, PrivateData,
-    Provider, ProviderKind, QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice, RemoteRegion, Reply,
-    Request, Requests, Status,
+    Connector, DisconnectReason, Listener, MessageListener, Messages, MessagesConfig, Op, Pool, PoolConfig,
+    PrivateData, Provider, ProviderKind, QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice,
+    RemoteRegion, Reply, Request, Requests, Status,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -71,6 +71,7 @@ fn values_go_to_any_thread() {
     counted::<ConnectParams>();
     counted::<ConnectionId>();
     counted::<DisconnectReason>();
+    counted::<MessagesConfig>();
     counted::<OpKind>();
     counted::<PrivateData>();
     counted::<PoolConfig>();
@@ -92,6 +93,7 @@ fn errors_go_to_any_thread() {
     error::<CompletionError>();
     error::<ConnectError>();
     error::<DisconnectError>();
+    error::<MessageTooLong>();
     error::<OpenError>();
     error::<PostError<Buffer>>();
     error::<PostErrorKind>();
@@ -137,6 +139,10 @@ fn futures_go_to_any_thread(
     future(region.register_again(Access::REMOTE_READ));
     future(pool.get());
     future(pool.lend(Bytes::new()));
+    let config = MessagesConfig::default();
+    future(Messages::connect_on(adapter, peer, &config));
+    future(Messages::connect(peer));
+    future(MessageListener::bind(peer));
     let [a, b, c, d] = buffers;
     movable(queue_pair.receive(a)?);
     movable(queue_pair.send(b)?);

@@ -95,6 +95,9 @@ impl Connection {
     /// tokio::spawn(serve.instrument(span));
     /// # }
     /// ```
+    ///
+    /// tonic's server spawns for itself: there `Server::trace_fn` makes the span of a call, out of the `TcpConnectInfo` among
+    /// the extensions of the request, whose addresses are the ones that are in this span.
     pub fn span(&self) -> tracing::Span {
         tracing::info_span!("connection", id = %self.id(), local = %self.local_addr(), peer = %self.peer_addr())
     }
