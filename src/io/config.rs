@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cm::AdapterInfo;
+use crate::cm::{AdapterInfo, ProviderKind};
 use crate::error::StreamError;
 
 /// The fewest messages that may be on their way: rsocket's own lower limit (`RS_QP_MIN_SIZE`).
@@ -17,11 +17,19 @@ const MIN_BUFFER: usize = 2048;
 /// The largest ring: the length of a message has 29 bits.
 const MAX_BUFFER: usize = 1 << 29;
 
-/// How large the buffers and queues of a stream are, and how it waits. The defaults are rsocket's, see rsocket(7).
+/// What is sent from and received into unless told otherwise: rsocket's own sizes, since a device pins all of it.
+const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
+
+/// The same over TCP. A granted half has to last for as long as it takes the peer to wake up and grant the other; and memory
+/// counts only once it is used.
+const SOFT_BUFFERS: [usize; 2] = [1 << 18, 1 << 19];
+
+/// How large the buffers and queues of a stream are, and how it waits. The defaults are rsocket's, see rsocket(7), but
+/// for the buffers over the soft provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    pub(super) send_buffer: usize,
-    pub(super) receive_buffer: usize,
+    send_buffer: Option<usize>,
+    receive_buffer: Option<usize>,
     pub(super) send_depth: usize,
     pub(super) receive_depth: usize,
     pub(super) inline: usize,
@@ -31,11 +39,11 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// 128 KiB and 384 messages each way, 64 bytes inline, no spinning, 10 seconds for a handshake, 30 to close.
+    /// 128 KiB each way, over the soft provider 256 KiB out and 512 KiB in; 384 messages each way, 64 bytes inline, no spinning, 10 seconds for a handshake, 30 to close.
     fn default() -> Self {
         Self {
-            send_buffer: 1 << 17,
-            receive_buffer: 1 << 17,
+            send_buffer: None,
+            receive_buffer: None,
             send_depth: 384,
             receive_depth: 384,
             inline: 64,
@@ -50,7 +58,7 @@ impl StreamConfig {
     /// How many bytes may be written ahead of the network (`wmem_default`, `SO_SNDBUF`). At least 2048.
     #[must_use]
     pub fn send_buffer(mut self, bytes: usize) -> Self {
-        self.send_buffer = bytes;
+        self.send_buffer = Some(bytes);
         self
     }
 
@@ -58,7 +66,7 @@ impl StreamConfig {
     /// half while the other is read.
     #[must_use]
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
-        self.receive_buffer = bytes;
+        self.receive_buffer = Some(bytes);
         self
     }
 
@@ -108,14 +116,21 @@ impl StreamConfig {
         self
     }
 
+    /// How large the two buffers are.
+    pub(super) fn buffers(&self, info: &AdapterInfo) -> [usize; 2] {
+        let usual = if info.provider == ProviderKind::Soft { SOFT_BUFFERS } else { BUFFERS };
+        [self.send_buffer.unwrap_or(usual[0]), self.receive_buffer.unwrap_or(usual[1])]
+    }
+
     /// Caps it by what the adapter has.
     ///
     /// # Errors
     /// `OutOfRange`.
     pub(super) fn on(mut self, info: &AdapterInfo) -> Result<Self, StreamError> {
+        let [send_buffer, receive_buffer] = self.buffers(info);
         for (what, value, least, most) in [
-            ("the send buffer", self.send_buffer, MIN_BUFFER, MAX_BUFFER),
-            ("the receive buffer", self.receive_buffer, MIN_BUFFER, MAX_BUFFER),
+            ("the send buffer", send_buffer, MIN_BUFFER, MAX_BUFFER),
+            ("the receive buffer", receive_buffer, MIN_BUFFER, MAX_BUFFER),
             ("the send depth", self.send_depth, MIN_DEPTH, MAX_DEPTH),
             ("the receive depth", self.receive_depth, MIN_DEPTH, MAX_DEPTH),
         ] {

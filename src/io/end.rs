@@ -89,7 +89,8 @@ impl Prepared {
             .initiator_completions(&queues.initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
 
-        let outgoing = config.send_buffer.next_multiple_of(Span::LEN);
+        let [send_buffer, receive_buffer] = config.buffers(&info);
+        let outgoing = send_buffer.next_multiple_of(Span::LEN);
         let entries = outgoing + sends * Message::LEN;
         let entries = entries.next_multiple_of(Span::LEN);
         let incoming = entries + ENTRIES * Span::LEN;
@@ -98,7 +99,7 @@ impl Prepared {
             Carrier::Immediate => incoming,
         };
         let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let exposed = adapter.register(RING + config.receive_buffer, exposed).await?;
+        let exposed = adapter.register(RING + receive_buffer, exposed).await?;
         let own = adapter.register(length, Access::LOCAL_WRITE).await?;
 
         // The lengths are checked: they fit.
@@ -113,7 +114,7 @@ impl Prepared {
             ring: part(RING..exposed.len()),
             targets: Span { length: TARGETS as u32, ..part(0..TARGETS * Span::LEN) },
             receives: u16::try_from(receives).unwrap_or(u16::MAX),
-            send_ring: config.send_buffer,
+            send_ring: send_buffer,
             send_entries: sends,
         };
         let memory = Memory { exposed, own, outgoing, entries, incoming };
