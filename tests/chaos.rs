@@ -18,7 +18,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use common::dice::Dice;
-use common::life::{eventually, polled};
+use common::life::eventually;
 use common::resources::held;
 use common::{Device, adapter, often, patience, v4, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -135,6 +135,8 @@ struct Done {
     read: AtomicUsize,
     /// It has read to the end of file.
     ended: AtomicBool,
+    /// How often either end of the stream has got further.
+    steps: Arc<AtomicUsize>,
 }
 
 /// What became of an end.
@@ -156,13 +158,14 @@ async fn write(mut half: OwnedWriteHalf, key: usize, plan: Plan, mut dice: Dice,
         let parts = bytes.split_at(dice.below(length));
         let parts = [IoSlice::new(parts.0), IoSlice::new(parts.1)];
         // A write that is given up has written nothing, and is made again.
-        let patience = if dice.below(4) == 0 { 1 } else { usize::MAX };
+        let most = if dice.below(4) == 0 { 1 } else { usize::MAX };
         let write = async {
             let count = half.write_vectored(&parts).await?;
             done.written.fetch_add(count, Ordering::Relaxed);
+            done.steps.fetch_add(1, Ordering::Relaxed);
             io::Result::Ok(count)
         };
-        match polled(write, patience).await {
+        match polled_at_most(write, most).await {
             Some(Ok(0)) => return (half, Err(io::ErrorKind::WriteZero.into())),
             Some(Ok(count)) => written += count,
             Some(Err(error)) => return (half, Err(error)),
@@ -195,9 +198,10 @@ async fn read(
             stalls -= 1;
             sleep(millis(&mut dice, 100)).await;
         }
-        let patience = if dice.below(4) == 0 { 1 } else { usize::MAX };
+        let most = if dice.below(4) == 0 { 1 } else { usize::MAX };
         let room = &mut room[..1 + dice.below(plan.longest_read)];
-        match polled(half.read(room), patience).await {
+        let read_some = polled_at_most(half.read(room), most);
+        match read_some.await {
             Some(Ok(0)) => {
                 done.ended.store(true, Ordering::Relaxed);
                 return Ok(true);
@@ -207,6 +211,7 @@ async fn read(
                 let as_expected = room[..count].iter().all(|byte| expected.next() == Some(*byte));
                 assert!(as_expected, "other bytes, from {read} to {}", read + count);
                 done.read.fetch_add(count, Ordering::Relaxed);
+                done.steps.fetch_add(1, Ordering::Relaxed);
             }
             Some(Err(error)) => return Err(error),
             None => tokio::task::yield_now().await,
@@ -214,7 +219,7 @@ async fn read(
     }
 }
 
-/// Polls a future at most so many times and drops it; `None` when that was too few. What it awaits has limits of its own.
+/// Polls a future at most so many times and drops it; `None` when that was too few.
 async fn polled_at_most<F: Future>(future: F, most: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = most;
@@ -311,8 +316,8 @@ fn check(number: usize, from: &Outcome, to: &Outcome) {
     }
 }
 
-/// The streams that are introduced, and who waits for what becomes of their other end.
-type Expected = Arc<Mutex<HashMap<usize, oneshot::Sender<Outcome>>>>;
+/// The streams that are introduced: who waits for what becomes of their other end, and the steps of both.
+type Expected = Arc<Mutex<HashMap<usize, (oneshot::Sender<Outcome>, Arc<AtomicUsize>)>>>;
 
 /// Serves one stream, unless its client leaves before it has said which it is: in good order, or by giving up its connect.
 async fn serve(mut stream: RdmaStream, seed: u64, expected: Expected) {
@@ -321,11 +326,12 @@ async fn serve(mut stream: RdmaStream, seed: u64, expected: Expected) {
         return;
     }
     let number = usize::from_le_bytes(number);
-    let waiting =
+    let (waiting, steps) =
         expected.lock().expect("no panic").remove(&number).expect("a stream that somebody waits for");
     let mut dice = Dice::of(seed, 2 * number + 1);
     let plan = Plan::new(&mut dice, false);
-    let outcome = end(stream, [2 * number + 1, 2 * number], plan, dice, Arc::default()).await;
+    let done = Arc::new(Done { steps, ..Done::default() });
+    let outcome = end(stream, [2 * number + 1, 2 * number], plan, dice, done).await;
     waiting.send(outcome).expect("somebody waits");
 }
 
@@ -349,17 +355,31 @@ async fn serve_all(listener: RdmaListener, seed: u64, expected: Expected, mut st
     }
 }
 
+/// Ends when nothing has happened for too long: one end may wait as long as it likes for another that goes on.
+async fn standstill(steps: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    loop {
+        let now = steps.load(Ordering::Relaxed);
+        if now == before {
+            return now;
+        }
+        before = now;
+        sleep(patience()).await;
+    }
+}
+
 /// One stream, from its first byte to its last.
 async fn stream(adapter: &Adapter, address: SocketAddr, seed: u64, number: usize, expected: &Expected) {
     let mut dice = Dice::of(seed, 2 * number);
     let config = config(&mut dice);
     let polls = if dice.below(10) == 0 { dice.below(6) } else { usize::MAX };
     let connect = RdmaStream::connect_on(adapter, address, &config);
-    let Some(connected) = polled(connect, polls).await else { return };
+    let Some(connected) = within(polled_at_most(connect, polls)).await else { return };
     let mut stream = connected.unwrap_or_else(|error| panic!("stream {number}: {error:?}"));
     let plan = Plan::new(&mut dice, true);
     let (tell, told) = oneshot::channel();
-    expected.lock().expect("no panic").insert(number, tell);
+    let steps = Arc::new(AtomicUsize::new(0));
+    expected.lock().expect("no panic").insert(number, (tell, steps.clone()));
     // Some say nothing for a while.
     if dice.below(5) == 0 {
         sleep(millis(&mut dice, 300)).await;
@@ -370,9 +390,16 @@ async fn stream(adapter: &Adapter, address: SocketAddr, seed: u64, number: usize
         return;
     }
     stream.write_all(&number.to_le_bytes()).await.expect("written");
-    let near = end(stream, keys, plan, dice, Arc::default()).await;
-    // What it awaits has limits of its own.
-    let far = told.await.unwrap_or_else(|_| panic!("stream {number} has failed at the other end"));
+    let done = Arc::new(Done { steps: steps.clone(), ..Done::default() });
+    let both = async {
+        let near = end(stream, keys, plan, dice, done).await;
+        let far = told.await.unwrap_or_else(|_| panic!("stream {number} has failed at the other end"));
+        (near, far)
+    };
+    let (near, far) = tokio::select! {
+        both = both => both,
+        steps = standstill(&steps) => panic!("stream {number} hangs after {steps} steps: {plan:?}"),
+    };
     check(number, &near, &far);
     check(number, &far, &near);
 }
