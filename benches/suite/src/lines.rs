@@ -113,6 +113,10 @@ const UCX_SPIN: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 /// Its transfers stand still for long when it sleeps in between, so it polls, as is its default.
 const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 const STREAM: Contender = Contender::new("byte stream over soft", Make::Own(&["stream"]));
+const STREAM_LARGE: Contender = Contender::new(
+    "byte stream, rings of 1 MiB",
+    Make::Own(&["stream", "--send-buffer", "1024", "--receive-buffer", "1024"]),
+);
 const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
 const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
@@ -257,7 +261,7 @@ pub(crate) const LINES: &[Line] = &[
         order: WRITE,
         unit: Unit::Gigabytes,
         cores: APART,
-        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.8)), SOFT],
+        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.8)), STREAM_LARGE, SOFT],
     },
     Line {
         id: "stream-bulk-one-core",
@@ -265,7 +269,7 @@ pub(crate) const LINES: &[Line] = &[
         order: WRITE,
         unit: Unit::Gigabytes,
         cores: TOGETHER,
-        contenders: &[RAW, STREAM],
+        contenders: &[RAW, STREAM, STREAM_LARGE],
     },
     Line {
         id: "grpc-unary",

@@ -60,7 +60,13 @@ struct Rdma {
 
 impl Rdma {
     fn new(end: &End) -> Self {
-        let config = StreamConfig::default().spin(Duration::from_micros(end.spin));
+        let mut config = StreamConfig::default().spin(Duration::from_micros(end.spin));
+        if let Some(kibibytes) = end.send_buffer {
+            config = config.send_buffer(kibibytes << 10);
+        }
+        if let Some(kibibytes) = end.receive_buffer {
+            config = config.receive_buffer(kibibytes << 10);
+        }
         Self { config, connector: RdmaConnector::new().config(config) }
     }
 }

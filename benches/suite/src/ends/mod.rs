@@ -54,6 +54,12 @@ pub(crate) struct End {
     /// Ask for a CRC in every frame.
     #[arg(long)]
     crc: bool,
+    /// How large the ring is that a byte stream sends from, in KiB, if not as large as it is by default.
+    #[arg(long)]
+    send_buffer: Option<usize>,
+    /// The same of the one that it receives into.
+    #[arg(long)]
+    receive_buffer: Option<usize>,
     /// How long to look for completions before going to sleep, in microseconds.
     #[arg(long, default_value_t = 0)]
     spin: u64,
