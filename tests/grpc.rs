@@ -73,10 +73,16 @@ fn acting<T>(act: &'static str, message: T) -> Request<T> {
     request
 }
 
-/// Bytes without a pattern.
+/// Bytes without a pattern that a mistake of the transport could hit.
 fn noise(length: usize) -> Bytes {
+    const WORD: usize = size_of::<usize>();
     let mut dice = Dice::of(0, length);
-    (0..length.div_ceil(8)).flat_map(|_| dice.below(usize::MAX).to_le_bytes()).take(length).collect()
+    let mut bytes = vec![0; length.next_multiple_of(WORD)];
+    for word in bytes.chunks_exact_mut(WORD) {
+        word.copy_from_slice(&dice.below(usize::MAX).to_ne_bytes());
+    }
+    bytes.truncate(length);
+    bytes.into()
 }
 
 async fn a_unary_call_is_answered<T: Transport>() {
