@@ -257,6 +257,9 @@ async fn a_peer_by_hand_is_understood() {
     }
 }
 
+/// The length of the ring that the peer may write, where it matters.
+const EXPOSED: usize = 1 << 17;
+
 #[tokio::test]
 async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
     for (message, expected) in [
@@ -264,11 +267,13 @@ async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
         (1 << 29 | 5, ProtocolError::Message(1 << 29 | 5)),
         (6 << 29, ProtocolError::Message(6 << 29)),
         (CONTROL | 3, ProtocolError::Message(CONTROL | 3)),
-        // A byte more than half of the ring.
-        (65_537, ProtocolError::Overrun("bytes")),
-        (CREDIT | (RECEIVES as u32 + 1), ProtocolError::Value { what: "credits", value: RECEIVES as u64 + 1 }),
+        (EXPOSED as u32 / 2 + 1, ProtocolError::Overrun("bytes")),
+        (
+            CREDIT | (RECEIVES as u32 + 1),
+            ProtocolError::Value { what: "credits", value: RECEIVES as u64 + 1 },
+        ),
     ] {
-        let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
+        let (peer, mut stream) = Peer::active(&StreamConfig::default().receive_buffer(EXPOSED)).await;
         peer.message(message).await;
         assert_eq!(broken(&mut stream).await, StreamBroken::Protocol(expected), "{message:#x}");
         within(peer.connection.disconnected()).await;
