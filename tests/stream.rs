@@ -7,7 +7,8 @@ mod common;
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::pin::Pin;
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::device::variants;
@@ -388,6 +389,7 @@ fn hello(targets: u8) -> Vec<u8> {
     bytes[0] = 1;
     bytes[2..4].copy_from_slice(&100_u16.to_be_bytes());
     bytes[23] = targets;
+    bytes[39] = 64;
     bytes
 }
 
@@ -465,6 +467,27 @@ async fn a_stream_that_is_dropped_waits_no_longer_than_it_may() {
     drop(left);
     within(ended.disconnected()).await;
     drop(right);
+}
+
+/// A waker that owns a half of the stream, as those of executors do whose wakers are the tasks.
+struct Task(#[allow(dead_code, reason = "held to be dropped")] tokio_rdma::io::OwnedWriteHalf);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test]
+async fn a_waker_may_own_the_stream() {
+    let (left, mut right) = streams(&adapter()).await;
+    let (mut reader, writer) = left.into_split();
+    let task = Waker::from(Arc::new(Task(writer)));
+    let mut byte = [0];
+    let mut read = Box::pin(reader.read(&mut byte));
+    assert!(common::life::poll_with(&mut read, &task).is_pending());
+    drop(task);
+    // The last one of that waker is dropped by the stream, and with it the half.
+    assert!(poll_once(&mut read).is_pending());
+    assert_eq!(within(right.read(&mut [0])).await.expect("an end of file"), 0);
 }
 
 #[test]

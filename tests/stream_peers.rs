@@ -21,7 +21,8 @@ use tokio_rdma::{
 const RECEIVES: usize = 64;
 /// The peer's memory: two targets, then a ring.
 const RING: usize = 64;
-const HALF: usize = 4096;
+/// A length of which no part of the bytes looks like it.
+const HALF: usize = 0x1234;
 
 const CREDIT: u32 = 4 << 29;
 const CONTROL: u32 = 7 << 29;
@@ -305,11 +306,32 @@ async fn a_message_of_another_length_breaks_the_stream() {
 #[tokio::test]
 async fn memory_that_is_offered_too_often_breaks_the_stream() {
     let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
-    let memory = entry(part(peer.region.remote(), RING as u32, 16));
+    let memory = entry(part(peer.region.remote(), RING as u32, HALF as u32));
     for place in [16, 0] {
         peer.tell(&memory, part(peer.targets, place, 16), CREDIT | RECEIVES as u32).await;
     }
     assert_eq!(broken(&mut stream).await, StreamBroken::Protocol(ProtocolError::Overrun("targets")));
+}
+
+#[tokio::test]
+async fn memory_is_used_when_all_of_its_entry_is_written() {
+    let (mut peer, mut stream) = Peer::active(&StreamConfig::default()).await;
+    peer.message(KEEPALIVE).await;
+    // A message about credits may come while an entry is being written.
+    let second = peer.region.remote_part(RING + HALF..RING + 2 * HALF).expect("in bounds");
+    let (entry, limit) = (entry(second), CREDIT | RECEIVES as u32);
+    peer.tell(&entry[..13], part(peer.targets, 16, 13), limit).await;
+    within(stream.write_all(&[1; HALF])).await.expect("the first half is there");
+    let (adapter, mut write) = (peer.adapter.clone(), Box::pin(stream.write_all(&[2; HALF])));
+    assert!(common::life::poll_once(&mut write).is_pending(), "the second is not, on {adapter:?}");
+    peer.tell(&entry[13..], part(peer.targets, 29, 3), limit).await;
+    within(write).await.expect("now it is");
+    let mut heard = Vec::new();
+    while heard.last() != Some(&(HALF as u32)) || heard.len() < 2 || heard[heard.len() - 2] != HALF as u32 {
+        heard.push(peer.hear().await);
+    }
+    assert!(heard.iter().filter(|message| **message >> 29 == 0).all(|message| *message == HALF as u32));
+    assert_eq!(peer.read(RING + HALF, HALF), [2; HALF]);
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ fn hello() -> Vec<u8> {
     bytes[0] = 1;
     bytes[2..4].copy_from_slice(&100_u16.to_be_bytes());
     bytes[23] = 2;
+    bytes[39] = 64;
     bytes
 }
 

@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 0xFFFE;
 const MIN_BUFFER: usize = 2048;
 
 /// The largest ring: the length of a message has 29 bits.
-const MAX_BUFFER: usize = 1 << 29;
+const MAX_BUFFER: usize = (1 << 29) - 1;
 
 /// What is sent from and received into unless told otherwise: rsocket's own sizes, since a device pins all of it.
 const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
@@ -78,8 +78,8 @@ impl StreamConfig {
         self
     }
 
-    /// How many messages the peer may send ahead of the reader (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534; capped by what
-    /// the adapter has.
+    /// How many receives are posted for messages of the peer's (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534; capped by what
+    /// the adapter has. Up to 16 of them are for messages about the stream itself.
     #[must_use]
     pub fn receive_depth(mut self, depth: usize) -> Self {
         self.receive_depth = depth;

@@ -1,233 +1,54 @@
-//! One end of a stream: its memory, its queue pair, and the machine that says what goes through them.
+//! One end of a stream: what reads, writes and results do with it.
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
 
 use futures::FutureExt;
 use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
 
+use super::bells::{Bells, Side};
 use super::config::StreamConfig;
-use crate::cm::{Adapter, Connection};
-use crate::error::{PostErrorKind, ProtocolError, StreamBroken, StreamError};
+use super::prepared::{ENTRIES, Memory, Prepared, Queues, RING};
+use crate::cm::Connection;
+use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::metrics::Traffic;
-use crate::mr::{Region, RemoteRegion};
-use crate::proto::rsocket::{
-    Carrier, Control, Event, Hello, Machine, Message, Settings, Span, TARGETS, Transfer,
-};
-use crate::qp::{
-    CompletionQueue, CompletionQueueConfig, Notify, NotifyKind, QueuePair, QueuePairConfig, WorkOptions,
-    WorkResult,
-};
+use crate::mr::RemoteRegion;
+use crate::proto::rsocket::{Carrier, Control, Event, Hello, Machine, Message, Span, Transfer};
+use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkOptions, WorkResult};
 use crate::status::Status;
-use crate::types::{Access, DisconnectReason, OpKind, RemoteKey};
-
-/// The list of targets, at the start of the exposed memory; the ring is behind it, where a cache line begins.
-const RING: usize = 64;
-
-/// Entries for the peer's list that are on their way: as many as control messages can be.
-const ENTRIES: usize = 4;
+use crate::types::{DisconnectReason, OpKind, RemoteKey};
 
 /// How many results are taken at once.
 const RESULTS: usize = 64;
+
+/// How often a poll looks for more before others have their turn.
+const TURNS: usize = 16;
 
 /// What the numbers of initiator requests in the completion queue mean.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 
-/// What is made before the peer is asked, or answered.
-pub(super) struct Prepared {
-    settings: Settings,
-    config: StreamConfig,
-    memory: Memory,
-    queues: Queues,
-    queue_pair: QueuePair,
-}
-
-/// Where results come: those of receives apart from the others, which nobody waits for as long as there is room for more.
-/// With one queue every write would wake the reader.
-struct Queues {
-    receives: CompletionQueue,
-    initiator: CompletionQueue,
-}
-
-/// Registered memory.
-struct Memory {
-    /// The list of targets and the ring: the peer writes them.
-    exposed: Region,
-    /// The ring that is sent from, then messages to be sent, entries for the peer's list, and messages received.
-    own: Region,
-    /// Where these begin.
-    outgoing: usize,
-    entries: usize,
-    incoming: usize,
-}
-
-impl Prepared {
-    /// Makes the queues and the memory, and posts all receives.
-    ///
-    /// # Errors
-    /// See [`StreamError`].
-    pub(super) async fn new(adapter: &Adapter, config: &StreamConfig) -> Result<Self, StreamError> {
-        let info = adapter.info();
-        let config = config.on(&info)?;
-        let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
-        let (sends, receives) = (config.send_depth, config.receive_depth);
-        let queue = |depth| {
-            let queue = CompletionQueueConfig::default().depth(depth).spin(config.spin);
-            adapter.completion_queue(queue)
-        };
-        let queues = Queues { receives: queue(receives)?, initiator: queue(sends)? };
-        let queue_pair = QueuePairConfig::default()
-            .initiator_depth(sends)
-            .receive_depth(receives)
-            .initiator_entries(1)
-            .receive_entries(1)
-            .receive_completions(&queues.receives)
-            .initiator_completions(&queues.initiator);
-        let queue_pair = adapter.queue_pair(queue_pair)?;
-
-        let [send_buffer, receive_buffer] = config.buffers(&info);
-        let outgoing = send_buffer.next_multiple_of(Span::LEN);
-        let entries = outgoing + sends * Message::LEN;
-        let entries = entries.next_multiple_of(Span::LEN);
-        let incoming = entries + ENTRIES * Span::LEN;
-        let length = match carrier {
-            Carrier::Send => incoming + receives * Message::LEN,
-            Carrier::Immediate => incoming,
-        };
-        let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let exposed = adapter.register(RING + receive_buffer, exposed).await?;
-        let own = adapter.register(length, Access::LOCAL_WRITE).await?;
-
-        // The lengths are checked: they fit.
-        let span = |region: RemoteRegion| Span {
-            address: region.address(),
-            key: region.key().0,
-            length: region.len(),
-        };
-        let part = |range| exposed.remote_part(range).map_or_else(|_| Span::default(), span);
-        let settings = Settings {
-            carrier,
-            ring: part(RING..exposed.len()),
-            targets: Span { length: TARGETS as u32, ..part(0..TARGETS * Span::LEN) },
-            receives: u16::try_from(receives).unwrap_or(u16::MAX),
-            send_ring: send_buffer,
-            send_entries: sends,
-        };
-        let memory = Memory { exposed, own, outgoing, entries, incoming };
-        for slot in 0..receives {
-            memory.post_receive(&queue_pair, carrier, slot)?;
-        }
-        Ok(Self { settings, config, memory, queues, queue_pair })
-    }
-
-    pub(super) fn queue_pair(&self) -> &QueuePair {
-        &self.queue_pair
-    }
-
-    /// The private data that says what this end brings.
-    pub(super) fn private_data(&self) -> [u8; Hello::LEN] {
-        self.settings.hello().to_bytes()
-    }
-
-    /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
-    /// first to send.
-    pub(super) fn open(self, connection: Connection, peer: Hello, speaks: bool) -> End {
-        let Self { settings, config, memory, queues, queue_pair } = self;
-        let machine = Machine::new(settings, peer, speaks);
-        let state = State {
-            machine,
-            results: Vec::with_capacity(RESULTS),
-            messages: 0,
-            entries: 0,
-            ended: None,
-            reader: Waiter::default(),
-            writer: Waiter::default(),
-            waited: false,
-        };
-        let end = End {
-            carrier: settings.carrier,
-            config,
-            memory,
-            queues,
-            queue_pair,
-            connection,
-            traffic: Traffic::new("stream"),
-            runtime: Handle::try_current().ok(),
-            state: Mutex::new(state),
-        };
-        // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
-        end.advance(&mut end.lock());
-        end
-    }
-}
-
-impl Memory {
-    fn post_receive(
-        &self,
-        queue_pair: &QueuePair,
-        carrier: Carrier,
-        slot: usize,
-    ) -> Result<(), PostErrorKind> {
-        let context = slot as u64;
-        match carrier {
-            Carrier::Immediate => queue_pair.receive_with((), context).map(drop).map_err(|error| error.kind),
-            Carrier::Send => {
-                let place = self.incoming + slot * Message::LEN;
-                let Ok(slice) = self.own.slice(place..place + Message::LEN) else {
-                    return Err(PostErrorKind::AccessViolation);
-                };
-                queue_pair.receive_with(slice, context).map(drop).map_err(|error| error.kind)
-            }
-        }
-    }
-
-    /// The message that a receive has left here.
-    fn received(&self, slot: usize) -> [u8; Message::LEN] {
-        let mut bytes = [0; Message::LEN];
-        // The slots are in bounds.
-        let _ = self.own.read(self.incoming + slot * Message::LEN, &mut bytes);
-        bytes
-    }
-
-    /// An entry of the list that the peer writes. Read until two looks agree: it may be written just now.
-    fn target(&self, index: usize) -> Span {
-        let look = || {
-            let mut bytes = [0; Span::LEN];
-            let _ = self.exposed.read(index * Span::LEN, &mut bytes);
-            Span::from_native(bytes)
-        };
-        let mut seen = look();
-        // A peer that never stops writing is left with whatever was seen last.
-        for _ in 0..ENTRIES {
-            let again = look();
-            if again == seen {
-                break;
-            }
-            seen = again;
-        }
-        seen
-    }
-
-    fn clear_target(&self, index: usize) {
-        let _ = self.exposed.write(index * Span::LEN, &[0; Span::LEN]);
-    }
-}
-
-/// One end of a stream.
+/// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
 pub(super) struct End {
+    connection: Connection,
+    queue_pair: QueuePair,
+    queues: Queues,
+    memory: Memory,
     carrier: Carrier,
     config: StreamConfig,
-    memory: Memory,
-    queues: Queues,
-    queue_pair: QueuePair,
-    connection: Connection,
+    inline: usize,
     traffic: Traffic,
     /// Where what is left is done when the stream is dropped.
     runtime: Option<Handle>,
+    bells: Arc<Bells>,
+    /// They ring: for what arrives, and for what has gone.
+    received: Waker,
+    completed: Waker,
     state: Mutex<State>,
 }
 
@@ -240,41 +61,92 @@ struct State {
     entries: usize,
     /// The connection is over, or nothing more can be done with it.
     ended: Option<StreamBroken>,
-    reader: Waiter,
-    writer: Waiter,
-    /// The write that is under way has found no room.
-    waited: bool,
+    /// It has just ended: to be told when nobody holds the state.
+    news: bool,
+    /// What was asked of the two completion queues.
+    receives: Option<Notify>,
+    completions: Option<Notify>,
+    /// Until when each side looks without sleep.
+    until: [Option<Instant>; 2],
 }
 
-/// What one of the two waits for.
-#[derive(Default)]
-struct Waiter {
-    received: Option<Notify>,
-    completed: Option<Notify>,
+/// The state, locked. No foreign code runs meanwhile: wakers and subscribers have their turn when it is dropped.
+struct Held<'a> {
+    end: &'a End,
+    guard: Option<MutexGuard<'a, State>>,
 }
 
-/// Which of the two waits.
-#[derive(Clone, Copy)]
-enum Side {
-    Reader,
-    Writer,
+impl Deref for Held<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.guard.as_ref().expect("held until dropped")
+    }
 }
 
-impl State {
-    fn waiter(&mut self, side: Side) -> &mut Waiter {
-        match side {
-            Side::Reader => &mut self.reader,
-            Side::Writer => &mut self.writer,
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.guard.as_mut().expect("held until dropped")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let news = std::mem::take(&mut self.news).then(|| self.ended.clone()).flatten();
+        self.end.bells.let_go();
+        self.guard = None;
+        self.end.bells.wake();
+        if let Some(broken) = news {
+            self.end.traffic.broken(broken.status());
+            tracing::debug!(connection = %self.end.connection.id(), %broken, "a stream has ended");
         }
     }
+}
 
-    /// Whether requests of this end that complete are news: to a reader only when they keep it from giving credits.
-    fn minds_completions(&self, side: Side) -> bool {
-        matches!(side, Side::Writer) || self.machine.is_control_blocked()
-    }
+/// Bytes to be written.
+enum Source<'a> {
+    /// From the memory of this end.
+    Own(Range<usize>),
+    /// Copied by the call.
+    Inline(&'a [&'a [u8]]),
 }
 
 impl End {
+    /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
+    /// first to send.
+    pub(super) fn new(prepared: Prepared, connection: Connection, peer: Hello, speaks: bool) -> Self {
+        let Prepared { settings, config, memory, queues, queue_pair, inline } = prepared;
+        let state = State {
+            machine: Machine::new(settings, peer, speaks),
+            results: Vec::with_capacity(RESULTS),
+            messages: 0,
+            entries: 0,
+            ended: None,
+            news: false,
+            receives: None,
+            completions: None,
+            until: [None; 2],
+        };
+        let bells = Arc::<Bells>::default();
+        let end = Self {
+            connection,
+            queue_pair,
+            queues,
+            memory,
+            carrier: settings.carrier,
+            config,
+            inline,
+            traffic: Traffic::new("stream"),
+            runtime: Handle::try_current().ok(),
+            received: bells.for_receives(),
+            completed: bells.for_completions(),
+            bells,
+            state: Mutex::new(state),
+        };
+        // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
+        end.advance(&mut end.hold());
+        end
+    }
+
     pub(super) fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -287,8 +159,10 @@ impl End {
         self.runtime.as_ref()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hold(&self) -> Held<'_> {
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bells.hold();
+        Held { end: self, guard: Some(guard) }
     }
 
     /// Reads what has arrived, as much as there is room for.
@@ -297,26 +171,21 @@ impl End {
             return Poll::Ready(Ok(()));
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let mut state = self.lock();
-        loop {
-            let state = &mut *state;
+        let before = into.remaining();
+        let outcome = ready!(self.poll_for(cx, Side::Reader, |state, collected| {
             if self.copy_out(state, into) {
-                break;
+                return Some(Ok(()));
             }
-            if self.collect(state, Side::Reader) {
-                continue;
+            match &state.ended {
+                // What arrived before that counts.
+                _ if !collected => None,
+                _ if state.machine.is_peer_done() => Some(Ok(())),
+                ended => ended.clone().map(|broken| Err(broken.into())),
             }
-            if state.machine.is_peer_done() {
-                break;
-            }
-            if let Some(broken) = &state.ended {
-                return Poll::Ready(Err(broken.clone().into()));
-            }
-            ready!(self.poll_news(state, Side::Reader, cx));
-        }
-        state.reader = Waiter::default();
+        }));
         budget.made_progress();
-        Poll::Ready(Ok(()))
+        self.traffic.received(before - into.remaining());
+        Poll::Ready(outcome)
     }
 
     /// Whether there was anything.
@@ -332,7 +201,6 @@ impl End {
         }
         let read = into.remaining() < before;
         if read {
-            self.traffic.received(before - into.remaining());
             self.advance(state);
         }
         read
@@ -340,148 +208,219 @@ impl End {
 
     /// Writes as much as the peer and the ring have room for: one message.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let mut state = self.lock();
-        let length = loop {
-            let state = &mut *state;
+        let mut waited = false;
+        let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
             if state.machine.is_shutdown() {
-                return Poll::Ready(Err(closed_here()));
+                let error = io::Error::new(io::ErrorKind::BrokenPipe, "the stream has been shut down");
+                return Some(Err(error));
             }
             if wanted == 0 {
-                break 0;
+                return Some(Ok(0));
             }
             let room = if state.ended.is_none() { state.machine.room().min(wanted) } else { 0 };
-            if room == wanted {
-                break room;
+            // There may be more room, or no peer any more.
+            if room > 0 && (collected || room == wanted && self.queues.receives.is_empty()) {
+                return Some(self.copy_in(state, parts, room).map_err(Into::into));
             }
-            // There may be more.
-            if self.collect(state, Side::Writer) {
-                continue;
+            waited = collected;
+            match &state.ended {
+                _ if !collected => None,
+                _ if state.machine.is_peer_gone() => {
+                    let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
+                    Some(Err(error))
+                }
+                ended => ended.clone().map(|broken| Err(broken.into())),
             }
-            if room > 0 {
-                break room;
-            }
-            if state.machine.is_peer_gone() {
-                let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
-                return Poll::Ready(Err(error));
-            }
-            if let Some(broken) = &state.ended {
-                return Poll::Ready(Err(broken.clone().into()));
-            }
-            if !std::mem::replace(&mut state.waited, true) {
-                self.traffic.exhausted();
-            }
-            ready!(self.poll_news(state, Side::Writer, cx));
-        };
-        state.writer = Waiter::default();
-        state.waited = false;
-        budget.made_progress();
-        if length > 0 {
-            self.copy_in(&mut state, parts, length);
+        });
+        if waited {
+            self.traffic.exhausted();
         }
-        Poll::Ready(Ok(length))
+        let outcome = ready!(outcome);
+        budget.made_progress();
+        if let Ok(length) = &outcome {
+            self.traffic.sent(*length);
+        }
+        Poll::Ready(outcome)
     }
 
     /// Puts the first `length` bytes into the ring, and posts them.
-    fn copy_in(&self, state: &mut State, parts: &[IoSlice<'_>], length: usize) {
-        let start = state.machine.send_at();
-        let mut done = 0;
-        for part in parts {
-            let bytes = &part[..part.len().min(length - done)];
-            // It is in bounds: the machine has said that there is room.
-            let _ = self.memory.own.write(start + done, bytes);
-            done += bytes.len();
-            if done == length {
-                break;
+    ///
+    /// # Errors
+    /// Nothing was posted: the stream is broken.
+    fn copy_in(
+        &self,
+        state: &mut State,
+        parts: &[IoSlice<'_>],
+        length: usize,
+    ) -> Result<usize, StreamBroken> {
+        let mut left = length;
+        let parts = parts.iter().map(move |part| {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            part
+        });
+        let at = state.machine.send_at();
+        let inline: Option<Vec<&[u8]>> = (length <= self.inline).then(|| parts.clone().collect());
+        if inline.is_none() {
+            let mut place = at;
+            for part in parts {
+                // It is in bounds: the machine has said that there is room.
+                let _ = self.memory.own.write(place, part);
+                place += part.len();
             }
         }
-        self.traffic.sent(length);
-        let transfer = state.machine.transfer(length);
-        if let Err(kind) = self.post_transfer(state, transfer) {
-            self.end(state, Some(kind));
-        }
+        let Transfer { from, to, message } = state.machine.transfer(length);
+        let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
+        self.post(state, Some((source, to)), message, DATA).map(|()| length).map_err(|kind| {
+            self.refused(state, kind);
+            state.ended.clone().unwrap_or(StreamBroken::Post(kind))
+        })
     }
 
     /// Ready when nothing that was written is on its way any more, and the peer has been told if nothing follows.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.lock();
-        loop {
-            let state = &mut *state;
+        self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
-            if self.collect(state, Side::Writer) {
-                continue;
-            }
-            if state.machine.is_settled() {
-                break;
-            }
             match &state.ended {
+                _ if !collected => None,
+                _ if state.machine.is_settled() => Some(Ok(())),
                 // It went in good order, and takes what was on its way with it.
-                Some(_) if state.machine.is_peer_gone() => break,
-                Some(broken) => return Poll::Ready(Err(broken.clone().into())),
-                None => {}
+                Some(_) if state.machine.is_peer_gone() => Some(Ok(())),
+                ended => ended.clone().map(|broken| Err(broken.into())),
             }
-            ready!(self.poll_news(state, Side::Writer, cx));
-        }
-        state.writer = Waiter::default();
-        Poll::Ready(Ok(()))
+        })
     }
 
-    /// This end writes nothing any more.
-    pub(super) fn shutdown(&self) {
-        let mut state = self.lock();
+    /// This end writes nothing any more. True when the peer has been told, or need not be.
+    pub(super) fn shutdown(&self) -> bool {
+        let mut state = self.hold();
         state.machine.shutdown();
         self.advance(&mut state);
+        state.machine.has_said_so() || state.ended.is_some()
     }
 
     /// This end does nothing any more.
     pub(super) fn disconnect(&self) {
-        let mut state = self.lock();
+        let mut state = self.hold();
         state.machine.disconnect();
         self.advance(&mut state);
     }
 
-    /// Waits for results, after all that are there have been collected. Ready when it is worth another look.
-    fn poll_news(&self, state: &mut State, side: Side, cx: &mut Context<'_>) -> Poll<()> {
-        let completed = state.minds_completions(side);
-        let waiter = state.waiter(side);
-        let notify = |queue: &CompletionQueue| queue.notify(NotifyKind::Any);
-        let mut outcome = waiter.received.get_or_insert_with(|| notify(&self.queues.receives)).poll_unpin(cx);
-        if outcome.is_pending() && completed {
-            let completed = waiter.completed.get_or_insert_with(|| notify(&self.queues.initiator));
-            outcome = completed.poll_unpin(cx);
+    /// Ready with what `attempt` has to say; it is told whether all results that were there have been collected.
+    fn poll_for<T>(
+        &self,
+        cx: &mut Context<'_>,
+        side: Side,
+        mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
+    ) -> Poll<T> {
+        // Often there is no need to look further.
+        if let Some(done) = attempt(&mut self.hold(), false) {
+            return Poll::Ready(done);
         }
-        let outcome = ready!(outcome);
-        *waiter = Waiter::default();
-        if outcome.is_err() {
-            // The adapter is gone: what was outstanding has ended with it.
-            self.collect(state, Side::Writer);
-            self.end(state, None);
+        self.bells.register(side, cx.waker());
+        self.queues.receives.progress();
+        let mut state = self.hold();
+        for _ in 0..TURNS {
+            if self.collect(&mut state, side) {
+                if let Some(done) = attempt(&mut state, false) {
+                    state.until[side as usize - 1] = None;
+                    return Poll::Ready(done);
+                }
+                continue;
+            }
+            if let Some(done) = attempt(&mut state, true) {
+                state.until[side as usize - 1] = None;
+                return Poll::Ready(done);
+            }
+            if !self.listen(&mut state, side) {
+                let spins = self.spins(&mut state, side);
+                drop(state);
+                if spins {
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
         }
-        Poll::Ready(())
+        // The peer keeps this end busy, and has others wait no longer.
+        drop(state);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether to look again at once.
+    fn spins(&self, state: &mut State, side: Side) -> bool {
+        if self.config.spin.is_zero() {
+            return false;
+        }
+        let now = Instant::now();
+        let until = state.until[side as usize - 1].get_or_insert_with(|| now + self.config.spin);
+        now < *until
+    }
+
+    /// Has the queues ring, after all that was there has been collected. True when there is more already.
+    fn listen(&self, state: &mut State, side: Side) -> bool {
+        let mut news = self.ask(state, false);
+        if side == Side::Writer || state.machine.is_control_blocked() {
+            news |= self.ask(state, true);
+        }
+        news
+    }
+
+    /// Has a queue ring. True when there is something already.
+    fn ask(&self, state: &mut State, completions: bool) -> bool {
+        let (queue, waker, asked) = if completions {
+            (&self.queues.initiator, &self.completed, &mut state.completions)
+        } else {
+            (&self.queues.receives, &self.received, &mut state.receives)
+        };
+        let notify = asked.get_or_insert_with(|| queue.notify(NotifyKind::Any));
+        let Poll::Ready(outcome) = notify.poll_unpin(&mut Context::from_waker(waker)) else { return false };
+        *asked = None;
+        match outcome {
+            Ok(()) => true,
+            // What was outstanding has ended with it. This cannot come to pass twice.
+            Err(NotifyError::DeviceRemoved) => {
+                let first = state.ended.is_none();
+                self.collect_from(state, &self.queues.receives);
+                self.end_with(state, StreamBroken::Connection(DisconnectReason::DeviceRemoved));
+                first
+            }
+            Err(_) => {
+                let first = state.ended.is_none();
+                self.failed(state);
+                first
+            }
+        }
     }
 
     /// Takes all results there are that matter to this side, and whether there were any.
     fn collect(&self, state: &mut State, side: Side) -> bool {
-        let mut results = std::mem::take(&mut state.results);
-        let mut any = false;
-        let completed = state.minds_completions(side).then_some(&self.queues.initiator);
-        for queue in [&self.queues.receives].into_iter().chain(completed) {
-            loop {
-                let count = queue.poll(RESULTS, &mut results);
-                any |= count > 0;
-                for result in results.drain(..) {
-                    self.handle(state, result);
-                }
-                if count < RESULTS {
-                    break;
-                }
-            }
+        let mut any = self.collect_from(state, &self.queues.receives);
+        if side == Side::Writer || state.machine.is_control_blocked() {
+            any |= self.collect_from(state, &self.queues.initiator);
         }
-        state.results = results;
         if any {
             self.advance(state);
         }
+        any
+    }
+
+    fn collect_from(&self, state: &mut State, queue: &CompletionQueue) -> bool {
+        let mut results = std::mem::take(&mut state.results);
+        let mut any = false;
+        for _ in 0..TURNS {
+            let count = queue.take(RESULTS, &mut results);
+            any |= count > 0;
+            for result in results.drain(..) {
+                self.handle(state, result);
+            }
+            if count < RESULTS {
+                break;
+            }
+        }
+        state.results = results;
         any
     }
 
@@ -491,12 +430,14 @@ impl End {
             (_, OpKind::Receive) if matches!(state.ended, Some(StreamBroken::Protocol(_))) => {}
             (Status::SUCCESS, OpKind::Receive) => {
                 if let Err(error) = self.receive(state, &result) {
-                    self.break_off(state, error);
+                    // The peer cannot be trusted any more.
+                    self.end_with(state, StreamBroken::Protocol(error));
+                    self.queue_pair.flush();
                 }
             }
             (Status::SUCCESS, _) if result.context == DATA => state.machine.transferred(),
             (Status::SUCCESS, _) => state.machine.controlled(),
-            _ => self.end(state, None),
+            _ => self.failed(state),
         }
     }
 
@@ -523,18 +464,21 @@ impl End {
 
     /// Posts the control messages that are due.
     fn advance(&self, state: &mut State) {
-        while state.ended.is_none()
-            && let Some(control) = state.machine.control()
-        {
-            if let Err(kind) = self.post_control(state, control) {
-                self.end(state, Some(kind));
+        loop {
+            while state.ended.is_none()
+                && let Some(control) = state.machine.control()
+            {
+                if let Err(kind) = self.post_control(state, control) {
+                    self.refused(state, kind);
+                }
+            }
+            let blocked = state.machine.is_control_blocked() && state.ended.is_none();
+            self.bells.set_eager(blocked);
+            // One that is on its way may have completed: nobody else would look. Else its completion rings for everybody.
+            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask(state, true)) {
+                return;
             }
         }
-    }
-
-    fn post_transfer(&self, state: &mut State, transfer: Transfer) -> Result<(), PostErrorKind> {
-        let Transfer { from, to, message } = transfer;
-        self.post(state, Some((from, to)), message, DATA)
     }
 
     fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
@@ -543,7 +487,7 @@ impl End {
             state.entries = (state.entries + 1) % ENTRIES;
             // The places are in bounds.
             let _ = self.memory.own.write(start, &entry);
-            (start..start + Span::LEN, place)
+            (Source::Own(start..start + Span::LEN), place)
         });
         self.post(state, target, control.message, CONTROL)
     }
@@ -552,85 +496,94 @@ impl End {
     fn post(
         &self,
         state: &mut State,
-        write: Option<(std::ops::Range<usize>, Span)>,
+        write: Option<(Source<'_>, Span)>,
         message: Message,
         context: u64,
     ) -> Result<(), PostErrorKind> {
-        let slice = |range| self.memory.own.slice(range).map_err(|_| PostErrorKind::AccessViolation);
         let options = WorkOptions::default().context(context);
-        let write = match write {
-            Some((range, to)) => {
-                Some((slice(range)?, RemoteRegion::new(to.address, RemoteKey(to.key), to.length)))
-            }
-            None => None,
-        };
         match (self.carrier, write) {
-            (Carrier::Immediate, Some((from, to))) => {
-                let options = options.immediate(message.encode());
-                self.queue_pair.write_with(from, &to, options).map(drop).map_err(|error| error.kind)
+            (Carrier::Immediate, write) => {
+                // A message alone writes nothing, nowhere.
+                let (source, to) = write.unwrap_or((Source::Inline(&[]), Span::default()));
+                self.write(&self.queue_pair, source, to, options.immediate(message.encode()))
             }
-            (Carrier::Immediate, None) => {
-                let (nowhere, options) =
-                    (RemoteRegion::new(0, RemoteKey(0), 0), options.immediate(message.encode()));
-                self.queue_pair.write_with((), &nowhere, options).map(drop).map_err(|error| error.kind)
-            }
-            (Carrier::Send, write) => {
-                let start = self.memory.outgoing + state.messages * Message::LEN;
-                state.messages = (state.messages + 1) % self.config.send_depth;
-                // The places are in bounds.
-                let _ = self.memory.own.write(start, &message.to_bytes());
-                let message = slice(start..start + Message::LEN)?;
-                let Some((from, to)) = write else {
-                    return self.queue_pair.send_with(message, options).map(drop).map_err(|error| error.kind);
-                };
+            (Carrier::Send, None) => self.send(&self.queue_pair, state, message, options),
+            (Carrier::Send, Some((source, to))) => {
                 let batch = self.queue_pair.batch();
                 // The send behind it tells of it, too.
-                let silent = WorkOptions::default().silent();
-                batch.write_with(from, &to, silent).map(drop).map_err(|error| error.kind)?;
-                batch.send_with(message, options).map(drop).map_err(|error| error.kind)
+                self.write(&batch, source, to, WorkOptions::default().silent())?;
+                self.send(&batch, state, message, options)
             }
         }
     }
 
-    /// The peer cannot be trusted any more.
-    fn break_off(&self, state: &mut State, error: ProtocolError) {
-        tracing::debug!(connection = %self.connection.id(), %error, "the peer broke the protocol of the stream");
-        if state.ended.is_none() {
-            self.ended_by(state, StreamBroken::Protocol(error));
+    fn write(
+        &self,
+        queue_pair: &QueuePair,
+        source: Source<'_>,
+        to: Span,
+        options: WorkOptions,
+    ) -> Result<(), PostErrorKind> {
+        let to = RemoteRegion::new(to.address, RemoteKey(to.key), to.length);
+        match source {
+            Source::Own(range) => {
+                let slice = self.memory.own.slice(range).map_err(|_| PostErrorKind::AccessViolation)?;
+                queue_pair.write_with(slice, &to, options).map(drop).map_err(|error| error.kind)
+            }
+            Source::Inline([]) => {
+                queue_pair.write_with((), &to, options).map(drop).map_err(|error| error.kind)
+            }
+            Source::Inline(parts) => queue_pair.write_inline(parts, &to, options).map(drop),
         }
-        self.queue_pair.flush();
     }
 
-    /// A request failed, or could not be posted: the connection is over, and says why.
-    fn end(&self, state: &mut State, kind: Option<PostErrorKind>) {
-        if state.ended.is_some() {
-            return;
+    /// Sends a message as librdmacm does on iWARP.
+    fn send(
+        &self,
+        queue_pair: &QueuePair,
+        state: &mut State,
+        message: Message,
+        options: WorkOptions,
+    ) -> Result<(), PostErrorKind> {
+        if self.inline >= Message::LEN {
+            return queue_pair.send_inline(&[&message.to_bytes()], options).map(drop);
         }
+        let start = self.memory.outgoing + state.messages * Message::LEN;
+        state.messages = (state.messages + 1) % self.config.send_depth;
+        // The places are in bounds.
+        let _ = self.memory.own.write(start, &message.to_bytes());
+        let slice = self.memory.own.slice(start..start + Message::LEN);
+        let slice = slice.map_err(|_| PostErrorKind::AccessViolation)?;
+        queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
+    }
+
+    /// A request failed: the connection is over, and says why.
+    fn failed(&self, state: &mut State) {
         // It is known before the first request finishes.
-        let reason = self.connection.disconnected().now_or_never();
-        let broken = match (reason, kind) {
-            (Some(reason), _) => StreamBroken::Connection(reason),
-            (None, Some(kind)) => StreamBroken::Post(kind),
-            (None, None) => StreamBroken::Connection(DisconnectReason::Local),
-        };
-        self.ended_by(state, broken);
-    }
-
-    fn ended_by(&self, state: &mut State, broken: StreamBroken) {
-        let orderly = match &broken {
-            StreamBroken::Connection(DisconnectReason::Peer) => state.machine.is_peer_gone(),
-            StreamBroken::Connection(reason) => *reason == DisconnectReason::Local,
-            _ => false,
-        };
-        if !orderly {
-            self.traffic.broken(broken.status());
+        let reason = self.connection.disconnected().now_or_never().unwrap_or(DisconnectReason::Local);
+        if matches!(state.ended, Some(StreamBroken::Post(_))) {
+            state.ended = None;
         }
-        state.ended = Some(broken);
+        self.end_with(state, StreamBroken::Connection(reason));
     }
-}
 
-fn closed_here() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the stream has been shut down")
+    /// A request could not be posted. Either the connection is over, or it is now: something is missing from the stream.
+    fn refused(&self, state: &mut State, kind: PostErrorKind) {
+        match self.connection.disconnected().now_or_never() {
+            Some(reason) => self.end_with(state, StreamBroken::Connection(reason)),
+            None => {
+                self.end_with(state, StreamBroken::Post(kind));
+                self.queue_pair.flush();
+            }
+        }
+    }
+
+    fn end_with(&self, state: &mut State, broken: StreamBroken) {
+        if state.ended.is_none() {
+            state.ended = Some(broken);
+            state.news = true;
+        }
+    }
 }
 
 impl fmt::Debug for End {

@@ -1,6 +1,7 @@
 //! Byte streams over queue pairs, and what RPC frameworks plug into.
 
 mod acceptor;
+mod bells;
 mod config;
 mod connector;
 mod end;
@@ -9,6 +10,7 @@ mod hyper;
 mod listener;
 mod messages;
 mod naming;
+mod prepared;
 mod race;
 mod split;
 mod stream;

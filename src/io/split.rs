@@ -59,7 +59,7 @@ impl OwnedReadHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if !self.joined {
-            self.shared.end().shutdown();
+            self.shared.shutdown();
         }
     }
 }

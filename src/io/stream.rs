@@ -13,7 +13,8 @@ use tokio::net::ToSocketAddrs;
 
 use super::config::StreamConfig;
 use super::connector::RdmaConnector;
-use super::end::{End, Prepared};
+use super::end::End;
+use super::prepared::Prepared;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::StreamError;
@@ -112,7 +113,7 @@ impl RdmaStream {
             }
         };
         let connection = reply.complete().await?;
-        Ok(Self::new(end.open(connection, hello, true)))
+        Ok(Self::new(End::new(end, connection, hello, true)))
     }
 
     /// Answers a request for a stream; one for anything else is rejected.
@@ -143,7 +144,7 @@ impl RdmaStream {
         }
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        Ok(Self::new(end.open(connection, hello, info.passive_sends_first)))
+        Ok(Self::new(End::new(end, connection, hello, info.passive_sends_first)))
     }
 
     fn new(end: End) -> Self {
@@ -233,6 +234,17 @@ pub(super) struct Shared(Arc<End>);
 impl Shared {
     pub(super) fn end(&self) -> &End {
         &self.0
+    }
+
+    /// Closes the direction that is written, and sees to it that the peer is told though nobody waits for it.
+    pub(super) fn shutdown(&self) {
+        if let (false, Some(runtime)) = (self.0.shutdown(), self.0.runtime()) {
+            let end = self.0.clone();
+            // How it ends the half that reads hears.
+            runtime.spawn(async move {
+                let _ = std::future::poll_fn(|cx| end.poll_settled(cx)).await;
+            });
+        }
     }
 
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

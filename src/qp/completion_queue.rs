@@ -170,8 +170,18 @@ impl CompletionQueue {
     /// The device is looked at, too, so that a result need not wait for the reactor.
     pub fn poll(&self, most: usize, results: &mut Vec<WorkResult>) -> usize {
         if self.core.results.len() < most {
-            self.core.adapter.progress();
+            self.progress();
         }
+        self.take(most, results)
+    }
+
+    /// Looks at the device, which may run the wakers of whoever uses it.
+    pub(crate) fn progress(&self) {
+        self.core.adapter.progress();
+    }
+
+    /// [`poll`](Self::poll) without looking at the device.
+    pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkResult>) -> usize {
         self.core.results.poll(most, |polled| {
             let Polled { label, owner, status, bytes, extra } = polled;
             // Every request has a label until its completion is taken, which was done just now.

@@ -119,8 +119,10 @@ impl Hello {
         if hello.targets.length < 2 {
             return Err(ProtocolError::Value { what: "targets", value: hello.targets.length.into() });
         }
-        if hello.credits == 0 {
-            return Err(ProtocolError::Value { what: "credits", value: 0 });
+        for (what, value) in [("credits", hello.credits.into()), ("bytes", hello.data.length)] {
+            if value == 0 {
+                return Err(ProtocolError::Value { what, value: 0 });
+            }
         }
         Ok(hello)
     }
@@ -233,6 +235,7 @@ mod tests {
         let mut none = hello();
         none[2..4].fill(0);
         assert_eq!(Hello::decode(&none), Err(ProtocolError::Value { what: "credits", value: 0 }));
+        assert_eq!(with(37, 0), Err(ProtocolError::Value { what: "bytes", value: 0 }));
         // librdmacm's own flag for direct transfers.
         assert!(with(1, 2).is_ok());
         assert!(with(1, 3).is_ok_and(|hello| hello.big_endian));

@@ -121,6 +121,8 @@ pub(crate) struct Machine {
     closes: Option<Message>,
     /// It has said so.
     closed: Option<Message>,
+    /// Control messages up to that one that have not completed.
+    before_close: usize,
     /// What the peer has said last of its end.
     peer_closed: Option<Message>,
 }
@@ -170,8 +172,7 @@ impl Machine {
             peer,
             speaks,
             sending: Sending {
-                // A first target of no bytes is as good as none.
-                targets: [peer.data].into_iter().filter(|target| target.length > 0).collect(),
+                targets: VecDeque::from([peer.data]),
                 next_target: 1,
                 sent: 0,
                 limit: peer.credits,
@@ -193,6 +194,7 @@ impl Machine {
             controls: 0,
             closes: None,
             closed: None,
+            before_close: 0,
             peer_closed: None,
         }
     }
@@ -254,10 +256,13 @@ impl Machine {
     /// What the entry holds, of which a credit message may have told. True when it is taken: the driver clears it before
     /// anything else is sent, since the peer may write it again when its memory has been filled.
     ///
+    /// The message may have told of nothing but credits while the peer is writing the entry. Its length is written last, and
+    /// is always that of the first target: any other is part of an entry, and the message that tells of it follows.
+    ///
     /// # Errors
     /// More memory at once than the list has entries.
     pub(crate) fn offered(&mut self, target: Span) -> Result<bool, ProtocolError> {
-        if target.length == 0 {
+        if target.length != self.peer.data.length {
             return Ok(false);
         }
         let sending = &mut self.sending;
@@ -335,6 +340,7 @@ impl Machine {
         let control = self.credit().or_else(|| {
             let message = self.closes.filter(|message| self.closed != Some(*message))?;
             self.closed = Some(message);
+            self.before_close = self.controls + 1;
             Some(Control { target: None, message })
         });
         self.controls += usize::from(control.is_some());
@@ -387,6 +393,7 @@ impl Machine {
     /// A control message has completed.
     pub(crate) fn controlled(&mut self) {
         self.controls = self.controls.saturating_sub(1);
+        self.before_close = self.before_close.saturating_sub(1);
     }
 
     /// What has arrived and not been read: its first part in one piece, by its place in the ring.
@@ -428,10 +435,14 @@ impl Machine {
         self.closed == Some(Message::Disconnect)
     }
 
-    /// Whether the end has been told to the peer, or there is nobody to tell, and nothing is on its way any more.
+    /// Whether the peer has been sent word of the end of this one, or knows more than that.
+    pub(crate) fn has_said_so(&self) -> bool {
+        self.closes == self.closed || self.is_peer_gone()
+    }
+
+    /// Whether the end has been told to the peer, or there is nobody to tell, and nothing is on its way that was sent before.
     pub(crate) fn is_settled(&self) -> bool {
-        let told = self.closes == self.closed || self.is_peer_gone();
-        told && self.sending.outstanding.is_empty() && self.controls == 0
+        self.has_said_so() && self.sending.outstanding.is_empty() && self.before_close == 0
     }
 
     /// Whether the peer sends no more data.

@@ -394,7 +394,9 @@ fn lies_are_found() {
     assert_eq!(machine.received(Message::Shutdown), Ok(Event::Changed));
     assert!(matches!(machine.received(Message::Data(1)), Err(ProtocolError::Message(1))));
     let mut machine = fresh();
-    let target = Span { address: 1, key: 2, length: 3 };
+    let target = Span { address: 1, key: 2, length: 2048 };
+    // A part of an entry: the rest, and the message that tells of it, follow.
+    assert_eq!(machine.offered(Span { length: 2047, ..target }), Ok(false));
     assert_eq!(machine.offered(Span { length: 0, ..target }), Ok(false));
     assert_eq!(machine.offered(target), Ok(true));
     assert_eq!(machine.offered(target), Err(ProtocolError::Overrun("targets")));

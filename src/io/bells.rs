@@ -1,0 +1,102 @@
+//! Who waits for a stream, and how they are woken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Wake, Waker};
+
+use futures::task::AtomicWaker;
+
+/// One of the two directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Reader = 1,
+    Writer = 2,
+}
+
+const BOTH: u8 = Side::Reader as u8 | Side::Writer as u8;
+
+/// The wakers of the two directions. Completion queues ring; they may do so while the state of the stream is locked, even by
+/// the thread that has locked it, and a waker is foreign code. So who holds the lock says so, and wakes when it lets go.
+#[derive(Debug, Default)]
+pub(super) struct Bells {
+    held: AtomicBool,
+    /// Whom to wake.
+    rung: AtomicU8,
+    /// The reader waits for completions of its own requests, too.
+    eager: AtomicBool,
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+}
+
+impl Bells {
+    /// Whoever waits in this direction is woken by this from now on. Not while the state is held.
+    pub(super) fn register(&self, side: Side, waker: &Waker) {
+        match side {
+            Side::Reader => self.reader.register(waker),
+            Side::Writer => self.writer.register(waker),
+        }
+    }
+
+    /// Whether completions of this end's own requests wake the reader.
+    pub(super) fn set_eager(&self, eager: bool) {
+        self.eager.store(eager, Ordering::Relaxed);
+    }
+
+    /// The state has been locked: nobody is woken until [`let_go`](Self::let_go).
+    pub(super) fn hold(&self) {
+        self.held.store(true, Ordering::SeqCst);
+    }
+
+    /// The state is about to be unlocked; [`wake`](Self::wake) once it is.
+    pub(super) fn let_go(&self) {
+        self.held.store(false, Ordering::SeqCst);
+    }
+
+    fn ring(&self, sides: u8) {
+        // Either this sees that nobody holds the state, or who does sees this.
+        self.rung.fetch_or(sides, Ordering::SeqCst);
+        if !self.held.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Wakes those for whom it has rung.
+    pub(super) fn wake(&self) {
+        if self.rung.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let rung = self.rung.swap(0, Ordering::SeqCst);
+        if rung & Side::Reader as u8 != 0 {
+            self.reader.wake();
+        }
+        if rung & Side::Writer as u8 != 0 {
+            self.writer.wake();
+        }
+    }
+
+    /// The waker for the queue of receives: what arrives may matter to both.
+    pub(super) fn for_receives(self: &Arc<Self>) -> Waker {
+        Arc::new(Bell { bells: self.clone(), completions: false }).into()
+    }
+
+    /// The waker for the queue of requests, whose completions are mostly the writer's affair.
+    pub(super) fn for_completions(self: &Arc<Self>) -> Waker {
+        Arc::new(Bell { bells: self.clone(), completions: true }).into()
+    }
+}
+
+struct Bell {
+    bells: Arc<Bells>,
+    completions: bool,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let patient = self.completions && !self.bells.eager.load(Ordering::Relaxed);
+        self.bells.ring(if patient { Side::Writer as u8 } else { BOTH });
+    }
+}
