@@ -306,3 +306,22 @@ async fn each_use_takes_its_right_and_no_other() {
         }
     }
 }
+
+// MR-01: a region is read by copying, also into memory that nobody has written yet.
+#[tokio::test]
+async fn a_region_is_read_into_what_is_not_initialised() {
+    let region = adapter().register(64, Access::LOCAL_WRITE).await.expect("registered");
+    let bytes: Vec<u8> = (0..64).collect();
+    region.write(0, &bytes).expect("in bounds");
+    let mut read = Vec::with_capacity(8);
+    read.push(0xff);
+    region.read_to(3, 60, &mut read).expect("a vector grows");
+    assert_eq!((read[0], &read[1..]), (0xff, &bytes[3..63]));
+    let mut place = [std::mem::MaybeUninit::uninit(); 16];
+    let mut buffer = tokio::io::ReadBuf::uninit(&mut place);
+    region.read_to(60, 4, &mut buffer).expect("there is room");
+    assert_eq!(buffer.filled(), &bytes[60..]);
+    assert!(region.read_to(0, 13, &mut buffer).is_err(), "for 12 there is room");
+    assert!(region.read_to(60, 5, &mut buffer).is_err(), "beyond the end");
+    assert_eq!(buffer.filled(), &bytes[60..], "nothing was copied");
+}

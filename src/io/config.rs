@@ -39,7 +39,8 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// 128 KiB each way, over the soft provider 256 KiB out and 512 KiB in; 384 messages each way, 64 bytes inline, no spinning, 10 seconds for a handshake, 30 to close.
+    /// 128 KiB each way, over the soft provider 256 KiB out and 512 KiB in; 384 messages each way, 64 bytes inline, no
+    /// spinning, 10 seconds for a handshake, 30 to close.
     fn default() -> Self {
         Self {
             send_buffer: None,
@@ -86,7 +87,8 @@ impl StreamConfig {
         self
     }
 
-    /// Writes of so many bytes are posted inline (`inline_default`, `RDMA_INLINE`); capped by what the adapter has.
+    /// Writes of so many bytes are posted inline on devices (`inline_default`, `RDMA_INLINE`); capped by what the adapter has.
+    /// The soft provider copies what is short in any case.
     #[must_use]
     pub fn inline(mut self, bytes: usize) -> Self {
         self.inline = bytes;
@@ -137,6 +139,9 @@ impl StreamConfig {
             if value < least || value > most {
                 return Err(StreamError::OutOfRange(what));
             }
+        }
+        if info.max_queue_depth < MIN_DEPTH {
+            return Err(StreamError::OutOfRange("the queue depth of the adapter"));
         }
         self.send_depth = self.send_depth.min(info.max_queue_depth);
         self.receive_depth = self.receive_depth.min(info.max_queue_depth);

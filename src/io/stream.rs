@@ -35,7 +35,8 @@ const RETRIES: u8 = 7;
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes this direction, and is ready when all that was written has
 /// been handed over: the peer reads it to its end of file, and may go on writing. After the peer has closed its direction, or
 /// the stream, reads yield what had arrived and then the end of file. After a loss they yield what had arrived and then
-/// an error with a [`StreamBroken`](crate::error::StreamBroken) inside that says why.
+/// an error with a [`StreamBroken`](crate::error::StreamBroken) inside that says why. How soon a loss is noticed by an end that
+/// only waits is the adapter's affair: see [`Connection::disconnected`].
 ///
 /// Dropping the stream closes it: what was written is still sent, for at most
 /// [`close_timeout`](StreamConfig::close_timeout). A program that ends right away should shut down first.

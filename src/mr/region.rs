@@ -150,8 +150,8 @@ impl Region {
         if bytes.remaining_mut() < length {
             return Err(TooShort { needed: length });
         }
-        slice.for_payload(|part| part.append_to(0, length, bytes));
-        Ok(())
+        let copied = slice.for_payload(|part| part.append_to(0, length, bytes));
+        if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length }) }
     }
 
     /// A part of it for a work request.
