@@ -175,6 +175,54 @@ async fn who_closes_and_goes_loses_nothing() {
 }
 
 #[tokio::test]
+async fn who_closes_second_finds_nothing_wrong() {
+    let adapter = adapter();
+    for passive_first in [false, true] {
+        let mut pair = ends(&adapter).await;
+        if passive_first {
+            pair.reverse();
+        }
+        let [mut one, mut other] = pair;
+        send(&mut one, "asked").await;
+        assert_eq!(next(&mut other).await, &b"asked"[..]);
+        send(&mut other, "answered").await;
+        assert_eq!(next(&mut one).await, &b"answered"[..]);
+        within(one.close()).await.expect("closed");
+        drop(one);
+        assert!(within(other.next()).await.is_none());
+        within(other.connection().disconnected()).await;
+        // All that was sent has come.
+        within(other.flush()).await.expect("flushed");
+        within(other.close()).await.expect("closed");
+        within(other.close()).await.expect("closed as before");
+        assert!(within(other.next()).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn who_closes_second_hears_of_a_message_that_did_not_go() {
+    let adapter = adapter();
+    let config = MessagesConfig::default().receive_depth(1);
+    let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
+    send(&mut other, "first").await;
+    other.feed(Bytes::from_static(b"waits for a credit")).await.expect("fed");
+    within(one.close()).await.expect("closed");
+    drop(one);
+    assert!(within(other.next()).await.is_none());
+    let error = within(other.close()).await.expect_err("nobody has it");
+    assert!(matches!(broken(&error), StreamBroken::Connection(_)));
+
+    // One that is sent when it is too late.
+    let [mut one, mut other] = ends(&adapter).await;
+    within(one.close()).await.expect("closed");
+    drop(one);
+    assert!(within(other.next()).await.is_none());
+    within(other.connection().disconnected()).await;
+    let error = within(other.send(Bytes::from_static(b"?"))).await.expect_err("nobody has it");
+    assert!(matches!(broken(&error), StreamBroken::Connection(_)));
+}
+
+#[tokio::test]
 async fn a_peer_that_goes_without_a_word_breaks_the_stream() {
     let adapter = adapter();
     for passive_first in [false, true] {

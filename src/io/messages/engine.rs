@@ -95,6 +95,7 @@ impl Prepared {
             posted: 0,
             completed: 0,
             last: 0,
+            end: None,
             send_depth: self.config.send_depth,
             receives: self.receives,
             sends: VecDeque::new(),
@@ -145,10 +146,13 @@ pub(super) struct Engine {
     headers: Region,
     /// How many sends there have been.
     posted: u64,
-    /// How many of them have completed, which they do in order.
+    /// How many of them have succeeded, which they do in order: none does after one that fails.
     completed: u64,
-    /// How many there had been with the last one that says something of the user's.
+    /// How many have to, for every message that was sent to have gone. One that was not even posted counts: more than there
+    /// will be.
     last: u64,
+    /// How many have to, for the end to have gone, once it was sent.
+    end: Option<u64>,
     send_depth: usize,
     receives: VecDeque<Op<Buffer>>,
     sends: VecDeque<Sending>,
@@ -239,9 +243,11 @@ impl Engine {
         while let Some(send) = self.sends.front_mut() {
             let Poll::Ready(outcome) = send.poll(cx) else { return };
             self.sends.pop_front();
-            self.completed += 1;
             match outcome {
-                Ok(()) => self.closed |= self.channel.has_ended() && self.completed == self.last,
+                Ok(()) => {
+                    self.completed += 1;
+                    self.closed |= self.end == Some(self.completed);
+                }
                 Err(_) => self.fail(),
             }
         }
@@ -263,10 +269,11 @@ impl Engine {
     fn broken_by(&mut self, why: StreamBroken) {
         self.verdict = None;
         if self.broken.is_none() {
-            if why != StreamBroken::Connection(DisconnectReason::Local) {
-                self.traffic.broken(why.status());
-            }
+            let (local, status) = (why == StreamBroken::Connection(DisconnectReason::Local), why.status());
             self.broken = Some(why);
+            if !local && !self.nothing_lost() {
+                self.traffic.broken(status);
+            }
         }
         self.waker.wake_by_ref();
     }
@@ -307,14 +314,14 @@ impl Engine {
 
     fn post_data(&mut self, payload: Option<Entry>) {
         if let Some(header) = self.channel.send() {
+            self.last = self.posted + 1;
             self.post_send(header, payload);
-            self.last = self.posted;
         }
     }
 
     /// Sends what the protocol has to say, as far as there is room. Whether there was anything.
     fn post_controls(&mut self) -> bool {
-        let (before, had_ended) = (self.posted, self.channel.has_ended());
+        let before = self.posted;
         if self.closing && self.waiting.is_none() {
             self.channel.end();
         }
@@ -322,11 +329,10 @@ impl Engine {
             && self.sends.len() < self.send_depth + CONTROLS
             && let Some(header) = self.channel.control()
         {
+            if self.channel.has_ended() && self.end.is_none() {
+                self.end = Some(self.posted + 1);
+            }
             self.post_send(header, None);
-        }
-        if self.channel.has_ended() && !had_ended {
-            // Nothing comes behind the end but credits, which it took along.
-            self.last = self.posted;
         }
         self.posted != before
     }
@@ -403,7 +409,10 @@ impl Engine {
         match self.poll_writable() {
             Poll::Ready(outcome) => outcome?,
             // The flush tells why.
-            Poll::Pending => return Ok(()),
+            Poll::Pending => {
+                self.last = self.posted + 1;
+                return Ok(());
+            }
         }
         if self.waiting.is_some() {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -421,14 +430,24 @@ impl Engine {
         Ok(())
     }
 
+    /// The connection is over, and each side has all that the other had to say: who closes second may find that the first
+    /// has already gone.
+    fn nothing_lost(&self) -> bool {
+        matches!(self.broken, Some(StreamBroken::Connection(_)))
+            && self.channel.peer_has_ended()
+            && self.waiting.is_none()
+            && self.completed >= self.last
+    }
+
     /// Ready when all that was sent has completed.
     pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         self.drive();
-        if self.closed {
+        if self.closed || self.nothing_lost() {
             return Poll::Ready(Ok(()));
         }
+        let missing = self.waiting.is_some() || self.completed < self.end.unwrap_or(self.last);
         match self.poll_writable() {
-            Poll::Ready(Ok(())) if self.waiting.is_some() || self.completed < self.last => Poll::Pending,
+            Poll::Ready(Ok(())) if missing => Poll::Pending,
             ready => ready,
         }
     }
@@ -438,7 +457,7 @@ impl Engine {
         self.closing = true;
         self.drive();
         match self.poll_writable() {
-            _ if self.closed => Poll::Ready(Ok(())),
+            _ if self.closed || self.nothing_lost() => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) => Poll::Pending,
             ready => ready,
         }

@@ -39,7 +39,8 @@ pub use listener::MessageListener;
 ///   error of `start_send`, [`MessageTooLong`](crate::error::MessageTooLong), and others may follow. A message goes out
 ///   at once, not only when it is flushed.
 /// - `poll_flush` waits until the queue pair has completed every send, which on iWARP is before the peer has it.
-/// - `poll_close` tells the peer that no more will come; messages of the peer's can be read after it as before.
+/// - `poll_close` tells the peer that no more will come; messages of the peer's can be read after it as before. Who closes
+///   second need not care whether the first is still there: it is no error when all that was sent has gone.
 ///
 /// # Receiving
 /// The stream ends when the peer has closed its side. When the connection is over before, its last item is an error that says
