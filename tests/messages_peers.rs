@@ -62,6 +62,18 @@ async fn what_goes_over_the_wire_is_what_is_documented() {
     assert!(futures::poll!(&mut waits).is_pending());
 }
 
+#[tokio::test]
+async fn a_peer_is_not_believed_to_take_what_the_adapter_cannot_carry() {
+    let adapter = adapter();
+    let info = adapter.info();
+    let longest = info.max_transfer.min(info.max_registration) - 4;
+    let (peer, mut messages) = ByHand::active(&adapter, &small(), hello(3, u32::MAX)).await;
+    assert_eq!(messages.max_message(), longest.min(u32::MAX as usize));
+    peer.send(&START).await;
+    // More than this side takes itself.
+    send(&mut messages, vec![1; 5000]).await;
+}
+
 /// A lie: what the peer sends, and what that is.
 type Lie = (Vec<Vec<u8>>, ProtocolError);
 

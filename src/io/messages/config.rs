@@ -67,7 +67,7 @@ impl MessagesConfig {
     pub(super) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
         let out = StreamError::OutOfRange;
         let queue = info.max_queue_depth.saturating_sub(CONTROLS);
-        let longest = info.max_transfer.min(info.max_registration).saturating_sub(HEADER);
+        let longest = longest(info);
         let maximum = u32::try_from(self.max_message).ok().filter(|bytes| *bytes > 0);
         let credits = u16::try_from(self.receive_depth).ok().filter(|depth| *depth > 0);
         if self.send_depth == 0 || self.send_depth > queue {
@@ -78,4 +78,9 @@ impl MessagesConfig {
             maximum: maximum.filter(|_| self.max_message <= longest).ok_or(out("the longest message"))?,
         })
     }
+}
+
+/// The longest message that an adapter can carry.
+pub(super) fn longest(info: &AdapterInfo) -> usize {
+    info.max_transfer.min(info.max_registration).saturating_sub(HEADER)
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
-use super::config::MessagesConfig;
+use super::config::{self, MessagesConfig};
 use crate::cm::{Adapter, Connection};
 use crate::error::{
     CompletionError, MessageTooLong, PostErrorKind, ProtocolError, RegisterError, StreamBroken, StreamError,
@@ -85,8 +85,11 @@ impl Prepared {
     /// It is connected.
     pub(super) fn start(self, role: Role, theirs: Hello, connection: Connection) -> Engine {
         let wakers = Arc::<Wakers>::default();
+        let channel = Channel::new(role, self.ours, theirs);
+        let maximum = channel.maximum().min(config::longest(&self.adapter.info()));
         let mut engine = Engine {
-            channel: Channel::new(role, self.ours, theirs),
+            channel,
+            maximum,
             queue_pair: self.queue_pair,
             connection,
             adapter: self.adapter,
@@ -138,6 +141,8 @@ type Verdict = Mutex<Pin<Box<dyn Future<Output = DisconnectReason> + Send>>>;
 
 pub(super) struct Engine {
     channel: Channel,
+    /// The longest message that the peer takes and this adapter can carry.
+    maximum: usize,
     queue_pair: QueuePair,
     pub(super) connection: Connection,
     adapter: Adapter,
@@ -181,9 +186,9 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// The longest message that the peer takes.
+    /// The longest message that may be sent.
     pub(super) fn maximum(&self) -> usize {
-        self.channel.maximum()
+        self.maximum
     }
 
     /// Takes in what has happened.
