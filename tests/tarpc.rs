@@ -36,6 +36,8 @@ trait Desk {
 #[derive(Clone)]
 struct Clerk {
     meeting: Arc<Semaphore>,
+    /// How many callers have ever slept.
+    begun: Arc<AtomicUsize>,
     /// How many callers sleep, and a word whenever that changes.
     sleepers: Arc<AtomicUsize>,
     changed: Arc<Notify>,
@@ -46,6 +48,7 @@ struct Sleeper(Clerk);
 
 impl Sleeper {
     fn new(clerk: Clerk) -> Self {
+        clerk.begun.fetch_add(1, Ordering::SeqCst);
         clerk.sleepers.fetch_add(1, Ordering::SeqCst);
         clerk.changed.notify_one();
         Self(clerk)
@@ -61,7 +64,12 @@ impl Drop for Sleeper {
 
 impl Clerk {
     fn new() -> Self {
-        Self { meeting: Arc::new(Semaphore::new(0)), sleepers: Arc::default(), changed: Arc::default() }
+        Self {
+            meeting: Arc::new(Semaphore::new(0)),
+            begun: Arc::default(),
+            sleepers: Arc::default(),
+            changed: Arc::default(),
+        }
     }
 
     /// Waits until so many sleep.
@@ -159,10 +167,15 @@ async fn a_call_ends_with_its_deadline_and_the_server_is_told() {
     let config = MessagesConfig::default();
     let (_server, clerk, address) = serve(&adapter, &config);
     let client = call(&adapter, address, &config).await;
-    let mut hasty = patient();
-    hasty.deadline = Instant::now() + Duration::from_millis(50);
-    let error = within(client.sleep(hasty)).await.expect_err("never answered");
-    assert!(matches!(error, RpcError::DeadlineExceeded), "{error}");
+    // A deadline may pass before the server has heard of the call, if that takes long: then the next is longer.
+    let mut limit = Duration::from_millis(50);
+    while clerk.begun.load(Ordering::SeqCst) == 0 {
+        let mut hasty = patient();
+        hasty.deadline = Instant::now() + limit;
+        let error = within(client.sleep(hasty)).await.expect_err("never answered");
+        assert!(matches!(error, RpcError::DeadlineExceeded), "{error}");
+        limit *= 2;
+    }
     clerk.asleep(0).await;
     // A call that is dropped is cancelled at the server, too.
     let sleeping = tokio::spawn({
@@ -186,6 +199,27 @@ async fn a_call_that_is_too_long_fails_for_itself() {
     let error = error.downcast::<std::io::Error>().expect("ours");
     assert!(error.get_ref().is_some_and(|inner| inner.is::<MessageTooLong>()), "{error}");
     assert_eq!(within(client.double(patient(), 2)).await.expect("answered"), 4);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_ends_the_connection() {
+    let adapter = adapter();
+    let config = MessagesConfig::default();
+    let (_server, clerk, address) = serve(&adapter, &config);
+    let client = call(&adapter, address, &config.max_message(2000)).await;
+    let sleeping = tokio::spawn({
+        let client = client.clone();
+        async move { client.sleep(patient()).await }
+    });
+    clerk.asleep(1).await;
+    let error = within(client.repeat(patient(), "x".into(), 3000)).await.expect_err("too long");
+    assert!(matches!(error, RpcError::Channel(_) | RpcError::Shutdown), "{error}");
+    within(sleeping).await.expect("no panic").expect_err("it goes with the connection");
+    clerk.asleep(0).await;
+    // For a client that takes it there is an answer.
+    let client = call(&adapter, address, &config).await;
+    let answer = within(client.repeat(patient(), "x".into(), 3000)).await.expect("answered");
+    assert_eq!(answer, "x".repeat(3000));
 }
 
 #[tokio::test]

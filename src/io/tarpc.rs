@@ -1,8 +1,11 @@
 //! [`Messages`] as the transport of tarpc, or of anything else that serializes what it sends.
 //!
 //! A request or a response is one message; the codec is one of tokio-serde's formats, or another `Serializer` and
-//! `Deserializer`. Both ends need the same. What is longer than the peer takes fails for itself
-//! ([`MessageTooLong`](crate::error::MessageTooLong)), and the connection goes on; see
+//! `Deserializer`. Both ends need the same.
+//!
+//! A request that is longer than the server takes fails for itself ([`MessageTooLong`](crate::error::MessageTooLong)), and the
+//! connection goes on. A response that is longer than the client takes ends the connection, and with it the other calls:
+//! tarpc's server gives a channel up on which it cannot send. So let clients take what their servers may answer, by
 //! [`MessagesConfig::max_message`](crate::io::MessagesConfig::max_message).
 //!
 //! ```
