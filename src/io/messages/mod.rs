@@ -35,9 +35,11 @@ pub use listener::MessageListener;
 /// # Sending
 /// - A message goes out at once, not only when it is flushed. One for which the peer has no room waits here, and
 ///   `poll_ready` until it has gone.
-/// - A message that is longer than [`max_message`](Self::max_message) is an
-///   error of `start_send`, [`MessageTooLong`](crate::error::MessageTooLong), and others may follow. A message goes out
-///   at once, not only when it is flushed.
+/// - A message that is longer than [`max_message`](Self::max_message) is an error of `start_send`,
+///   [`MessageTooLong`](crate::error::MessageTooLong), and others may follow.
+/// - `start_send` copies a message into memory that is registered already. On a device, one that is longer than
+///   [`pool`](Self::pool)'s buffers, or finds none of them free, has its copy registered first, which blocks for as long as
+///   that takes: let both sides take messages of the same length.
 /// - `poll_flush` waits until the queue pair has completed every send, which on iWARP is before the peer has it.
 /// - `poll_close` tells the peer that no more will come; messages of the peer's can be read after it as before. Who closes
 ///   second need not care whether the first is still there: it is no error when all that was sent has gone.
@@ -160,7 +162,7 @@ impl Messages {
         Ok(Self { engine: prepared.start(Role::Passive, theirs, connection) })
     }
 
-    /// The longest message that the peer takes, in bytes.
+    /// The longest message that the peer takes and the adapter can carry, in bytes.
     pub fn max_message(&self) -> usize {
         self.engine.maximum()
     }
