@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use http::Uri;
+use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tower_service::Service;
@@ -21,6 +22,9 @@ use crate::types::ConnectionId;
 /// It is the same service, but for its response: hyper has its own traits for reading and writing, which
 /// [`TokioIo`] puts around a stream.
 ///
+/// It secures nothing. A URI of `https` is an error, so that what was to be secret is not sent as it is; what does the securing
+/// itself, over streams from here, says so by [`enforce_http(false)`](Self::enforce_http).
+///
 /// ```
 /// # fn example() {
 /// use http_body_util::Empty;
@@ -35,15 +39,43 @@ use crate::types::ConnectionId;
 #[derive(Clone, Debug, Default)]
 pub struct HttpConnector {
     connector: RdmaConnector,
+    /// Whether somebody else secures what `https` asks to be secured.
+    secured: bool,
+}
+
+impl HttpConnector {
+    /// Whether a URI of `https` is an error. It is, unless this says otherwise. With `false` the stream is as plain as any
+    /// other, and TLS is the caller's: hyper-rustls, or tonic with a `ClientTlsConfig`, which put it around the stream.
+    ///
+    /// ```
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tokio_rdma::RdmaConnector;
+    /// use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+    ///
+    /// let authority = Certificate::from_pem(std::fs::read("authority.pem")?);
+    /// let endpoint = Endpoint::from_static("https://storage.example:7000")
+    ///     .tls_config(ClientTlsConfig::new().ca_certificate(authority))?;
+    /// let connector = RdmaConnector::new().http().enforce_http(false);
+    /// let channel = endpoint.connect_with_connector_lazy(connector);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn enforce_http(mut self, enforce: bool) -> Self {
+        self.secured = !enforce;
+        self
+    }
 }
 
 impl RdmaConnector {
     /// The same for hyper and tonic.
     pub fn http(self) -> HttpConnector {
-        HttpConnector { connector: self }
+        HttpConnector { connector: self, secured: false }
     }
 }
 
+/// # Errors
+/// Those of [`RdmaConnector`]'s; `Destination` of a URI of `https`, see [`HttpConnector::enforce_http`].
 impl Service<Uri> for HttpConnector {
     type Response = TokioIo<RdmaStream>;
     type Error = StreamError;
@@ -54,6 +86,10 @@ impl Service<Uri> for HttpConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        if !self.secured && uri.scheme() == Some(&Scheme::HTTPS) {
+            let error = StreamError::Destination("https, and the connector does not secure streams");
+            return ready(Err(error)).boxed();
+        }
         self.connector.call(uri).map(|stream| stream.map(TokioIo::new)).boxed()
     }
 }
