@@ -1,13 +1,15 @@
 //! Accepting in the background, so that a peer that is slow holds up nobody.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use futures::task::AtomicWaker;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::cm::{Adapter, Listener, Request};
@@ -19,7 +21,7 @@ const BACKLOG: usize = 256;
 
 /// Tasks that answer requests, and what they have made of them.
 pub(super) struct Acceptor<T> {
-    ready: Mutex<mpsc::Receiver<io::Result<T>>>,
+    ready: Arc<Ready<T>>,
     listeners: Vec<Listener>,
     local: SocketAddr,
     /// Dropping it ends them, and with them the handshakes.
@@ -45,15 +47,16 @@ impl<T: Send + 'static> Acceptor<T> {
     {
         let mut addresses = listeners.iter().filter_map(|(_, listener)| listener.local_addr().ok());
         let local = addresses.next().ok_or(BindError::InvalidAddress)?;
-        let (sender, receiver) = mpsc::channel(BACKLOG);
-        let (answer, alive) = (Arc::new(answer), Arc::new(()));
+        let ready = Arc::new(Ready::new(listeners.len()));
+        let (answer, places) = (Arc::new(answer), Arc::new(Semaphore::new(BACKLOG)));
         let mut tasks = JoinSet::new();
         let handles = listeners.iter().map(|(_, listener)| listener.clone()).collect();
         for (adapter, listener) in listeners {
-            let serving = Serving { adapter, listener, answer: answer.clone(), limit, alive: alive.clone() };
-            tasks.spawn(serving.run(sender.clone()));
+            let maker = Maker { ready: ready.clone(), error: None };
+            let (answer, places) = (answer.clone(), places.clone());
+            tasks.spawn(Serving { adapter, listener, answer, limit, places }.run(maker));
         }
-        Ok(Self { ready: Mutex::new(receiver), listeners: handles, local, _tasks: tasks })
+        Ok(Self { ready, listeners: handles, local, _tasks: tasks })
     }
 
     /// The local address of the first listener.
@@ -63,13 +66,22 @@ impl<T: Send + 'static> Acceptor<T> {
 
     /// The next that is ready; an error once there will be none.
     pub(super) async fn accept(&self) -> io::Result<T> {
-        let next = self.ready.lock().await.recv().await;
-        next.unwrap_or_else(|| Err(io::Error::new(io::ErrorKind::NotConnected, "the listener has ended")))
+        loop {
+            let more = self.ready.more.notified();
+            match self.ready.take() {
+                Poll::Ready(Some(next)) => return next,
+                Poll::Ready(None) => {
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, "the listener has ended"));
+                }
+                Poll::Pending => more.await,
+            }
+        }
     }
 
     /// The next that is ready, one error if the last listener ends, then `None`.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<T>>> {
-        self.ready.get_mut().poll_recv(cx)
+        self.ready.stream.register(cx.waker());
+        self.ready.take()
     }
 }
 
@@ -77,6 +89,79 @@ impl<T> Drop for Acceptor<T> {
     fn drop(&mut self) {
         // The tasks end when the runtime comes to it; the port is free at once (`LS-08`).
         self.listeners.iter().for_each(Listener::close);
+        let queue = std::mem::take(&mut self.ready.lock().queue);
+        drop(queue);
+    }
+}
+
+/// What the tasks have made, and who waits for it.
+struct Ready<T> {
+    made: Mutex<Made<T>>,
+    /// Wakes all futures of [`Acceptor::accept`], not one: that one may be kept and never polled again.
+    more: Notify,
+    /// Wakes who polls the stream.
+    stream: AtomicWaker,
+}
+
+struct Made<T> {
+    /// In the order in which they became ready.
+    queue: VecDeque<(io::Result<T>, Option<OwnedSemaphorePermit>)>,
+    /// How many may still put something into it.
+    makers: usize,
+}
+
+impl<T> Ready<T> {
+    fn new(makers: usize) -> Self {
+        let made = Mutex::new(Made { queue: VecDeque::new(), makers });
+        Self { made, more: Notify::new(), stream: AtomicWaker::new() }
+    }
+
+    /// Nothing that is done under this lock can leave it in disorder.
+    fn lock(&self) -> MutexGuard<'_, Made<T>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next, or `None` when there will be none.
+    fn take(&self) -> Poll<Option<io::Result<T>>> {
+        let mut made = self.lock();
+        let taken = made.queue.pop_front();
+        let ended = made.makers == 0;
+        drop(made);
+        match taken {
+            Some((next, _place)) => Poll::Ready(Some(next)),
+            None if ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn put(&self, made: T, place: OwnedSemaphorePermit) {
+        self.lock().queue.push_back((Ok(made), Some(place)));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.more.notify_waiters();
+        self.stream.wake();
+    }
+}
+
+/// The part of one listener in it.
+struct Maker<T> {
+    ready: Arc<Ready<T>>,
+    /// Why it has ended.
+    error: Option<io::Error>,
+}
+
+impl<T> Drop for Maker<T> {
+    fn drop(&mut self) {
+        let mut made = self.ready.lock();
+        made.makers -= 1;
+        // One of several has lost its adapter: the others go on.
+        if made.makers == 0 {
+            made.queue.extend(self.error.take().map(|error| (Err(error), None)));
+        }
+        drop(made);
+        self.ready.wake();
     }
 }
 
@@ -86,21 +171,19 @@ struct Serving<F> {
     listener: Listener,
     answer: Arc<F>,
     limit: Duration,
-    /// Held by every listener that still listens.
-    alive: Arc<()>,
+    places: Arc<Semaphore>,
 }
 
 impl<F> Serving<F> {
-    async fn run<T, H>(self, ready: mpsc::Sender<io::Result<T>>)
+    async fn run<T, H>(self, mut maker: Maker<T>)
     where
         T: Send + 'static,
         F: Fn(Adapter, Request) -> H + Send + Sync + 'static,
         H: Future<Output = Result<T, StreamError>> + Send + 'static,
     {
-        let Self { adapter, listener, answer, limit, alive } = self;
+        let Self { adapter, listener, answer, limit, places } = self;
         let mut handshakes = JoinSet::new();
-        // Nobody can be accepted any more when the receiver is gone.
-        while let Ok(place) = ready.clone().reserve_owned().await {
+        loop {
             let request = loop {
                 tokio::select! {
                     request = listener.request() => break request,
@@ -109,21 +192,19 @@ impl<F> Serving<F> {
             };
             let request = match request {
                 Ok(request) => request,
-                // One of several has lost its adapter: the others go on.
-                Err(error) if Arc::into_inner(alive).is_none() => {
-                    tracing::warn!(?adapter, %error, "an adapter of a listener has ended");
-                    break;
-                }
                 Err(error) => {
-                    place.send(Err(error.into()));
+                    tracing::warn!(?adapter, %error, "an adapter of a listener has ended");
+                    maker.error = Some(error.into());
                     break;
                 }
             };
-            let (adapter, answer) = (adapter.clone(), answer.clone());
+            // They are never closed.
+            let Ok(place) = places.clone().acquire_owned().await else { break };
+            let (adapter, answer, ready) = (adapter.clone(), answer.clone(), maker.ready.clone());
             handshakes.spawn(async move {
                 let (peer, id) = (request.peer_addr(), request.id());
                 match tokio::time::timeout(limit, answer(adapter, request)).await {
-                    Ok(Ok(made)) => drop(place.send(Ok(made))),
+                    Ok(Ok(made)) => ready.put(made, place),
                     Ok(Err(error)) => {
                         tracing::debug!(%peer, connection = %id, %error, "a peer was not accepted");
                     }
