@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::{ToSocketAddrs, lookup_host};
+use tracing::warn;
 
 use crate::cm::{Adapter, Listener, Provider, ProviderKind};
 use crate::error::{BindError, OpenError, StreamError};
@@ -54,9 +55,13 @@ fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamE
     }
 }
 
-/// Every usable address of a family, with an adapter that has it. Each adapter is opened once.
+/// Every usable address of a family, with an adapter that has it. Each adapter is opened once; what cannot be opened is left
+/// out.
+///
+/// # Errors
+/// When nothing is left: that of the last.
 fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
-    let mut opened: Vec<(ProviderKind, AdapterId, Adapter)> = Vec::new();
+    let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
     let mut last = OpenError::Unsupported("no provider is compiled in");
     for provider in Provider::all() {
@@ -67,37 +72,60 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
                 continue;
             }
         };
+        last = OpenError::InvalidAddress;
         for ip in addresses.into_iter().filter(|ip| ip.is_ipv4() == v4 && provider.is_usable(*ip)) {
             if places.iter().any(|(_, taken)| *taken == ip) {
                 continue;
             }
             // The list is a moment old: whoever has lost its address since is left out.
-            let Ok(id) = provider.resolve(ip) else { continue };
+            let id = match provider.resolve(ip) {
+                Ok(id) => id,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
             let known = opened.iter().find(|(kind, known, _)| (*kind, *known) == (provider.kind(), id));
             let adapter = match known {
                 Some((.., adapter)) => adapter.clone(),
                 None => {
-                    let adapter = provider.open(id)?;
-                    opened.push((provider.kind(), id, adapter.clone()));
-                    adapter
+                    let adapter = provider.open(id).map_err(|error| {
+                        warn!(provider = ?provider.kind(), ?id, %error, "an adapter is left out");
+                        last = error;
+                    });
+                    opened.push((provider.kind(), id, adapter.clone().ok()));
+                    adapter.ok()
                 }
             };
-            places.push((adapter, ip));
+            places.extend(adapter.map(|adapter| (adapter, ip)));
         }
-        last = OpenError::InvalidAddress;
     }
     if places.is_empty() { Err(last) } else { Ok(places) }
 }
 
-/// A listener at each place; port 0 is the one that the first of them gets.
+/// A listener at each place; port 0 is the one that the first of them gets. A place that is no more is left out.
+///
+/// # Errors
+/// Those of [`listener`], `InvalidAddress` and `DeviceRemoved` only when nothing is left.
 fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapter, Listener)>, BindError> {
     let mut bound = Vec::new();
+    let mut last = BindError::InvalidAddress;
     for (adapter, ip) in places {
-        let listener = listener(adapter, SocketAddr::new(*ip, port))?;
-        port = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?.port();
-        bound.push((adapter.clone(), listener));
+        let bind = || {
+            let listener = listener(adapter, SocketAddr::new(*ip, port))?;
+            let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
+            Ok((listener, local.port()))
+        };
+        match bind() {
+            Ok((listener, same)) => {
+                port = same;
+                bound.push((adapter.clone(), listener));
+            }
+            Err(error @ (BindError::InvalidAddress | BindError::DeviceRemoved)) => last = error,
+            Err(error) => return Err(error),
+        }
     }
-    Ok(bound)
+    if bound.is_empty() { Err(last) } else { Ok(bound) }
 }
 
 /// A listener that listens at this address of the adapter.
@@ -144,6 +172,18 @@ mod tests {
         assert!(own.iter().all(|address| address.port() == own[0].port() && address.is_ipv4()), "{own:?}");
         let error = listeners(("0.0.0.0", own[0].port())).await.expect_err("taken");
         assert!(matches!(error, StreamError::Bind(BindError::SharingViolation)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_has_gone_is_left_out() {
+        let adapter = Adapter::open([127, 0, 0, 1].into()).expect("opened");
+        // 192.0.2.0/24 is for documentation: no machine has it.
+        let (gone, own) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
+        let bound = on_one_port(&[(adapter.clone(), gone), (adapter.clone(), own)], 0).expect("one is left");
+        let [address] = addresses(&bound)[..] else { panic!("{bound:?}") };
+        assert!(address.ip() == own && address.port() != 0, "{address}");
+        let error = on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
+        assert!(matches!(error, BindError::InvalidAddress), "{error:?}");
     }
 
     #[tokio::test]
