@@ -2,101 +2,26 @@
 //!
 //! Runs on: soft, rxe
 
+#[allow(dead_code, reason = "the tests of tonic use the rest")]
+#[path = "tls/authority.rs"]
+mod authority;
 mod common;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use authority::{Authority, NAME};
 use common::stream::{listening, pattern};
 use common::*;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::io::TlsListener;
 use tokio_rdma::{RdmaConnector, RdmaStream, StreamConfig};
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, Error, ProtocolVersion, RootCertStore, ServerConfig,
-    SupportedProtocolVersion, version,
-};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{CertificateError, Error, ProtocolVersion, ServerConfig, version};
 use tokio_rustls::{TlsConnector, TlsStream, client, server};
 
-/// What the server's certificate is for.
-const NAME: &str = "server.example";
-
 const MIB: usize = 1 << 20;
-
-/// Whom to trust.
-struct Authority {
-    certificate: Certificate,
-    key: KeyPair,
-}
-
-/// Who one is.
-struct Identity(CertificateDer<'static>, PrivateKeyDer<'static>);
-
-impl Clone for Identity {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), self.1.clone_key())
-    }
-}
-
-impl Authority {
-    fn new() -> Self {
-        Self::named("an authority")
-    }
-
-    fn named(name: &str) -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.self_signed(&key).expect("a certificate");
-        Self { certificate, key }
-    }
-
-    fn identity(&self, name: &str) -> Identity {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([name.to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.certificate, &self.key).expect("a certificate");
-        Identity(certificate.der().clone(), PrivateKeyDer::Pkcs8(key.serialize_der().into()))
-    }
-
-    fn roots(&self) -> Arc<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.der().clone()).expect("an authority");
-        Arc::new(roots)
-    }
-
-    /// A server that wants to see certificates of this authority, and has one.
-    fn server(&self) -> Arc<ServerConfig> {
-        let Identity(certificate, key) = self.identity(NAME);
-        let verifier = WebPkiClientVerifier::builder(self.roots()).build().expect("a verifier");
-        let config = ServerConfig::builder().with_client_cert_verifier(verifier);
-        Arc::new(config.with_single_cert(vec![certificate], key).expect("a certificate and its key"))
-    }
-
-    /// A client that trusts this authority, and is somebody or nobody.
-    fn client(&self, identity: Option<Identity>, version: &'static SupportedProtocolVersion) -> TlsConnector {
-        let verifier = WebPkiServerVerifier::builder(self.roots()).build().expect("a verifier");
-        let config = ClientConfig::builder_with_protocol_versions(&[version]).with_webpki_verifier(verifier);
-        let config = match identity {
-            Some(Identity(certificate, key)) => {
-                config.with_client_auth_cert(vec![certificate], key).expect("ours")
-            }
-            None => config.with_no_client_auth(),
-        };
-        Arc::new(config).into()
-    }
-
-    /// A client as it should be.
-    fn good(&self) -> TlsConnector {
-        self.client(Some(self.identity("client.example")), &version::TLS13)
-    }
-}
 
 type Ends = (client::TlsStream<RdmaStream>, server::TlsStream<RdmaStream>);
 
@@ -165,7 +90,7 @@ async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
         let connector = authority.client(Some(identity.clone()), version);
         let (client, server) = secured(&mut listener, &connector).await;
         let session = server.get_ref().1;
-        assert_eq!(session.peer_certificates(), Some(&[identity.0][..]));
+        assert_eq!(session.peer_certificates(), Some(&[identity.certificate][..]));
         let expected =
             if version == &version::TLS12 { ProtocolVersion::TLSv1_2 } else { ProtocolVersion::TLSv1_3 };
         assert_eq!(session.protocol_version(), Some(expected));
@@ -276,13 +201,16 @@ async fn who_says_nothing_or_nonsense_holds_up_nobody() {
     secured(&mut listener, &authority.good()).await;
     // It was told that this is not TLS, and dropped.
     let mut heard = Vec::new();
-    let _ = within(async {
+    let outcome = within(async {
         tokio::select! {
             accepted = listener.accept() => panic!("{accepted:?}"),
-            heard = noisy.read_to_end(&mut heard) => heard,
+            outcome = noisy.read_to_end(&mut heard) => outcome,
         }
     })
     .await;
+    outcome.expect("to the end");
+    // One record of the type alert, which is fatal.
+    assert!(matches!(heard[..], [21, 3, _, 0, 2, 2, _]), "{heard:?}");
 }
 
 #[tokio::test]
