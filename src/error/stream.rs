@@ -45,9 +45,6 @@ pub enum StreamError {
     /// The peer does not speak the protocol of the stream.
     #[error("the peer does not speak the protocol of the stream")]
     Protocol(#[from] ProtocolError),
-    /// The handshake took longer than its limit.
-    #[error("the handshake took too long")]
-    TimedOut,
     /// A setting is out of range.
     #[error("out of range: {0}")]
     OutOfRange(&'static str),
@@ -75,7 +72,6 @@ impl StreamError {
             Self::Connect(error) => error.status(),
             Self::Accept(error) => error.status(),
             Self::Protocol(_) => Status::DATA_ERROR,
-            Self::TimedOut => Status::IO_TIMEOUT,
             Self::OutOfRange(_) => Status::INVALID_PARAMETER,
         }
     }
