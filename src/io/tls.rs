@@ -31,6 +31,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// not reported, since nothing can be done about it; it is told to `tracing`. Who may connect is decided by the
 /// configuration: with a verifier for client certificates, only those who have one.
 ///
+/// rustls has its cryptography from a provider, and this crate chooses none: the `ServerConfig` carries it. Built by
+/// `ServerConfig::builder()` it is the one that the process has installed, or else the only one among the features (`ring`,
+/// `aws_lc_rs`) that the program has asked of rustls; with none or both of them that panics, and `builder_with_provider` takes
+/// one that is given.
+///
 /// It is also a [`Stream`], as servers take it (tonic's `serve_with_incoming`). The client's side needs nothing but
 /// `tokio_rustls::TlsConnector` around an [`RdmaStream`].
 ///
