@@ -112,15 +112,17 @@ pub fn often(count: usize, least: usize) -> usize {
 
 /// An address at which nothing listens.
 pub fn nobody(ip: IpAddr) -> SocketAddr {
-    if Device::under_test().is_soft() {
-        return TcpListener::bind((ip, 0)).expect("a port").local_addr().expect("its address");
-    }
-    // A port space of its own, or one where what is free for TCP need not be free: below the ports that anybody
-    // picks, and each one once in a process.
+    // Below the ports that anybody picks, and each one once in a process. On a device it is a port space of its own, or one
+    // where what is free for TCP need not be free.
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
     let next =
         NEXT.get_or_init(|| AtomicU16::new(u16::try_from(std::process::id() % 10_000).expect("small")));
-    SocketAddr::new(ip, 20_000 + next.fetch_add(1, Ordering::Relaxed) % 12_000)
+    loop {
+        let address = SocketAddr::new(ip, 20_000 + next.fetch_add(1, Ordering::Relaxed) % 12_000);
+        if !Device::under_test().is_soft() || TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// Something that is kept for as long as an address is to be in the state that it was made for.
