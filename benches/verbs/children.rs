@@ -18,14 +18,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it, on one core if one is given.
-    pub(crate) fn start(command: &[OsString], core: Option<usize>) -> io::Result<Self> {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(core) = core {
-            words.extend(["taskset", "-c", &core.to_string()].map(OsString::from));
-        }
-        words.extend_from_slice(command);
-        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    /// Starts it.
+    pub(crate) fn start(command: &[OsString]) -> io::Result<Self> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut child =
             Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();

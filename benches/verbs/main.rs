@@ -1,5 +1,6 @@
 //! What the verbs provider costs: its round trip beside that of a C program with the same calls (`pingpong.c`), and its
-//! connections a second beside cmtime's. `cargo xtask guest-bench` runs it where there are devices; see `README.md`.
+//! connections a second beside cmtime's; and byte streams over it beside rstream. `cargo xtask guest-bench` runs it where
+//! there are devices; see `README.md`.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 mod children;
@@ -7,6 +8,7 @@ mod compare;
 mod connections;
 mod figures;
 mod round_trips;
+mod streams;
 
 use std::future::Future;
 use std::io;
@@ -45,6 +47,20 @@ enum Role {
         #[arg(long, default_value_t = 64)]
         connections: usize,
     },
+    /// The server of a byte stream, for one client after the other.
+    StreamServe {
+        #[command(flatten)]
+        process: Process,
+        #[command(flatten)]
+        load: streams::Load,
+    },
+    /// The client of a byte stream; prints how long a write of either side took, in nanoseconds.
+    StreamCall {
+        #[command(flatten)]
+        process: Process,
+        #[command(flatten)]
+        load: streams::Load,
+    },
 }
 
 /// One process and what it talks to.
@@ -70,12 +86,18 @@ struct Compare {
     /// How often everything is done.
     #[arg(long, default_value_t = 20)]
     batches: usize,
-    /// Round trips of a batch.
+    /// Round trips of a batch; 0 leaves them out.
     #[arg(long, default_value_t = 200)]
     round_trips: usize,
     /// Connections in flight; 0 leaves them out.
     #[arg(long, default_value_t = 64)]
     connections: usize,
+    /// 64-byte echoes over a byte stream in a batch; 0 leaves them out.
+    #[arg(long, default_value_t = 2000)]
+    echoes: usize,
+    /// Writes of 64 KiB to a byte stream in a batch, in each direction; 0 leaves them out.
+    #[arg(long, default_value_t = 400)]
+    writes: usize,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -89,6 +111,12 @@ fn main() -> io::Result<()> {
         Role::Accept(process) => process.block_on(connections::accept),
         Role::Connect { process, connections } => process
             .block_on(async move |open, address| connections::connect(open, address, connections).await),
+        Role::StreamServe { process, load } => {
+            process.block_on(async move |open, address| streams::serve(open, address, load).await)
+        }
+        Role::StreamCall { process, load } => {
+            process.block_on(async move |open, address| streams::call(open, address, load).await)
+        }
     }
 }
 
