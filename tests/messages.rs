@@ -154,7 +154,8 @@ async fn each_direction_ends_for_itself() {
 #[tokio::test]
 async fn who_closes_and_goes_loses_nothing() {
     let adapter = adapter();
-    let [mut one, mut other] = ends(&adapter).await;
+    let config = MessagesConfig::default().receive_depth(30);
+    let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
     for number in 0..30 {
         one.feed(message(number, 3000).into()).await.expect("fed");
     }

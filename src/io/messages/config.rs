@@ -8,8 +8,9 @@ use crate::proto::messages::{CONTROLS, HEADER, Hello};
 
 /// How long the messages of an end are, and how many may wait for it.
 ///
-/// An end keeps registered memory for as many messages as it lets wait, and for as many as it sends at once: with the
-/// defaults 2 MiB each way, and at the most again so much for messages that were handed out.
+/// An end has registered memory for as many messages as it lets wait and four more, from before the handshake and whether
+/// any come or not: with the defaults 768 KiB. More comes with use: for as many messages as are sent at once, with the
+/// defaults up to 2 MiB, and for as many that were handed out as may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagesConfig {
     pub(super) max_message: usize,
@@ -19,11 +20,11 @@ pub struct MessagesConfig {
 }
 
 impl Default for MessagesConfig {
-    /// Messages of up to 64 KiB, 32 of them each way, and 10 seconds for a handshake.
+    /// Messages of up to 64 KiB, 8 of them ahead of the reader, 32 ahead of the network, and 10 seconds for a handshake.
     fn default() -> Self {
         Self {
             max_message: 1 << 16,
-            receive_depth: 32,
+            receive_depth: 8,
             send_depth: 32,
             handshake_timeout: Duration::from_secs(10),
         }
@@ -39,7 +40,7 @@ impl MessagesConfig {
     }
 
     /// How many messages the peer may send ahead of the reader, 1 to 65535. Two or more, for it to send while it is told
-    /// that one has been read.
+    /// that one has been read; many, for short messages to fill a fast network. Each is memory of the length of the longest.
     #[must_use]
     pub fn receive_depth(mut self, messages: usize) -> Self {
         self.receive_depth = messages;

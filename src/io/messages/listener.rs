@@ -21,6 +21,15 @@ use crate::io::naming;
 /// [`handshake_timeout`](MessagesConfig::handshake_timeout) it is dropped. A request for something else is rejected. Dropping
 /// the listener disconnects those that were not yet accepted; the others live on.
 ///
+/// # Peers that are up to no good
+/// Anybody who connects costs the memory of its receives, with the default settings 768 KiB
+/// ([`MessagesConfig`]). Up to 256 peers of a listener may be between their request and [`accept`](Self::accept), which is
+/// 192 MiB; further ones wait with the adapter. Where that is too much, make the messages shorter or fewer.
+///
+/// The timeout ends with the handshake. A peer that has connected is accepted, and may then say nothing: to one that does
+/// not even begin, nothing is sent, so that a flush waits for as long as it likes. Who does not trust its peers gives the
+/// first exchange with them a deadline.
+///
 /// It is a [`Stream`] of those who have come. When it cannot go on, it yields one error and then `None`.
 pub struct MessageListener {
     acceptor: Acceptor<Messages>,
