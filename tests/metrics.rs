@@ -6,14 +6,16 @@ mod common;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use common::messages::{broken, ends_with, next, send};
 use common::*;
-use futures::{SinkExt, StreamExt};
+use futures::{FutureExt, SinkExt, StreamExt};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::{Adapter, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::{Adapter, Connection, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
 
 /// What the recorder has been told so far.
 struct Meter {
@@ -58,12 +60,50 @@ async fn streams(adapter: &Adapter, config: &StreamConfig) -> (RdmaStream, RdmaS
     (accepted.expect("accepted").0, connected.expect("connected"))
 }
 
+/// A recorder that looks at a connection when it is told something, as foreign code may.
+struct Nosy {
+    inner: DebuggingRecorder,
+    connection: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Recorder for Nosy {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_counter(name, unit, text);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_gauge(name, unit, text);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_histogram(name, unit, text);
+    }
+
+    fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
+        self.inner.register_counter(key, metadata)
+    }
+
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        if key.labels().any(|label| label.value() == "peer_gone") {
+            let connection = self.connection.lock().expect("no panic").take();
+            drop(connection.map(|connection| connection.disconnected().now_or_never()));
+        }
+        self.inner.register_gauge(key, metadata)
+    }
+
+    fn register_histogram(&self, key: &Key, metadata: &Metadata<'_>) -> Histogram {
+        self.inner.register_histogram(key, metadata)
+    }
+}
+
 // One test: the recorder is that of the whole process.
 #[tokio::test]
 async fn the_recorder_is_told() {
     let recorder = DebuggingRecorder::new();
     let mut meter = Meter { snapshotter: recorder.snapshotter(), values: HashMap::new() };
-    recorder.install().expect("the only one");
+    let looked_at = Arc::new(Mutex::new(None));
+    let recorder = Nosy { inner: recorder, connection: looked_at.clone() };
+    assert!(metrics::set_global_recorder(recorder).is_ok(), "the only one");
     tokio_rdma::metrics::describe();
     let adapter = adapter();
 
@@ -112,12 +152,14 @@ async fn the_recorder_is_told() {
     drop((reader, writer));
     assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
 
-    // What breaks, and that nothing stays behind.
+    // What breaks, and that nothing stays behind. The recorder is told without a lock of the connection.
+    *looked_at.lock().expect("no panic") = Some(one.connection().clone());
     drop(other);
     assert_eq!(next(&mut one).await, &b"the room for one"[..]);
     let error = within(one.next()).await.expect("no end").expect_err("it is gone");
     let status = broken(&error).status();
     assert_eq!(meter.value(&format!("tokio_rdma_broken_total{{kind=messages,status={status}}}")), 1.0);
+    assert!(looked_at.lock().expect("no panic").is_none(), "it has looked");
     drop(one);
     assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 0.0);
     within(async {

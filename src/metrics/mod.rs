@@ -35,8 +35,8 @@ mod off;
 mod on;
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use off::{Stay, Traffic, failed};
+pub(crate) use off::{Notes, Stay, Traffic};
 #[cfg(feature = "metrics")]
 pub use on::describe;
 #[cfg(feature = "metrics")]
-pub(crate) use on::{Stay, Traffic, failed};
+pub(crate) use on::{Notes, Stay, Traffic};

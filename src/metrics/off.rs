@@ -2,16 +2,23 @@
 
 use crate::status::Status;
 
-pub(crate) fn failed(_call: &'static str, _status: Status) {}
+#[derive(Default)]
+pub(crate) struct Notes;
+
+impl Notes {
+    pub(crate) fn failed(&mut self, _call: &'static str, _status: Status) {}
+
+    pub(crate) fn moved(&mut self, _stay: &mut Stay, _state: Option<&'static str>) {}
+
+    pub(crate) fn tell(self) {}
+}
 
 pub(crate) struct Stay;
 
 impl Stay {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(_state: Option<&'static str>) -> Self {
         Self
     }
-
-    pub(crate) fn moved(&mut self, _state: Option<&'static str>) {}
 }
 
 pub(crate) struct Traffic;

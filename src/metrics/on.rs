@@ -1,10 +1,12 @@
 //! What is told to the recorder.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ::metrics::{
     Counter, Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
+use smallvec::SmallVec;
 
 use crate::status::Status;
 
@@ -29,41 +31,81 @@ pub fn describe() {
     describe_counter!(BROKEN, Unit::Count, "Streams and messages that broke, by status");
 }
 
-/// A call on a connection has failed.
-pub(crate) fn failed(call: &'static str, status: Status) {
-    counter!(ERRORS, "call" => call, "status" => status.to_string()).increment(1);
+/// What happened under a lock, for the recorder to hear of without it: it is foreign code.
+#[derive(Default)]
+pub(crate) struct Notes {
+    failed: SmallVec<[(&'static str, Status); 1]>,
+    begun: SmallVec<[Arc<Phase>; 1]>,
+    over: SmallVec<[Arc<Phase>; 1]>,
 }
 
-/// The state that a connection is in, since when, and where that is counted.
-pub(crate) struct Stay(Option<(&'static str, Instant, Gauge)>);
-
-impl Stay {
-    /// It is in none that counts.
-    pub(crate) fn new() -> Self {
-        Self(None)
+impl Notes {
+    /// A call on a connection has failed.
+    pub(crate) fn failed(&mut self, call: &'static str, status: Status) {
+        self.failed.push((call, status));
     }
 
-    /// The connection is in another state; in none that counts before the first and after the last.
-    pub(crate) fn moved(&mut self, state: Option<&'static str>) {
-        self.leave();
-        self.0 = state.map(|state| {
-            let gauge = gauge!(CONNECTIONS, "state" => state);
-            gauge.increment(1.0);
-            (state, Instant::now(), gauge)
-        });
-    }
-
-    fn leave(&mut self) {
-        if let Some((state, since, gauge)) = self.0.take() {
-            gauge.decrement(1.0);
-            histogram!(PHASE, "state" => state).record(since.elapsed());
+    /// A connection is in another state; in none that counts before the first and after the last.
+    pub(crate) fn moved(&mut self, stay: &mut Stay, state: Option<&'static str>) {
+        let phase = state.map(|state| Arc::new(Phase::new(state)));
+        self.begun.extend(phase.clone());
+        if let Some(over) = std::mem::replace(&mut stay.0, phase) {
+            over.ended.get_or_init(Instant::now);
+            self.over.push(over);
         }
     }
+
+    /// The lock is gone.
+    pub(crate) fn tell(self) {
+        for (call, status) in self.failed {
+            counter!(ERRORS, "call" => call, "status" => status.to_string()).increment(1);
+        }
+        self.begun.iter().for_each(|phase| phase.begin());
+    }
 }
 
-impl Drop for Stay {
+/// The state that a connection is in.
+pub(crate) struct Stay(Option<Arc<Phase>>);
+
+impl Stay {
+    /// In its first, if that counts. The recorder hears of it at once.
+    pub(crate) fn new(state: Option<&'static str>) -> Self {
+        let (mut stay, mut notes) = (Self(None), Notes::default());
+        notes.moved(&mut stay, state);
+        notes.tell();
+        stay
+    }
+}
+
+/// One stay in a state: it is over for the recorder when the last who knows of it is gone, so that two threads may tell the
+/// beginning and the end in either order.
+struct Phase {
+    state: &'static str,
+    since: Instant,
+    ended: OnceLock<Instant>,
+    /// Where it was counted: there it has to be taken back.
+    gauge: OnceLock<Gauge>,
+}
+
+impl Phase {
+    fn new(state: &'static str) -> Self {
+        Self { state, since: Instant::now(), ended: OnceLock::new(), gauge: OnceLock::new() }
+    }
+
+    fn begin(&self) {
+        let gauge = self.gauge.get_or_init(|| gauge!(CONNECTIONS, "state" => self.state));
+        gauge.increment(1.0);
+    }
+}
+
+impl Drop for Phase {
     fn drop(&mut self) {
-        self.leave();
+        // Nobody has heard of one that was not told.
+        if let Some(gauge) = self.gauge.take() {
+            let ended = self.ended.take().unwrap_or_else(Instant::now);
+            histogram!(PHASE, "state" => self.state).record(ended - self.since);
+            gauge.decrement(1.0);
+        }
     }
 }
 

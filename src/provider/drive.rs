@@ -1,8 +1,8 @@
 //! What both providers do around the machine of a connector: feed it, answer the futures that wait, remember why.
 //!
 //! A provider keeps a [`Progress`] under the lock of its connector and says in [`Drive`] how the actions that touch its
-//! transport are carried out. Foreign code, the wakers and the memory of finished requests, only runs once the lock is
-//! gone: it is collected in a [`Later`].
+//! transport are carried out. Foreign code, the wakers, the memory of finished requests and the recorder of metrics, only
+//! runs once the lock is gone: it is collected in a [`Later`].
 
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
@@ -16,7 +16,7 @@ use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
 use crate::flight::Aftermath;
-use crate::metrics::{self, Stay};
+use crate::metrics::{Notes, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -73,8 +73,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        let mut stay = Stay::new();
-        stay.moved(name(machine.state()));
+        let stay = Stay::new(name(machine.state()));
         Self { machine, local, peer, reason: None, ended: None, stay, answers: Answers::default() }
     }
 
@@ -106,6 +105,7 @@ impl Progress {
 #[derive(Default)]
 pub(crate) struct Later {
     wakers: SmallVec<[Waker; 2]>,
+    notes: Notes,
     /// The requests that finished on the way.
     pub(crate) after: Aftermath,
 }
@@ -113,6 +113,8 @@ pub(crate) struct Later {
 impl Later {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
     pub(crate) fn run(self) {
+        // Who is woken finds it counted.
+        self.notes.tell();
         self.wakers.into_iter().for_each(Waker::wake);
         self.after.settle();
     }
@@ -202,16 +204,16 @@ pub(crate) trait Drive: Send + Sync {
         let outcome = progress.machine.handle(now(), input);
         let after = progress.state();
         if before != after {
-            progress.stay.moved(name(after));
+            later.notes.moved(&mut progress.stay, name(after));
             if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (after, &progress.ended) {
-                metrics::failed("connection", *status);
+                later.notes.failed("connection", *status);
             }
             let status = told(&outcome, progress.ended.as_ref(), after);
             debug!(connection = %id, ?peer, from = ?before, phase = ?after, %status, "moved");
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
-                metrics::failed(call, *status);
+                later.notes.failed(call, *status);
             }
             debug!(connection = %id, ?peer, phase = ?after, %status, "refused");
         }
@@ -222,7 +224,7 @@ pub(crate) trait Drive: Send + Sync {
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
-                    metrics::failed(call, status);
+                    later.notes.failed(call, status);
                 }
                 progress.finish(op, status, later);
             } else {
