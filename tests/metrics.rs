@@ -86,7 +86,7 @@ impl Recorder for Nosy {
     fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
         if key.labels().any(|label| label.value() == "peer_gone") {
             let connection = self.connection.lock().expect("no panic").take();
-            drop(connection.map(|connection| connection.disconnected().now_or_never()));
+            let _ = connection.map(|connection| connection.disconnected().now_or_never());
         }
         self.inner.register_gauge(key, metadata)
     }

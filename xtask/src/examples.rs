@@ -29,6 +29,7 @@ const RUNS: &[Run] = &[
     Run { name: "http", arguments: &[], seconds: 60 },
     Run { name: "tarpc", arguments: &[], seconds: 60 },
     Run { name: "tls", arguments: &[], seconds: 60 },
+    Run { name: "tower", arguments: &[], seconds: 60 },
     Run { name: "metrics", arguments: &[], seconds: 60 },
     Run { name: "churn", arguments: &["--cycles", "500", "--json"], seconds: 180 },
 ];
