@@ -51,6 +51,7 @@ async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
             ("max_queue_depth", info.max_queue_depth.to_string()),
             ("max_entries", info.max_entries.to_string()),
             ("max_read_entries", info.max_read_entries.to_string()),
+            ("iwarp", yes(info.iwarp)),
             ("three_phase", yes(info.three_phase)),
             ("exact_private_data", yes(info.exact_private_data)),
             ("loopback", yes(info.loopback)),

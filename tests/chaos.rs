@@ -3,7 +3,7 @@
 //! Every byte that was acknowledged arrives, in order; nothing hangs, and nothing is left. One test in a process of its own,
 //! so that what it counts is its own. `TOKIO_RDMA_CHAOS_SECONDS` says for how long, `TOKIO_RDMA_TEST_SEED` with which dice.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! tonic: one list of cases, over TCP and over the stream, with the same results.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 #[path = "../examples/grpc/echo.rs"]

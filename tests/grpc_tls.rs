@@ -1,6 +1,6 @@
 //! tonic's own TLS over streams, and tonic over streams that are secured already.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 #[allow(dead_code, reason = "the tests of streams use the rest")]
 #[path = "tls/authority.rs"]

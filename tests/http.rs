@@ -1,6 +1,6 @@
 //! HTTP over streams: an axum server, and hyper's client through the connector.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Streams by name: which address, which adapter, and what is said when there is none.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Listeners for streams: who waits for whom, and what is free when one is dropped.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! tarpc over messages.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 

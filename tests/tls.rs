@@ -1,6 +1,6 @@
 //! Mutual TLS over streams: who may connect, and that what is said arrives.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 #[allow(dead_code, reason = "the tests of tonic use the rest")]
 #[path = "tls/authority.rs"]

@@ -1,6 +1,6 @@
 //! The connector as a service, under the layers of tower.
 //!
-//! Runs on: soft, rxe
+//! Runs on: rxe
 
 mod common;
 
