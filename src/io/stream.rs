@@ -237,13 +237,21 @@ impl Shared {
         &self.0
     }
 
-    /// Closes the direction that is written, and sees to it that the peer is told though nobody waits for it.
-    pub(super) fn shutdown(&self) {
+    /// Closes the direction that is written, and sees to it that the peer is told though nobody waits for it. The stream
+    /// lasts until then: its own close would wait for the same.
+    pub(super) fn shutdown(self: &Arc<Self>) {
         if let (false, Some(runtime)) = (self.0.shutdown(), self.0.runtime()) {
-            let end = self.0.clone();
-            // How it ends the half that reads hears.
+            let shared = self.clone();
             runtime.spawn(async move {
-                let _ = std::future::poll_fn(|cx| end.poll_settled(cx)).await;
+                let end = shared.end();
+                let told = async {
+                    // How it ends the half that reads hears.
+                    tokio::select! {
+                        _ = std::future::poll_fn(|cx| end.poll_settled(cx)) => {}
+                        _ = end.connection().disconnected() => {}
+                    }
+                };
+                let _ = tokio::time::timeout(end.config().close_timeout, told).await;
             });
         }
     }
