@@ -1,6 +1,6 @@
-//! `cargo xtask rows`: every row of the feature table that this version has is cited by a test.
+//! `cargo xtask rows`: compares the feature table, docs/spec/features.md, with the tests that cite its rows.
 //!
-//! That a test cites a row does not make it prove the row; that none cites it shows that nobody claims to.
+//! A citation does not prove that a test covers the row. A required row without any citation is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,45 +11,14 @@ use crate::Usage;
 use crate::citations::{self, Scope};
 use crate::layers;
 
-/// One group of rows.
-struct Group {
-    /// The letters before the dash.
-    name: &'static str,
-    /// The highest number in the feature table.
-    size: u8,
-    /// The numbers that a test of this version must cite.
-    required: &'static [(u8, u8)],
-}
+mod table;
 
-/// The feature table. Rows are never renumbered; a new one raises `size`, a finished one goes into `required`.
-#[rustfmt::skip]
-const GROUPS: &[Group] = &[
-    Group { name: "PRV", size: 8, required: &[(1, 8)] },
-    Group { name: "AD", size: 8, required: &[(1, 2), (4, 6), (8, 8)] },
-    Group { name: "CM", size: 35, required: &[(1, 34)] },
-    Group { name: "LS", size: 24, required: &[(1, 18), (22, 24)] },
-    Group { name: "NEG", size: 7, required: &[(1, 7)] },
-    Group { name: "PD", size: 9, required: &[(1, 7), (9, 9)] },
-    Group { name: "DIS", size: 15, required: &[(1, 15)] },
-    Group { name: "CAN", size: 13, required: &[(1, 13)] },
-    Group { name: "ERR", size: 6, required: &[(1, 6)] },
-    Group { name: "QP", size: 25, required: &[(1, 13), (15, 25)] },
-    Group { name: "CQ", size: 11, required: &[(1, 11)] },
-    Group { name: "MR", size: 8, required: &[(1, 6)] },
-    Group { name: "MW", size: 4, required: &[(1, 4)] },
-    Group { name: "SRQ", size: 4, required: &[(1, 4)] },
-];
+use table::{PAGE, Row, State, Table};
 
-/// Rows that are a choice, not a behaviour: nothing could fail. docs/porting.md tells them to users.
-const CHOICES: &[(&str, &str)] = &[
-    ("CM-34", "retry counts and timers are options of InfiniBand, and of the verbs provider alone"),
-    ("LS-09", "pausing is optional and not offered: who does not call `request` lets the backlog fill"),
-];
-
-/// Where rows are cited, as `file::function`.
+/// Where each row is cited, as `file::function`.
 type Cited = BTreeMap<String, BTreeSet<String>>;
 
-/// The command: exit status 1 if a row is missing or a citation is wrong.
+/// The command: exit status 1 if the table has a mistake, a required row is not cited or a citation is wrong.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let list = match arguments {
         [] => false,
@@ -65,33 +34,36 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     })
 }
 
-/// Reads all test code, prints what is wrong with it, and with `list` the tests of each row.
+/// Reads the feature table and all test code, and prints each mistake as `file:line: sentence`, then the number of
+/// rows by state. With `list` it also prints the state and the tests of each row.
 ///
 /// # Errors
-/// A sentence, if a file cannot be read, a row is missing or a citation is wrong.
+/// A sentence, if a file cannot be read, the table has a mistake, a required row is not cited or a citation is wrong.
 pub(crate) fn check_tree(list: bool) -> Result<(), String> {
+    let page = fs::read_to_string(PAGE).map_err(|error| format!("cannot read {PAGE}: {error}"))?;
+    let table = Table::read(&page).map_err(|mistakes| {
+        mistakes.iter().for_each(|sentence| println!("{sentence}"));
+        format!("{} mistakes in the feature table", mistakes.len())
+    })?;
     let (mut cited, mut wrong) = (Cited::new(), Vec::new());
     for (file, scope) in files()? {
         let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
-        wrong.extend(collect(&file, &text, scope, &mut cited));
+        wrong.extend(collect(&table, &file, &text, scope, &mut cited));
     }
-    let missing = missing(&cited);
+    let missing = missing(&table, &cited);
     if list {
-        for (row, places) in &cited {
-            places.iter().for_each(|place| println!("{row} -> {place}"));
-        }
+        listing(&table, &cited).iter().for_each(|line| println!("{line}"));
     }
-    CHOICES.iter().for_each(|(row, why)| println!("{row} needs no test: {why}"));
-    wrong.iter().for_each(|sentence| println!("{sentence}"));
-    missing.iter().for_each(|row| println!("{row} is cited by no test"));
+    wrong.iter().chain(&missing).for_each(|sentence| println!("{sentence}"));
     if !wrong.is_empty() || !missing.is_empty() {
         return Err(format!("{} rows without a test, {} wrong citations", missing.len(), wrong.len()));
     }
-    println!("{} rows are cited by a test", required().filter(|row| !is_choice(row)).count());
+    println!("{}", table.summary());
+    println!("{} rows are cited by a test", cited.len());
     Ok(())
 }
 
-/// Every file to look at, in order, and which part of it.
+/// The files that may cite rows, in order, and the part of each file that counts.
 fn files() -> Result<Vec<(String, Scope)>, String> {
     let list = |folder: &str| {
         let mut files = Vec::new();
@@ -115,10 +87,14 @@ fn files() -> Result<Vec<(String, Scope)>, String> {
     };
     let mut all: Vec<_> = sources.iter().map(|file| (file.clone(), scope(file))).collect();
     all.extend(list("tests")?.into_iter().map(|file| (file, Scope::All)));
+    all.extend(list("examples")?.into_iter().map(|file| {
+        let scope = if file.contains("/tests/") { Scope::All } else { Scope::TestModules };
+        (file, scope)
+    }));
     Ok(all)
 }
 
-/// Where the modules that a file declares have their files: `src/wire/mpa/` for `src/wire/mpa.rs`.
+/// The folder of the modules that a file declares: `src/wire/mpa/` for `src/wire/mpa.rs`.
 fn module_folder(file: &str) -> String {
     let stem = file.trim_end_matches(".rs");
     let own =
@@ -126,13 +102,13 @@ fn module_folder(file: &str) -> String {
     own.map_or_else(|| format!("{stem}/"), str::to_owned)
 }
 
-/// Adds the citations of one file; returns what is wrong with them.
-fn collect(file: &str, text: &str, scope: Scope, cited: &mut Cited) -> Vec<String> {
+/// Adds the citations of one file; returns the wrong ones as `file:line: sentence`.
+fn collect(table: &Table, file: &str, text: &str, scope: Scope, cited: &mut Cited) -> Vec<String> {
     let found = citations::find(text, scope);
     let range = |line| format!("{file}:{line}: a range of rows: name them one by one");
     let mut wrong: Vec<_> = found.ranges.into_iter().map(range).collect();
     for one in found.citations {
-        if !exists(&one.row) {
+        if table.get(&one.row).is_none() {
             wrong.push(format!("{file}:{}: the feature table has no row {}", one.line, one.row));
         } else if one.function.is_empty() {
             wrong.push(format!("{file}:{}: no test follows the citation of {}", one.line, one.row));
@@ -143,72 +119,93 @@ fn collect(file: &str, text: &str, scope: Scope, cited: &mut Cited) -> Vec<Strin
     wrong
 }
 
-/// Whether the feature table has this row.
-fn exists(row: &str) -> bool {
-    row.split_once('-').is_some_and(|(name, number)| {
-        let number = number.parse().unwrap_or(0);
-        GROUPS.iter().any(|group| group.name == name && (1..=group.size).contains(&number))
-    })
+/// The required rows that are not cited, as `file:line: sentence` in the order of the page.
+fn missing(table: &Table, cited: &Cited) -> Vec<String> {
+    let is_missing = |row: &&Row| row.state == State::Required && !cited.contains_key(&row.id);
+    let sentence = |row: &Row| format!("{PAGE}:{}: {} is required, and no test cites it", row.line, row.id);
+    table.rows.iter().filter(is_missing).map(sentence).collect()
 }
 
-/// The rows that must be cited, in the order of the table.
-fn required() -> impl Iterator<Item = String> {
-    GROUPS.iter().flat_map(|group| {
-        let numbers = group.required.iter().flat_map(|(first, last)| *first..=*last);
-        numbers.map(|number| format!("{}-{number:02}", group.name))
-    })
-}
-
-/// Whether a row is a choice that no test can show.
-fn is_choice(row: &str) -> bool {
-    CHOICES.iter().any(|(choice, _)| *choice == row)
-}
-
-/// The rows that must be cited and are not.
-fn missing(cited: &Cited) -> Vec<String> {
-    required().filter(|row| !is_choice(row) && !cited.contains_key(row)).collect()
+/// Every row with its state: why it is out, and a line for each place that cites it.
+fn listing(table: &Table, cited: &Cited) -> Vec<String> {
+    let mut lines = Vec::new();
+    for row in &table.rows {
+        let head = format!("{} {}", row.id, row.state.name());
+        let places = cited.get(&row.id);
+        match row.reason.as_str() {
+            "" if places.is_some() => {}
+            "" => lines.push(head.clone()),
+            reason => lines.push(format!("{head}: {reason}")),
+        }
+        lines.extend(places.into_iter().flatten().map(|place| format!("{head} -> {place}")));
+        if row.state == State::Waiting && places.is_some() {
+            lines.push(format!("{head}: a test cites it, so its state can be raised"));
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_is_sound() {
-        let total: usize = GROUPS.iter().map(|group| usize::from(group.size)).sum();
-        assert_eq!(total, 177);
-        assert!(required().all(|row| exists(&row)));
-        assert!(CHOICES.iter().all(|(row, _)| required().any(|other| other == *row)));
-        assert!(["CM-36", "CM-00", "XY-01", "CM"].iter().all(|row| !exists(row)));
+    /// A table with a row of each state, and one more that is required.
+    fn table() -> Table {
+        Table::read(
+            "| Id | State | Feature |\n|---|---|---|\n| AD-01 | required | a |\n| AD-02 | waiting | b |\n\
+             | AD-03 | out | Not offered: nobody asked. |\n| AD-04 | required | d |\n",
+        )
+        .expect("a sound table")
     }
 
     #[test]
-    fn what_nobody_cites_is_missing() {
+    fn a_required_row_without_a_citation_is_missing() {
         let mut cited = Cited::new();
-        let all: String = required().map(|row| format!("// {row}\n")).collect();
-        let text = format!("{}fn f() {{}}", all.replace("// DIS-07\n", ""));
-        assert_eq!(collect("tests/x.rs", &text, Scope::All, &mut cited), [""; 0]);
-        assert_eq!(missing(&cited), ["DIS-07"]);
-        assert!(cited["CM-19"].contains("tests/x.rs::f"));
+        let line = |row| format!("{PAGE}:{}: AD-0{row} is required, and no test cites it", row + 2);
+        assert_eq!(missing(&table(), &cited), [line(1), line(4)]);
+        let text = "// AD-01\nfn f() {}";
+        assert_eq!(collect(&table(), "tests/x.rs", text, Scope::All, &mut cited), [""; 0]);
+        assert_eq!(missing(&table(), &cited), [line(4)]);
+        assert!(cited["AD-01"].contains("tests/x.rs::f"));
     }
 
     #[test]
-    fn choices_are_not_missing() {
-        let missing = missing(&Cited::new());
-        assert_eq!(missing.len(), required().count() - CHOICES.len());
-        assert!(missing.iter().all(|row| !is_choice(row)));
-    }
-
-    #[test]
-    fn wrong_citations_are_told() {
+    fn rows_of_every_state_may_be_cited() {
         let mut cited = Cited::new();
-        let text = "// CM-99\n// LS-01..03\nfn f() {}\n// CM-01\n";
-        let wrong = collect("tests/x.rs", text, Scope::All, &mut cited);
-        assert_eq!(wrong.len(), 3, "{wrong:?}");
-        assert!(
-            wrong.iter().any(|sentence| sentence.starts_with("tests/x.rs:1: ") && sentence.contains("CM-99"))
-        );
-        assert!(!cited.contains_key("CM-01"));
+        let text = "// AD-01, AD-02, AD-03, AD-04\nfn f() {}";
+        assert_eq!(collect(&table(), "tests/x.rs", text, Scope::All, &mut cited), [""; 0]);
+        assert_eq!(cited.len(), 4);
+        assert_eq!(missing(&table(), &cited), [""; 0]);
+    }
+
+    #[test]
+    fn wrong_citations_are_reported_with_file_and_line() {
+        let mut cited = Cited::new();
+        let text = "// AD-99\n// AD-01..03\nfn f() {}\n// AD-01\n";
+        let wrong = collect(&table(), "tests/x.rs", text, Scope::All, &mut cited);
+        let want = [
+            "tests/x.rs:2: a range of rows: name them one by one",
+            "tests/x.rs:1: the feature table has no row AD-99",
+            "tests/x.rs:4: no test follows the citation of AD-01",
+        ];
+        assert_eq!(wrong, want);
+    }
+
+    #[test]
+    fn the_listing_has_the_state_and_the_tests_of_every_row() {
+        let mut cited = Cited::new();
+        let text = "// AD-01\nfn f() {}\n// AD-02, AD-01, AD-03\nfn g() {}";
+        collect(&table(), "tests/x.rs", text, Scope::All, &mut cited);
+        let want = [
+            "AD-01 required -> tests/x.rs::f",
+            "AD-01 required -> tests/x.rs::g",
+            "AD-02 waiting -> tests/x.rs::g",
+            "AD-02 waiting: a test cites it, so its state can be raised",
+            "AD-03 out: nobody asked.",
+            "AD-03 out -> tests/x.rs::g",
+            "AD-04 required",
+        ];
+        assert_eq!(listing(&table(), &cited), want);
     }
 
     #[test]
