@@ -3,6 +3,7 @@
 //! Nothing here knows iWARP. The modules, from the bottom up:
 //!
 //! * [`interfaces`]: which addresses there are, and which interface has them;
+//! * [`readiness`]: descriptors that the runtime watches;
 //! * [`monitor`]: when that list may have changed;
 //! * [`ports`]: which ports this process holds, and which to try next;
 //! * [`options`]: what is set on a socket, before and after it connects;
@@ -29,6 +30,7 @@ pub(crate) mod monitor;
 #[cfg(feature = "soft")]
 pub(crate) mod options;
 pub(crate) mod ports;
+pub(crate) mod readiness;
 
 #[cfg(test)]
 mod testing;

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::readiness::readable;
 use super::require_runtime;
 
 /// Messages that one call reads at most, so that a storm of changes cannot hold it for ever.
@@ -40,13 +40,7 @@ impl AddressMonitor {
         let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         // Port id 0: the kernel picks one (netlink(7)).
         bind(descriptor.as_raw_fd(), &NetlinkAddr::new(0, groups.cast_unsigned()))?;
-        #[allow(
-            deprecated,
-            reason = "since tokio 1.54 the way that is not deprecated is unsafe, for the sake of types whose \
-                      descriptor may change or be closed behind tokio's back; an OwnedFd is none of them"
-        )]
-        let socket = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
-        Ok(Self { socket })
+        Ok(Self { socket: readable(descriptor)? })
     }
 
     /// Resolves when anything was announced since the last call, or since [`open`](Self::open).

@@ -18,12 +18,12 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Instant;
 
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, Opened};
+use crate::provider::net::readiness::{Descriptor, readable};
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
@@ -37,9 +37,9 @@ const LOOKS: u32 = 16;
 /// # Errors
 /// The runtime cannot watch the descriptors.
 pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
-    let connections = watched(adapter.events.clone())?;
-    let completions = watched(opened.channel.clone())?;
-    let device = watched(AsyncEvents(opened.context.clone()))?;
+    let connections = readable(adapter.events.clone())?;
+    let completions = readable(opened.channel.clone())?;
+    let device = readable(AsyncEvents(opened.context.clone()))?;
     let weak = Arc::downgrade(adapter);
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     Ok(vec![
@@ -51,18 +51,10 @@ pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<V
 
 type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The three sources: each owns its descriptor, which stays open and the same until it is dropped.
-trait Source: AsRawFd {}
-
-impl Source for Arc<EventChannel> {}
-impl Source for Arc<CompletionChannel> {}
-impl Source for AsyncEvents {}
-
-fn watched<T: Source>(source: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: see `Source`; the registration owns the source.
-    let watched = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
-    watched.map_err(io::Error::from)
-}
+// Each of the three sources owns its descriptor.
+impl Descriptor for Arc<EventChannel> {}
+impl Descriptor for Arc<CompletionChannel> {}
+impl Descriptor for AsyncEvents {}
 
 /// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
 struct Alive(Weak<AdapterCore>);
