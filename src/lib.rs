@@ -97,11 +97,6 @@ pub mod io;
 #[doc(hidden)]
 pub mod internals;
 
-/// The code of the readme, which is compiled and run with that of the documentation.
-#[cfg(all(doctest, feature = "soft"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
 /// Settings of the soft provider.
 #[cfg(feature = "soft")]
 pub mod soft {

@@ -25,17 +25,7 @@ use crate::types::ConnectionId;
 /// It secures nothing. A URI of `https` is an error, so that what was to be secret is not sent as it is; what does the securing
 /// itself, over streams from here, says so by [`enforce_http(false)`](Self::enforce_http).
 ///
-/// ```
-/// # fn example() {
-/// use http_body_util::Empty;
-/// use hyper::body::Bytes;
-/// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-/// use tokio_rdma::RdmaConnector;
-///
-/// let client: Client<_, Empty<Bytes>> =
-///     Client::builder(TokioExecutor::new()).build(RdmaConnector::new().http());
-/// # }
-/// ```
+#[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/hyper.md"))]
 #[derive(Clone, Debug, Default)]
 pub struct HttpConnector {
     connector: RdmaConnector,
@@ -47,19 +37,7 @@ impl HttpConnector {
     /// Whether a URI of `https` is an error. It is, unless this says otherwise. With `false` the stream is as plain as any
     /// other, and TLS is the caller's: hyper-rustls, or tonic with a `ClientTlsConfig`, which put it around the stream.
     ///
-    /// ```
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tokio_rdma::RdmaConnector;
-    /// use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
-    ///
-    /// let authority = Certificate::from_pem(std::fs::read("authority.pem")?);
-    /// let endpoint = Endpoint::from_static("https://storage.example:7000")
-    ///     .tls_config(ClientTlsConfig::new().ca_certificate(authority))?;
-    /// let connector = RdmaConnector::new().http().enforce_http(false);
-    /// let channel = endpoint.connect_with_connector_lazy(connector);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tonic_tls.md"))]
     #[must_use]
     pub fn enforce_http(mut self, enforce: bool) -> Self {
         self.secured = !enforce;

@@ -8,44 +8,7 @@
 //! tarpc's server gives a channel up on which it cannot send. So let clients take what their servers may answer, by
 //! [`MessagesConfig::max_message`](crate::io::MessagesConfig::max_message).
 //!
-//! ```
-//! use futures::StreamExt;
-//! use tarpc::server::{BaseChannel, Channel};
-//! use tarpc::{client, context};
-//! use tokio_rdma::io::{MessageListener, Messages, tarpc::transport};
-//! use tokio_serde::formats::Json;
-//!
-//! #[tarpc::service]
-//! trait Greeter {
-//!     async fn greet(name: String) -> String;
-//! }
-//!
-//! #[derive(Clone)]
-//! struct Server;
-//!
-//! impl Greeter for Server {
-//!     async fn greet(self, _: context::Context, name: String) -> String {
-//!         format!("hello {name}")
-//!     }
-//! }
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listener = MessageListener::bind("127.0.0.1:0").await?;
-//! let address = listener.local_addr();
-//! tokio::spawn(async move {
-//!     let (messages, _peer) = listener.accept().await?;
-//!     let channel = BaseChannel::with_defaults(transport(messages, Json::default()));
-//!     channel.execute(Server.serve()).for_each(async |answer| drop(tokio::spawn(answer))).await;
-//!     std::io::Result::Ok(())
-//! });
-//!
-//! let messages = Messages::connect(address).await?;
-//! let client = GreeterClient::new(client::Config::default(), transport(messages, Json::default())).spawn();
-//! assert_eq!(client.greet(context::current(), "you".into()).await?, "hello you");
-//! # Ok(())
-//! # }
-//! ```
+#![cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tarpc.md"))]
 
 use std::io;
 use std::pin::Pin;

@@ -15,20 +15,7 @@ use crate::error::StreamError;
 ///
 /// It is always ready, so that tower's layers decide: timeout, retry, reconnect, balance, limits.
 ///
-/// ```
-/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// use std::time::Duration;
-/// use tokio_rdma::RdmaConnector;
-/// use tower::{Service, ServiceBuilder, ServiceExt};
-///
-/// let mut connector = ServiceBuilder::new()
-///     .concurrency_limit(16)
-///     .timeout(Duration::from_secs(3))
-///     .service(RdmaConnector::new());
-/// let stream = connector.ready().await?.call("rdma://storage.example:7000".parse()?).await?;
-/// # Ok(())
-/// # }
-/// ```
+#[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tower.md"))]
 ///
 /// # Errors
 /// Those of [`RdmaConnector::connect`]; `Destination` when the URI does not say where to.

@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
+use tokio_rdma::error::OpenError;
 use tokio_rdma::{Adapter, Listener, Provider};
 
 use super::interop::{Program, example_program, until_listening};
+use super::process::one_test;
 
 /// The addresses of the host that has siw: the initial network namespace.
 pub const NEAR: [IpAddr; 2] =
@@ -45,10 +47,11 @@ pub fn is_guest() -> bool {
 
 /// Whether there is a verbs provider; says so when there is not.
 pub fn has_verbs() -> bool {
-    if !cfg!(feature = "verbs") {
+    let absent = matches!(Provider::verbs(), Err(OpenError::Unsupported("built without the feature verbs")));
+    if absent {
         eprintln!("skipped: built without the feature verbs");
     }
-    cfg!(feature = "verbs")
+    !absent
 }
 
 /// A build of siw.
@@ -153,9 +156,9 @@ impl Drop for Cable {
 /// Set in the process that runs a test in peer-to-peer mode.
 const PEER_TO_PEER: &str = "TOKIO_RDMA_TEST_PEER_TO_PEER";
 
-/// Runs the test of this name while the machine's own siw is the one with peer-to-peer mode and checksums. It runs in a
-/// process of its own: what this one had open could not be removed afterwards.
-pub fn in_peer_to_peer_mode(name: &str, test: impl FnOnce()) {
+/// Runs the test `function` of the module that says `module_path!()` while the machine's own siw is the one with
+/// peer-to-peer mode and checksums. It runs in a process of its own: what this one had open could not be removed afterwards.
+pub fn in_peer_to_peer_mode(module: &str, function: &str, test: impl FnOnce()) {
     if std::env::var_os(PEER_TO_PEER).is_some() {
         return test();
     }
@@ -165,15 +168,13 @@ pub fn in_peer_to_peer_mode(name: &str, test: impl FnOnce()) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let link = variable("TOKIO_RDMA_SIW_LINK");
     load(Siw::PeerToPeer, &link);
-    let program = std::env::current_exe().expect("the path of the test");
-    let ended =
-        Command::new(program).args(["--exact", name, "--show-output"]).env(PEER_TO_PEER, "1").output();
+    let ended = one_test(module, function).env(PEER_TO_PEER, "1").output();
     load(Siw::Stock, &link);
     let ended = ended.expect("it runs");
     let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    let well = ended.status.success() && said.contains(&format!("test {name} ... ok"));
+    let well = ended.status.success() && said.contains("1 passed");
     // Indented, or its tests are taken for those of this process.
-    assert!(well, "{name}, {}:\n    {}", ended.status, said.replace('\n', "\n    "));
+    assert!(well, "{function}, {}:\n    {}", ended.status, said.replace('\n', "\n    "));
 }
 
 /// Where both sides of a test are, and which device and provider they use.
@@ -301,7 +302,7 @@ pub fn start(program: impl Into<PathBuf>, arguments: &str, port: Option<u16>) ->
 
 /// Compiles a program of `tests/c`; what comes of it stays in the memory of the machine.
 pub fn c_program(name: &str, libraries: &str) -> PathBuf {
-    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let source = format!("{}/../c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
     let program = PathBuf::from(scratch).join(name);
     let arguments = format!("-Wall -o {} {source} {libraries}", program.display());

@@ -148,11 +148,13 @@ impl<T: Copy + Send + Sync + 'static> Wake for Note<T> {
     }
 }
 
-impl<T: Copy + Send + Sync + fmt::Debug + 'static> Log<T> {
-    pub fn new() -> Self {
+impl<T> Default for Log<T> {
+    fn default() -> Self {
         Self(Arc::new(Page { lines: Mutex::new(Vec::new()), written: Notify::new() }))
     }
+}
 
+impl<T: Copy + Send + Sync + fmt::Debug + 'static> Log<T> {
     /// A waker that writes `what`, each time it is woken.
     pub fn waker(&self, what: T) -> Waker {
         Waker::from(Arc::new(Note { page: self.0.clone(), what }))

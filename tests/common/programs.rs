@@ -1,12 +1,7 @@
-//! Running the example programs, and network namespaces.
-#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+//! Running the example programs.
 
 use std::net::IpAddr;
 use std::process::{Command, Output};
-use std::thread;
-
-use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
 
 /// Runs an example to its end; `cargo test` builds them beside the tests.
 ///
@@ -22,31 +17,6 @@ pub fn example(name: &str, arguments: &[&str]) -> Output {
 /// What a program wrote to its standard output.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
-}
-
-/// Runs `test` on a fresh thread in a new network namespace, in which only `lo` is there and up, with a runtime that
-/// stays on that thread. Says so and returns when this process may not make one.
-pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let run = move || {
-        match unshare(CloneFlags::CLONE_NEWNET) {
-            Ok(()) => {}
-            Err(Errno::EPERM) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
-            Err(error) => panic!("unshare: {error}"),
-        }
-        ip("link set lo up");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(test());
-    };
-    if let Err(panic) = thread::spawn(run).join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-/// Runs `ip` with these arguments, in the namespace of the calling thread.
-pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {stderr}");
 }
 
 /// Text to address.

@@ -191,10 +191,10 @@ fn run_all(stage: &Stage, cases: impl IntoIterator<Item = Rstream>) {
 
 /// What rcopy sends: a head, with these commands, and what belongs to it. Numbers are those of the machine.
 mod rcopy_command {
-    pub const OPEN: u8 = 1;
-    pub const CLOSE: u8 = 2;
-    pub const WRITE: u8 = 3;
-    pub const RESPONSE: u8 = 0x80;
+    pub(super) const OPEN: u8 = 1;
+    pub(super) const CLOSE: u8 = 2;
+    pub(super) const WRITE: u8 = 3;
+    pub(super) const RESPONSE: u8 = 0x80;
 }
 
 /// A head: a version, a command, the length of the whole message, a mode or a status, and a number that is returned.

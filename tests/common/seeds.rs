@@ -3,16 +3,11 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::fs::File;
-use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::process::Command;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::task::JoinHandle;
@@ -25,6 +20,7 @@ use tokio_rdma::{
 
 pub use super::cm::connecting;
 pub use super::device::{Holder, deaf, settled, silent};
+use super::net::ip;
 use super::{adapter, adapter_with, listening, listening_at, queue_pair, v4, within};
 
 /// Connect with these read limits.
@@ -160,57 +156,12 @@ pub fn impatient() -> SoftConfig {
 /// Longer than every timeout of [`impatient`].
 pub const LONG: Duration = Duration::from_millis(400);
 
-/// Runs a test on a thread, a runtime and a network of its own, in which only the loopback interface is up.
-///
-/// Says so and returns when this process may not make one.
-pub fn in_own_network(test: impl AsyncFnOnce() + Send + 'static) {
-    let run = move || {
-        match unshare(CloneFlags::CLONE_NEWNET) {
-            Ok(()) => {}
-            Err(Errno::EPERM) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
-            Err(error) => panic!("unshare: {error}"),
-        }
-        ip("link set lo up");
-        block_on(test());
-    };
-    if let Err(panic) = thread::spawn(run).join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-/// A runtime that stays on this thread, and so in its network.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
-}
-
-/// Runs `ip` with these arguments, in the network of the calling thread.
-pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// Takes the addresses of the loopback interface away, in a network of one's own, and waits until that is noticed.
 pub async fn remove(adapter: &Adapter) {
     let (listener, _) = listening(adapter);
     ip("address flush dev lo");
     let error = within(listener.request()).await.expect_err("no request will come");
     assert!(matches!(error, AcceptError::DeviceRemoved), "{error:?}");
-}
-
-/// Runs the test of this name again in a process of its own, for what would disturb the others in this one.
-/// `true` in that process.
-pub fn alone(name: &str) -> bool {
-    const MARK: &str = "TOKIO_RDMA_TEST_ALONE";
-    if std::env::var_os(MARK).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().expect("this program");
-    let output = Command::new(program).args([name, "--exact", "--nocapture"]).env(MARK, "1").output();
-    let output = output.expect("started");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(stdout.contains("1 passed"), "no test of this name: {stdout}");
-    false
 }
 
 /// No descriptor can be opened in this process any more, until the limit that is returned is set again.

@@ -12,6 +12,7 @@ use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
 use super::device::{Device, adapter_at};
 use super::life::eventually;
+use super::process::one_test;
 use super::{End, Pair, listening_at, queue_pair, within};
 
 /// The kernel driver that this run is about; says so when there is none.
@@ -181,12 +182,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// As this user if one is named.
-    pub fn start(role: &str, argument: &str, user: Option<u32>) -> Self {
+    /// Runs the `child_role` of the module that says `module_path!()`, as this user if one is named.
+    pub fn start(module: &str, role: &str, argument: &str, user: Option<u32>) -> Self {
         use std::os::unix::process::CommandExt;
 
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "child_role", "--nocapture"]).env(ROLE, format!("{role} {argument}"));
+        let mut command = one_test(module, "child_role");
+        command.env(ROLE, format!("{role} {argument}"));
         if let Some(user) = user {
             command.uid(user).gid(user);
         }

@@ -11,11 +11,13 @@ use crate::Usage;
 pub(crate) mod bench;
 mod image;
 mod machine;
+mod modules;
 mod progress;
 mod suite;
+mod turns;
 
 use machine::{Clock, Machine, Siw};
-pub(crate) use suite::{interop, rxe, siw, soft};
+pub(crate) use suite::{interop, rxe, siw};
 
 /// How long a command may take unless it is told otherwise.
 const DEFAULT_SECONDS: u64 = 600;

@@ -15,6 +15,7 @@ mod failure;
 mod guest;
 mod layers;
 mod libtest;
+mod oldest;
 mod packages;
 mod paths;
 mod rows;

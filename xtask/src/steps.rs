@@ -19,14 +19,14 @@ pub(crate) fn fmt(_settings: &Settings) -> Tally {
     Tally::check(exec::show(cargo(&["fmt", "--all", "--check"]), minutes(2)))
 }
 
-/// Does clippy have nothing to say, as a user builds and with everything?
+/// Does clippy have nothing to say, of everything there is and of the set of features that a user has by default?
 pub(crate) fn clippy(settings: &Settings) -> Tally {
-    let with = |feature: &[&str]| {
-        let start = ["clippy", "--workspace", "--all-targets"];
-        cargo(&[&start[..], feature, &["--", "-D", "warnings"]].concat())
+    let with = |set: &[&str]| {
+        let command = cargo(&[&["clippy", "--all-targets"], set, &["--", "-D", "warnings"]].concat());
+        exec::show(command, minutes(BUILD_MINUTES))
     };
-    let mut tally = Tally::check(exec::show(with(&[]), minutes(BUILD_MINUTES)));
-    tally += if_verbs(settings, || exec::show(with(&["--all-features"]), minutes(BUILD_MINUTES)));
+    let mut tally = if_verbs(settings, || with(&["--workspace", "--all-features"]));
+    tally += Tally::check(with(&[]));
     tally
 }
 
@@ -46,14 +46,14 @@ pub(crate) fn features(settings: &Settings) -> Tally {
 
 /// Do the docs build without a warning, broken links included?
 pub(crate) fn doc(settings: &Settings) -> Tally {
-    let doc = |feature: &[&str]| {
-        let mut command = cargo(&[&["doc", "--no-deps", "--workspace"], feature].concat());
+    let doc = |set: &[&str]| {
+        let mut command = cargo(&[&["doc", "--no-deps"], set].concat());
         let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
         command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let mut tally = Tally::check(doc(&[]));
-    tally += if_verbs(settings, || doc(&["--all-features"]));
+    let mut tally = if_verbs(settings, || doc(&["--workspace", "--all-features"]));
+    tally += Tally::check(doc(&[]));
     tally
 }
 
@@ -72,28 +72,28 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
     Tally::check(rows::check_tree(false))
 }
 
-/// Unit tests, integration tests, and tests inside examples.
+/// Every package with every feature that the tests need, for cargo: with one and the same selection nothing is built twice,
+/// be it for the host or for the guest machine.
+pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--features", "tokio-rdma/verbs"];
+
+/// [`EVERYTHING`] that can be built here.
+pub(crate) fn selection() -> &'static [&'static str] {
+    if packages::lacking(packages::VERBS).is_none() { &EVERYTHING } else { &EVERYTHING[..1] }
+}
+
+/// Unit tests and integration tests.
 pub(crate) fn tests(settings: &Settings) -> Tally {
-    // Some tests run the examples; `cargo test` builds those as programs only when it is given no targets to choose.
-    if let Err(sentence) = exec::show(cargo(&["build", "--examples"]), minutes(BUILD_MINUTES)) {
+    // Some tests run the examples, which `cargo test` does not build when it is given targets to choose.
+    let examples = cargo(&[&["build", "--examples"], selection()].concat());
+    if let Err(sentence) = exec::show(examples, minutes(BUILD_MINUTES)) {
         return Tally::check(Err(sentence));
     }
-    cargo_test(settings, &["--workspace", "--lib", "--bins", "--tests", "--examples"])
+    cargo_test(settings, &[&["--tests"], selection()].concat(), &[])
 }
 
-/// Loom's exploration of what the queues of completions do; a build of its own, with loom's locks in it.
+/// Loom's exploration of what the queues of completions do.
 pub(crate) fn model(settings: &Settings) -> Tally {
-    let flags = env::var("RUSTFLAGS").unwrap_or_default();
-    let mut command = cargo(&["test", "--no-fail-fast", "--lib", "--target-dir", "target/model"]);
-    command.args(["flight::model", "--", "--show-output"]);
-    command.env("RUSTFLAGS", format!("{flags} --cfg tokio_rdma_model").trim_start());
-    counted(settings, command)
-}
-
-/// Unit tests of a build that has the verbs provider in it.
-pub(crate) fn verbs(settings: &Settings) -> Tally {
-    packages::skipped(packages::VERBS, settings)
-        .unwrap_or_else(|| cargo_test(settings, &["--lib", "--features", "verbs"]))
+    cargo_test(settings, &["-p", "model", "--lib"], &["flight::model"])
 }
 
 /// The crate outside the workspace that joins async-rdma to this one.
@@ -124,20 +124,20 @@ pub(crate) fn async_rdma(settings: &Settings) -> Tally {
             return built;
         }
         let mut tally = built;
-        tally += cargo_test(settings, &ASYNC_RDMA);
+        tally += cargo_test(settings, &ASYNC_RDMA, &[]);
         tally
     })
 }
 
 /// Code in the documentation.
 pub(crate) fn doctests(settings: &Settings) -> Tally {
-    cargo_test(settings, &["--doc"])
+    cargo_test(settings, &[&["--doc"], selection()].concat(), &[])
 }
 
-/// Runs `cargo test` and counts its tests.
-fn cargo_test(settings: &Settings, arguments: &[&str]) -> Tally {
+/// Runs `cargo test` and counts its tests: all of them, or those that a filter names.
+fn cargo_test(settings: &Settings, arguments: &[&str], filters: &[&str]) -> Tally {
     let mut command = cargo(&["test", "--no-fail-fast"]);
-    command.args(arguments).args(["--", "--show-output"]);
+    command.args(arguments).args(["--", "--show-output"]).args(filters);
     counted(settings, command)
 }
 

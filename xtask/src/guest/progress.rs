@@ -1,8 +1,8 @@
-//! Reads what the test programs in the guest machine print, one program after the other.
+//! Reads what the test programs in the guest machine print, one module after the other.
 
 use std::time::Instant;
 
-use super::suite::Program;
+use super::modules::Unit;
 use crate::failure::Failure;
 use crate::libtest::Report;
 use crate::tally::Tally;
@@ -18,8 +18,8 @@ const SHOWN: usize = 300;
 pub(super) struct Progress<'a> {
     /// The suite, for the reader.
     place: &'static str,
-    /// The programs, in the order in which they run.
-    programs: &'a [Program],
+    /// The modules, in the order in which they run.
+    units: &'a [Unit],
     /// How long each may take, in seconds.
     seconds: u64,
     /// Where failed tests are remembered, and whether some must not be skipped.
@@ -48,13 +48,8 @@ struct Current<'a> {
 
 impl<'a> Progress<'a> {
     /// Nothing read yet.
-    pub(super) fn new(
-        place: &'static str,
-        programs: &'a [Program],
-        seconds: u64,
-        settings: &'a Settings,
-    ) -> Self {
-        Self { place, programs, seconds, settings, begun: 0, current: None, tally: Tally::default() }
+    pub(super) fn new(place: &'static str, units: &'a [Unit], seconds: u64, settings: &'a Settings) -> Self {
+        Self { place, units, seconds, settings, begun: 0, current: None, tally: Tally::default() }
     }
 
     /// Reads one line.
@@ -63,19 +58,19 @@ impl<'a> Progress<'a> {
             match mark.split_once(' ') {
                 Some(("begin", _)) => self.begin(),
                 Some(("end", status)) => self.end(outcome(status, self.seconds)),
-                _ => println!("{mark}"),
+                _ => println!("{}: {mark}", self.place),
             }
         } else if let Some(current) = &mut self.current {
-            current.line(line);
+            current.line(self.place, line);
         } else if !line.is_empty() {
-            println!("{line}");
+            println!("{}: {line}", self.place);
         }
     }
 
     /// How many programs have begun, and the counts of these, given how the machine itself ended.
     pub(super) fn finish(mut self, ended: Result<(), String>) -> (usize, Tally) {
         if let Err(sentence) = ended {
-            println!("error: {sentence}");
+            println!("{}: error: {sentence}", self.place);
             if self.current.is_none() {
                 self.tally += Tally::FAILED;
             }
@@ -88,13 +83,13 @@ impl<'a> Progress<'a> {
 
     /// The next program begins.
     fn begin(&mut self) {
-        let Some(program) = self.programs.get(self.begun) else { return };
+        let Some(unit) = self.units.get(self.begun) else { return };
         self.begun += 1;
         self.current = Some(Current {
-            name: &program.name,
+            name: &unit.name,
             started: Instant::now(),
             report: Report::new(self.settings.ci),
-            said: Failure::new(&format!("{}: the program of tests/{}.rs", self.place, program.name)),
+            said: Failure::new(&format!("{}: {}", self.place, unit.name)),
             shown: 0,
         });
     }
@@ -121,7 +116,7 @@ impl<'a> Progress<'a> {
 
 impl Current<'_> {
     /// One line of its output: shown unless it tells of a success, and as long as there are not too many.
-    fn line(&mut self, line: &str) {
+    fn line(&mut self, place: &str, line: &str) {
         self.said.push(line);
         let Some(line) = self.report.line(line) else { return };
         if line.starts_with("test ") && line.ends_with(" ... ok") || line.starts_with("test result: ok.") {
@@ -130,9 +125,9 @@ impl Current<'_> {
         self.shown += 1;
         if self.shown <= SHOWN {
             // Indented, or the tests of this would be taken for the tests that they speak of.
-            println!("  {line}");
+            println!("  {place}: {line}");
         } else if self.shown == SHOWN + 1 {
-            println!("... more lines of this program are left out ...");
+            println!("  {place}: ... more lines of this module are left out ...");
         }
     }
 }
@@ -153,9 +148,9 @@ mod tests {
 
     /// What is made of the output of a machine in which these programs were to run.
     fn read(names: &[&str], output: &str, ended: Result<(), String>) -> (usize, Tally, usize) {
-        let programs: Vec<Program> = names.iter().map(|name| Program::new(name, "/x")).collect();
+        let units: Vec<Unit> = names.iter().map(|name| Unit::new(name)).collect();
         let settings = Settings::default();
-        let mut progress = Progress::new("guest rxe", &programs, 9, &settings);
+        let mut progress = Progress::new("guest rxe", &units, 9, &settings);
         output.lines().for_each(|line| progress.line(line));
         let (begun, tally) = progress.finish(ended);
         (begun, tally, settings.into_failures().len())

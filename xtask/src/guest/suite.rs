@@ -1,17 +1,15 @@
-//! The steps of `cargo xtask test` that run test programs in the guest machine.
-//!
-//! A line `//! Runs on: soft, rxe, siw` in the header of a file of tests has it run there on each of these devices,
-//! `//! Runs on: guest` once. A file without one is for the host alone.
+//! The steps of `cargo xtask test` that run test programs in the guest machine: a machine for each device, side by side.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::image;
+use super::image::{self, Image};
 use super::machine::{Clock, Machine, Siw};
+use super::modules::{self, Module, Unit};
 use super::progress::Progress;
-use crate::exec::{self, cargo, minutes};
+use super::turns;
+use crate::exec::{self, minutes};
 use crate::packages;
 use crate::steps;
 use crate::tally::Tally;
@@ -19,6 +17,9 @@ use crate::test::Settings;
 
 /// What runs the programs in the guest, one after the other.
 const RUNNER: &str = include_str!("../../guest/tests.sh");
+
+/// The word in the line `Runs on` that stands for the soft provider, which the tests of the host use.
+const HOST: &str = "soft";
 
 /// How long a suite may take in all. What has not been run by then counts as failed.
 const SUITE_LIMIT: Duration = minutes(25);
@@ -35,31 +36,25 @@ struct Suite {
     place: &'static str,
     /// The device that the tests find in the environment.
     device: Option<&'static str>,
-    /// How long one program may take, in seconds; the machine is ten to twenty times slower than the host.
+    /// How long one module may take, in seconds; the machine is ten to twenty times slower than the host.
     seconds: u64,
 }
 
 /// All of them.
-const SUITES: [Suite; 4] = [
-    Suite { word: "soft", place: "guest soft", device: Some("soft"), seconds: 300 },
+const SUITES: [Suite; 3] = [
     Suite { word: "rxe", place: "guest rxe", device: Some("rxe"), seconds: 300 },
     Suite { word: "siw", place: "guest siw", device: Some("siw"), seconds: 300 },
     Suite { word: "guest", place: "guest interop", device: None, seconds: 900 },
 ];
 
-/// The step for the soft provider.
-pub(crate) fn soft(settings: &Settings) -> Tally {
-    step(&SUITES[0], settings)
-}
-
 /// The step for rxe.
 pub(crate) fn rxe(settings: &Settings) -> Tally {
-    step(&SUITES[1], settings)
+    step(&SUITES[0], settings)
 }
 
 /// The step for siw.
 pub(crate) fn siw(settings: &Settings) -> Tally {
-    step(&SUITES[2], settings)
+    step(&SUITES[1], settings)
 }
 
 /// The step for programs and drivers that are not ours.
@@ -67,7 +62,7 @@ pub(crate) fn interop(settings: &Settings) -> Tally {
     unless_lacking(settings, || {
         // A test of this suite runs its program, and is skipped if there is none.
         let built = steps::build_async_rdma().map_or_else(failed, |()| Tally::default());
-        let mut tally = SUITES[3].run(settings).unwrap_or_else(failed);
+        let mut tally = SUITES[2].run(settings).unwrap_or_else(failed);
         tally += built;
         tally
     })
@@ -90,59 +85,64 @@ fn failed(sentence: String) -> Tally {
     Tally::FAILED
 }
 
-/// A test program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program {
-    /// The name of its file in `tests/`, without the ending.
-    pub(super) name: String,
-    /// Where it is.
-    path: String,
+/// What all suites need, made by the first of them.
+struct Prepared {
+    /// The parts of the machine.
+    image: Image,
+    /// Every module of tests.
+    modules: Vec<Module>,
+    /// Every test program.
+    programs: Vec<Program>,
 }
 
-#[cfg(test)]
-impl Program {
-    /// One that is somewhere.
-    pub(super) fn new(name: &str, path: &str) -> Self {
-        Self { name: name.to_owned(), path: path.to_owned() }
+impl Prepared {
+    /// Makes the machine and builds the programs.
+    fn get(sanitizer: bool) -> Result<&'static Self, String> {
+        static PREPARED: OnceLock<Result<Prepared, String>> = OnceLock::new();
+        let prepare = || {
+            let words = [&[HOST], &SUITES.each_ref().map(|suite| suite.word)[..]].concat();
+            let modules = modules::all(&words)?;
+            let image = image::prepare()?;
+            let programs = build(sanitizer)?;
+            let is_built = |module: &&Module| programs.iter().any(|program| program.name == module.program);
+            match modules.iter().find(|module| !module.runs_on.is_empty() && !is_built(module)) {
+                Some(module) => Err(format!("cargo has not said where the program {} is", module.program)),
+                None => Ok(Self { image, modules, programs }),
+            }
+        };
+        PREPARED.get_or_init(prepare).as_ref().map_err(String::clone)
     }
 }
 
 impl Suite {
-    /// Runs the programs in as few starts of the machine as it takes: one, unless its kernel breaks.
+    /// Runs the modules in as few starts of the machine as it takes: one, unless its kernel breaks.
     fn run(&self, settings: &Settings) -> Result<Tally, String> {
-        let files = files(Path::new("tests"))?;
-        let wanted = |file: &&File| file.runs_on.contains(&self.word);
-        let names: Vec<&str> = files.iter().filter(wanted).map(|file| file.name.as_str()).collect();
-        if names.is_empty() {
+        let Prepared { image, modules, programs } = Prepared::get(settings.sanitizer)?;
+        let mut units = Vec::new();
+        for program in programs {
+            units.extend(modules::units(self.word, modules, &program.name, &program.path)?);
+        }
+        let _turn = turns::take();
+        if units.is_empty() {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
         }
-        let image = image::prepare()?;
-        // All files of all suites at once, so that the next suite finds them built.
-        let every: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let mut programs = build(&every, settings.sanitizer)?;
-        programs.retain(|program| names.contains(&program.name.as_str()));
 
         let factor = if settings.sanitizer { SANITIZED } else { 1 };
         let seconds = self.seconds * u64::from(factor);
         let deadline = Instant::now() + SUITE_LIMIT * factor;
         let mut tally = Tally::default();
-        let mut left = &programs[..];
+        let mut left = &units[..];
         while !left.is_empty() {
             let time = deadline.saturating_duration_since(Instant::now());
             if time.is_zero() {
-                println!("error: no time is left for {} programs", left.len());
+                println!("{}: error: no time is left for {} modules", self.place, left.len());
                 tally.failed += left.len();
                 break;
             }
             let folder = crate::root();
-            let machine = Machine {
-                image: &image,
-                siw: Siw::Stock,
-                limit: time,
-                folder: &folder,
-                clock: Clock::Device,
-            };
+            let machine =
+                Machine { image, siw: Siw::Stock, limit: time, folder: &folder, clock: Clock::Device };
             let mut progress = Progress::new(self.place, left, seconds, settings);
             let command = self.command(left, seconds);
             let ended = machine.run_lines(&command, |line| progress.line(line));
@@ -158,7 +158,7 @@ impl Suite {
     }
 
     /// The command in the guest.
-    fn command(&self, programs: &[Program], seconds: u64) -> Vec<String> {
+    fn command(&self, units: &[Unit], seconds: u64) -> Vec<String> {
         let root = crate::root();
         let mut words = vec!["env".to_owned(), "RUST_BACKTRACE=0".to_owned()];
         // As cargo would have it for these programs; it is that of this one otherwise.
@@ -166,75 +166,37 @@ impl Suite {
         words.extend(self.device.map(|device| format!("TOKIO_RDMA_TEST_DEVICE={device}")));
         words.extend(["sh", "-c", RUNNER, "tests"].map(str::to_owned));
         words.push(seconds.to_string());
-        words.extend(programs.iter().map(|program| program.path.clone()));
+        // A line each for the program and for its tests.
+        let word = |unit: &Unit| [&[unit.program.display().to_string()], &unit.tests[..]].concat().join("\n");
+        words.extend(units.iter().map(word));
         words
     }
 }
 
-/// A file of tests that the machine is for.
-#[derive(Debug)]
-struct File {
-    /// Its name without the ending.
+/// A test program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Program {
+    /// The name of its folder.
     name: String,
-    /// The words of the suites that it belongs to.
-    runs_on: Vec<&'static str>,
+    /// Where it is.
+    path: PathBuf,
 }
 
-/// The files of tests in a folder that name a suite, in the order of their names.
-fn files(folder: &Path) -> Result<Vec<File>, String> {
-    let wrong = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| wrong(folder, &error))? {
-        paths.push(entry.map_err(|error| wrong(folder, &error))?.path());
-    }
-    paths.retain(|path: &PathBuf| path.extension().is_some_and(|ending| ending == "rs"));
-    paths.sort();
-    let mut files = Vec::new();
-    for path in paths {
-        let text = fs::read_to_string(&path).map_err(|error| wrong(&path, &error))?;
-        let runs_on = runs_on(&text).map_err(|error| wrong(&path, &error))?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if !runs_on.is_empty() {
-            files.push(File { name, runs_on });
-        }
-    }
-    Ok(files)
-}
-
-/// The suites that the header of a file names. A word that is none is an error: the file would be left out unseen.
-fn runs_on(text: &str) -> Result<Vec<&'static str>, String> {
-    let header = text.lines().take_while(|line| line.starts_with("//!"));
-    let words =
-        header.filter_map(|line| line[3..].trim().strip_prefix("Runs on: ")).flat_map(|rest| rest.split(','));
-    words
-        .map(|word| {
-            let word = word.trim().trim_end_matches('.');
-            let suite = SUITES.iter().find(|suite| suite.word == word);
-            suite.map(|suite| suite.word).ok_or_else(|| format!("nothing runs on `{word}`"))
-        })
-        .collect()
-}
-
-/// Builds files of tests, and the examples that they run, with the feature `verbs`.
-fn build(names: &[&str], sanitizer: bool) -> Result<Vec<Program>, String> {
+/// Builds every test program, and the examples that they run: what the step `tests` has built is not built again.
+fn build(sanitizer: bool) -> Result<Vec<Program>, String> {
     let cargo = |arguments: &[&str]| {
-        let mut command = cargo(arguments);
+        let mut command = exec::cargo(arguments);
+        command.args(steps::EVERYTHING);
         if sanitizer {
             // With a target named, the flags are not for what runs while it builds.
             command.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"]);
             command.envs([("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Zsanitizer=address")]);
-            // Enough to name the lines of a report, and a fraction of the size.
-            command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
         }
         command
     };
-    exec::show(cargo(&["build", "--examples", "--features", "verbs"]), minutes(30))?;
-    let mut command: Command =
-        cargo(&["test", "--no-run", "--features", "verbs", "--message-format=json-render-diagnostics"]);
-    for name in names {
-        command.args(["--test", name]);
-    }
+    exec::show(cargo(&["build", "--examples"]), minutes(30))?;
     let mut programs = Vec::new();
+    let command = cargo(&["test", "--no-run", "--tests", "--message-format=json-render-diagnostics"]);
     exec::lines(command, minutes(30), |line| {
         if line.starts_with('{') {
             programs.extend(program(line));
@@ -243,10 +205,7 @@ fn build(names: &[&str], sanitizer: bool) -> Result<Vec<Program>, String> {
         }
     })?;
     programs.sort_by(|one: &Program, other| one.name.cmp(&other.name));
-    match names.iter().find(|name| !programs.iter().any(|program| program.name == **name)) {
-        Some(name) => Err(format!("cargo has not said where the program of tests/{name}.rs is")),
-        None => Ok(programs),
-    }
+    Ok(programs)
 }
 
 /// The test program that a message of cargo tells of, if it does.
@@ -254,7 +213,7 @@ fn program(message: &str) -> Option<Program> {
     if !message.contains("\"reason\":\"compiler-artifact\"") || !message.contains("\"kind\":[\"test\"]") {
         return None;
     }
-    Some(Program { name: text_of(message, "name")?, path: text_of(message, "executable")? })
+    Some(Program { name: text_of(message, "name")?, path: text_of(message, "executable")?.into() })
 }
 
 /// The text with this name in a line of JSON: the first, wherever it is.
@@ -277,24 +236,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_of_a_file_says_where_it_runs() {
-        let text = "//! Tests.\n//!\n//! Runs on: soft, rxe, siw\n\nuse x;\n//! Runs on: guest\n";
-        assert_eq!(runs_on(text), Ok(vec!["soft", "rxe", "siw"]));
-        assert_eq!(runs_on("//! Runs on: guest.\n"), Ok(vec!["guest"]));
-        assert_eq!(runs_on("//! Of what runs on: nothing.\nmod common;\n"), Ok(vec![]));
-    }
-
-    #[test]
-    fn a_wrong_word_does_not_leave_a_file_out() {
-        assert!(runs_on("//! Runs on: soft, rex\n").is_err());
-        assert!(runs_on("//! Runs on: soft rxe\n").is_err());
-    }
-
-    #[test]
     fn a_message_of_cargo_names_the_program() {
-        let message = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["test"],"name":"cm","src_path":"/a/tests/cm.rs"},"executable":"/a \"b\"/deps/cm-1","fresh":true}"#;
+        let message = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["test"],"name":"cm","src_path":"/a/tests/cm/main.rs"},"executable":"/a \"b\"/deps/cm-1","fresh":true}"#;
         let program = program(message).expect("a program");
-        assert_eq!((program.name.as_str(), program.path.as_str()), ("cm", "/a \"b\"/deps/cm-1"));
+        assert_eq!((program.name.as_str(), program.path), ("cm", PathBuf::from("/a \"b\"/deps/cm-1")));
     }
 
     #[test]

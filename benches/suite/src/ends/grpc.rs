@@ -1,9 +1,9 @@
 //! tonic, over TCP as it comes and over this crate's stream: the service of the example `grpc`, and its unary call.
 
-#[path = "../../../../examples/grpc/echo.rs"]
+#[path = "../../../../examples/frameworks/grpc/echo.rs"]
 #[allow(dead_code, reason = "of the service one call is measured")]
 mod echo;
-#[path = "../../../../examples/grpc/service.rs"]
+#[path = "../../../../examples/frameworks/grpc/service.rs"]
 mod service;
 
 use std::io;

@@ -1,0 +1,18 @@
+//! The code in the documentation of tokio-rdma that needs a framework, compiled and run here as doc tests: that package does
+//! without the frameworks.
+
+#[doc = include_str!("../../../docs/snippets/hyper.md")]
+pub mod hyper {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub mod readme {}
+
+#[doc = include_str!("../../../docs/snippets/tarpc.md")]
+pub mod tarpc {}
+
+#[doc = include_str!("../../../docs/snippets/tonic_tls.md")]
+pub mod tonic_tls {}
+
+#[doc = include_str!("../../../docs/snippets/tower.md")]
+pub mod tower {}

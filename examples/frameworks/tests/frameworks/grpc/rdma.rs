@@ -1,0 +1,5 @@
+//! The cases over a stream.
+//!
+//! Runs on: rxe
+
+super::cases!(Rdma);

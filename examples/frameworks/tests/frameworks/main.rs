@@ -1,0 +1,13 @@
+//! Streams and messages under frameworks: tonic, hyper, tarpc, tower, rustls.
+
+mod authority;
+#[path = "../../grpc/echo.rs"]
+mod echo;
+mod grpc;
+mod grpc_tls;
+mod http;
+#[path = "../../grpc/service.rs"]
+mod service;
+mod tarpc;
+mod tls;
+mod tower;

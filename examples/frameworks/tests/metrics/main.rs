@@ -1,0 +1,171 @@
+//! What the recorder of the facade `metrics` is told.
+//!
+//! Runs on: soft, rxe, siw
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use common::messages::{broken, ends_with, next, send};
+use common::*;
+use futures::{FutureExt, SinkExt, StreamExt};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{Adapter, Connection, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
+
+/// What the recorder has been told so far.
+struct Meter {
+    snapshotter: Snapshotter,
+    /// Sums, and of histograms the number of samples.
+    values: HashMap<String, f64>,
+}
+
+impl Meter {
+    /// The value of `name{label=value,..}`.
+    fn value(&mut self, series: &str) -> f64 {
+        // A snapshot empties the recorder.
+        for (key, _unit, _description, value) in self.snapshotter.snapshot().into_vec() {
+            let labels: Vec<_> =
+                key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let series = format!("{}{{{}}}", key.key().name(), labels.join(","));
+            *self.values.entry(series).or_default() += match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(value) => value.0,
+                DebugValue::Histogram(samples) => {
+                    assert!(samples.iter().all(|seconds| (0.0..1000.0).contains(&seconds.0)));
+                    samples.len() as f64
+                }
+            };
+        }
+        self.values.get(series).copied().unwrap_or_default()
+    }
+
+    /// All series of a name.
+    fn all(&mut self, name: &str) -> Vec<(String, f64)> {
+        self.value("");
+        let named = self.values.iter().filter(|(series, _)| series.split('{').next() == Some(name));
+        named.map(|(series, value)| (series.clone(), *value)).collect()
+    }
+}
+
+/// Both ends of a byte stream, the one that accepted first.
+async fn streams(adapter: &Adapter, config: &StreamConfig) -> (RdmaStream, RdmaStream) {
+    let listener = RdmaListener::bind_on(adapter, SocketAddr::new(v4(), 0), config).expect("listening");
+    let connect = RdmaStream::connect_on(adapter, listener.local_addr(), config);
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    (accepted.expect("accepted").0, connected.expect("connected"))
+}
+
+/// A recorder that looks at a connection when it is told something, as foreign code may.
+struct Nosy {
+    inner: DebuggingRecorder,
+    connection: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Recorder for Nosy {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_counter(name, unit, text);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_gauge(name, unit, text);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.inner.describe_histogram(name, unit, text);
+    }
+
+    fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
+        self.inner.register_counter(key, metadata)
+    }
+
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        if key.labels().any(|label| label.value() == "peer_gone") {
+            let connection = self.connection.lock().expect("no panic").take();
+            let _ = connection.map(|connection| connection.disconnected().now_or_never());
+        }
+        self.inner.register_gauge(key, metadata)
+    }
+
+    fn register_histogram(&self, key: &Key, metadata: &Metadata<'_>) -> Histogram {
+        self.inner.register_histogram(key, metadata)
+    }
+}
+
+// One test: the recorder is that of the whole process.
+#[tokio::test]
+async fn the_recorder_is_told() {
+    let recorder = DebuggingRecorder::new();
+    let mut meter = Meter { snapshotter: recorder.snapshotter(), values: HashMap::new() };
+    let looked_at = Arc::new(Mutex::new(None));
+    let recorder = Nosy { inner: recorder, connection: looked_at.clone() };
+    assert!(metrics::set_global_recorder(recorder).is_ok(), "the only one");
+    tokio_rdma::metrics::describe();
+    let adapter = adapter();
+
+    // A call that fails, by its status.
+    let config = MessagesConfig::default().receive_depth(1).max_message(3000);
+    let outcome = within(Messages::connect_on(&adapter, device::nobody(v4()), &config)).await;
+    let status = outcome.expect_err("nobody is there").status();
+    assert_eq!(meter.value(&format!("tokio_rdma_errors_total{{call=connect,status={status}}}")), 1.0);
+
+    // Connections by state, how long each phase took, and what is open.
+    let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
+    assert_eq!(meter.value("tokio_rdma_connections{state=connected}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_connections{state=connecting}"), 0.0);
+    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connecting}"), 2.0, "one of them in vain");
+    for state in ["replied", "completing", "requested", "accepting"] {
+        assert_eq!(meter.value(&format!("tokio_rdma_phase_seconds{{state={state}}}")), 1.0, "{state}");
+    }
+    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 2.0);
+
+    // Bytes each way, and writes that wait.
+    for length in [0, 10, 2000] {
+        send(&mut one, vec![7; length]).await;
+        assert_eq!(next(&mut other).await.len(), length);
+    }
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=messages}"), 2010.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=messages}"), 2010.0);
+    let before = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
+    send(&mut other, "the room for one").await;
+    other.feed(Bytes::from_static(b"waits")).await.expect("fed");
+    let after = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
+    assert_eq!(after - before, 1.0);
+
+    // Byte streams, too. A write that waits is one, however often it is looked at.
+    let config = StreamConfig::default().receive_buffer(4096).send_buffer(4096);
+    let (mut reader, mut writer) = streams(&adapter, &config).await;
+    let mut write = Box::pin(writer.write_all(&[7; 100_000]));
+    let mut bytes = vec![0; 100_000];
+    within(async { tokio::try_join!(&mut write, reader.read_exact(&mut bytes)) }).await.expect("moved");
+    drop(write);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 100_000.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 100_000.0);
+    assert!(meter.value("tokio_rdma_credits_exhausted_total{kind=stream}") >= 1.0);
+    within(writer.shutdown()).await.expect("shut down");
+    assert_eq!(within(reader.read(&mut bytes)).await.expect("the end"), 0);
+    drop((reader, writer));
+    assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
+
+    // What breaks, and that nothing stays behind. The recorder is told without a lock of the connection.
+    *looked_at.lock().expect("no panic") = Some(one.connection().clone());
+    drop(other);
+    assert_eq!(next(&mut one).await, &b"the room for one"[..]);
+    let error = within(one.next()).await.expect("no end").expect_err("it is gone");
+    let status = broken(&error).status();
+    assert_eq!(meter.value(&format!("tokio_rdma_broken_total{{kind=messages,status={status}}}")), 1.0);
+    assert!(looked_at.lock().expect("no panic").is_none(), "it has looked");
+    drop(one);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 0.0);
+    within(async {
+        let mut open = || [meter.all("tokio_rdma_connections"), meter.all("tokio_rdma_streams")].concat();
+        while open().iter().any(|(_, count)| *count != 0.0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connected}"), 4.0);
+}

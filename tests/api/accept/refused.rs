@@ -1,0 +1,75 @@
+//! A queue pair whose accept failed is free again by the time that the failure is told.
+//!
+//! Runs on: soft, rxe, siw
+
+use common::deviation::*;
+use common::*;
+use tokio_rdma::error::AcceptError;
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Status};
+
+/// Accepts, over and over, a peer that looks at the offer and then does `answer`, with one and the same queue pair.
+async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_rdma::Reply) -> F) {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    if !three_phase(&adapter) {
+        return connected_again_and_again(&adapter, answer).await;
+    }
+    // It stays posted all the while.
+    let receive = passive.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
+    for round in 0..often(300, 20) {
+        let connect = async {
+            let connector = adapter.connector();
+            answer(connector.connect(&active, address, ConnectParams::default()).await.expect("accepted"))
+                .await;
+        };
+        let (outcome, ()) =
+            within(async { tokio::join!(listener.accept_next(&passive, AcceptParams::default()), connect) })
+                .await;
+        let error = outcome.expect_err("the peer does not complete");
+        assert!(matches!(error, AcceptError::Refused { .. }), "round {round}: {error:?}");
+    }
+    let connector = adapter.connector();
+    let (near, far) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&active, address, ConnectParams::default()),
+            listener.accept_next(&passive, AcceptParams::default()),
+        )
+    })
+    .await;
+    let (_near, _far) = (near.expect("connected"), far.expect("accepted"));
+    let send = active.send(adapter.buffer_from(b"at last").expect("a buffer")).expect("posted");
+    within(send).await.0.expect("sent");
+    assert_eq!(within(receive).await.0.expect("received").bytes, 7);
+}
+
+/// Where there are two phases the accept does not fail; the connection ends, and takes the queue pair with it.
+async fn connected_again_and_again<F: Future<Output = ()>>(
+    adapter: &Adapter,
+    answer: impl Fn(tokio_rdma::Reply) -> F,
+) {
+    let (listener, address) = listening(adapter);
+    for _ in 0..often(300, 20) {
+        let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
+        let receive = passive.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
+        let connector = adapter.connector();
+        let mut accept = Offer::new(listener.accept_next(&passive, AcceptParams::default()));
+        let connect = connector.connect(&active, address, ConnectParams::default());
+        answer(accept.answered(adapter, connect).await).await;
+        assert_refused(adapter, accept.outcome()).await;
+        assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+        assert_unused(adapter, &passive).await;
+    }
+}
+
+// CM-24: the queue pair of a failed accept is as it was, at once, with its receives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_accept_that_the_peer_rejects_leaves_its_queue_pair_free() {
+    refused_again_and_again(|reply| async move { reply.reject(&[]).await.expect("rejected") }).await;
+}
+
+// CM-24
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_accept_whose_peer_lets_go_leaves_its_queue_pair_free() {
+    refused_again_and_again(|reply| async move { drop(reply) }).await;
+}

@@ -1,0 +1,262 @@
+//! The opened adapter: its limits, its flags, and one task that waits on many of its objects.
+//!
+//! Two rows have no call here, by design. AD-03, interrupt moderation of completion queues: there are no interrupts to
+//! moderate on the soft provider, and so no call that would have to answer `NOT_SUPPORTED`. AD-07, the vendor's control
+//! channel: a private door past the interface is out of scope.
+//!
+//! Runs on: soft, rxe, siw
+
+mod soft;
+
+use common::deviation::*;
+use common::*;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
+use tokio_rdma::{
+    AcceptParams, Access, AdapterInfo, CompletionQueueConfig, ConnectParams, DisconnectReason,
+    QueuePairConfig, ReadLimits, Status,
+};
+
+// AD-01
+#[tokio::test]
+async fn every_limit_is_one_that_a_program_can_live_with() {
+    for adapter in all_adapters() {
+        let info = adapter.info();
+        assert_eq!((info.version, info.provider), (1, Device::under_test().provider().kind()));
+        assert!(!info.name.is_empty() && !info.addresses.is_empty(), "{info:?}");
+        // From what the portable minimum is to what the wire has room for.
+        for (what, value, sensible) in [
+            ("inbound reads", info.max_read_limits.inbound as usize, 1..=0x3FFF),
+            ("outbound reads", info.max_read_limits.outbound as usize, 1..=0x3FFF),
+            ("request data", info.max_request_data, 56..=508),
+            ("reply data", info.max_reply_data, 148..=508),
+            ("reject data", info.max_reject_data, 148..=508),
+            ("active reject data", info.max_active_reject_data, 0..=508),
+            ("transfer", info.max_transfer, 1 << 20..=1 << 32),
+            ("registration", info.max_registration, 1 << 30..=usize::MAX >> 1),
+            ("queue depth", info.max_queue_depth, 128..=1 << 20),
+            ("entries", info.max_entries, 4..=1024),
+        ] {
+            assert!(sensible.contains(&value), "{what}: {value} of {info:?}");
+        }
+    }
+}
+
+// AD-01
+#[tokio::test]
+async fn the_defaults_are_within_the_limits() {
+    let adapter = adapter();
+    let limits = adapter.info().max_read_limits;
+    assert_eq!(ReadLimits::default().capped_to(limits), ReadLimits::default());
+    assert!(adapter.queue_pair(QueuePairConfig::default()).is_ok());
+}
+
+// AD-01
+#[tokio::test]
+async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
+    let adapter = adapter();
+    let AdapterInfo { max_queue_depth: depth, max_entries: entries, max_inline: inline, .. } = adapter.info();
+    let foreign =
+        common::adapter().completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let most = QueuePairConfig::default()
+        .receive_depth(depth)
+        .initiator_depth(depth)
+        .receive_entries(entries)
+        .initiator_entries(entries);
+    match adapter.queue_pair(most.clone()) {
+        Ok(_) => {}
+        // QP-22: what one queue may have, the machine need not have the memory for.
+        Err(error) => {
+            assert!(!Device::under_test().is_soft(), "{error:?}");
+            assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES, "{error:?}");
+        }
+    }
+    for (over, number) in [
+        // QP-01
+        (most.clone().receive_completions(&foreign), 2),
+        (most.clone().initiator_completions(&foreign), 3),
+        (most.clone().receive_depth(depth + 1), 5),
+        (most.clone().initiator_depth(depth + 1), 6),
+        (most.clone().initiator_depth(0), 6),
+        (most.clone().receive_entries(entries + 1), 7),
+        (most.clone().initiator_entries(entries + 1), 8),
+        (most.clone().inline(inline + 1), 9),
+    ] {
+        let error = adapter.queue_pair(over).expect_err("too much");
+        assert!(
+            matches!(error, OpenError::InvalidParameter { argument, .. } if argument == number),
+            "{error:?}"
+        );
+    }
+}
+
+// AD-01
+#[tokio::test]
+async fn the_limit_of_a_registration_is_the_one_that_is_enforced() {
+    let adapter = adapter();
+    let most = adapter.info().max_registration;
+    let error = adapter.register(most + 1, Access::LOCAL_WRITE).await.expect_err("too long");
+    assert!(
+        matches!(error, RegisterError::TooLarge { length, maximum } if (length, maximum) == (most + 1, most)),
+        "{error:?}"
+    );
+}
+
+// AD-01
+#[tokio::test]
+async fn the_limits_of_private_data_are_those_that_travel() {
+    let adapter = adapter();
+    let AdapterInfo { max_request_data: request, max_reply_data: reply, .. } = adapter.info();
+    let pair = connected_with(
+        &adapter,
+        ConnectParams::default().private_data(vec![1; request]),
+        AcceptParams::default().private_data(vec![2; reply]),
+    )
+    .await;
+    assert_data(&adapter, pair.passive.connection.private_data(), &vec![1; request]);
+    assert_data(&adapter, pair.active.connection.private_data(), &vec![2; reply]);
+
+    let params = ConnectParams::default().private_data(vec![1; request + 1]);
+    let address = pair.active.connection.peer_addr();
+    let error =
+        adapter.connector().connect(&queue_pair(&adapter), address, params).await.expect_err("too much");
+    assert!(
+        matches!(error, ConnectError::InvalidBufferSize { length, maximum }
+            if (length, maximum) == (request + 1, request)),
+        "{error:?}"
+    );
+}
+
+// AD-01
+#[tokio::test]
+async fn the_read_limits_are_those_that_more_is_capped_to() {
+    let adapter = adapter();
+    let most = adapter.info().max_read_limits;
+    let all = ReadLimits::new(u32::MAX, u32::MAX);
+    let connect = ConnectParams::default().read_limits(all);
+    let pair = connected_with(&adapter, connect, AcceptParams::default().read_limits(all)).await;
+    assert_eq!(pair.active.connection.read_limits(), most);
+    assert_eq!(pair.passive.connection.read_limits(), most);
+}
+
+// AD-02
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
+    const LENGTH: usize = 256 * 1024;
+    let adapter = adapter();
+    if !adapter.info().in_order_dma {
+        // The drivers of the kernel do not promise it, and so there is nothing to rely on.
+        return assert!(!Device::under_test().is_soft(), "TCP delivers in order");
+    }
+    let region = adapter.register(LENGTH, Access::REMOTE_WRITE).await.expect("registered");
+    let remote = region.remote();
+    let pair = connected(&adapter).await;
+
+    // As ndrpingpong does: no message tells that the data is there, the last byte does. This thread polls while
+    // another one receives.
+    let mut seen = vec![0; LENGTH];
+    for round in 1..=20 {
+        let mut buffer = adapter.buffer(LENGTH).expect("a buffer");
+        buffer.fill(round);
+        let write = pair.active.queue_pair.write(buffer, &remote).expect("posted");
+        within(async {
+            let mut last = [0];
+            while last != [round] {
+                region.read(LENGTH - 1, &mut last).expect("in range");
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        region.read(0, &mut seen).expect("in range");
+        let late = seen.iter().position(|byte| *byte != round);
+        assert_eq!(late, None, "round {round}: the last byte overtook this one");
+        within(write).await.0.expect("written");
+    }
+}
+
+// AD-04: the loopback flag. There is no multi-engine flag: the soft provider has no engines.
+#[tokio::test]
+async fn an_adapter_loops_back_if_and_only_if_the_flag_says_so() {
+    let provider = Device::under_test().provider();
+    for adapter in all_adapters() {
+        let info = adapter.info();
+        for ip in info.addresses.iter().copied().filter(|ip| provider.is_usable(*ip)) {
+            assert_eq!(loops_back(&adapter, ip).await, info.loopback, "{ip} of {info:?}");
+        }
+    }
+}
+
+/// What one of many futures was waiting for.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Request(usize),
+    Received(usize, Vec<u8>),
+    Over(usize),
+}
+
+// AD-06
+#[tokio::test]
+async fn one_task_waits_on_many_objects_at_once() {
+    let many = often(40, 10);
+    let adapters = [adapter(), adapter()];
+    let [even, odd] = &adapters;
+    let of = |number: usize| &adapters[number % 2];
+    let mut waiting: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
+
+    // Two listeners of two adapters, and for each of many connections a receive and the end: all in this one task.
+    let (listeners, addresses): (Vec<_>, Vec<_>) = [even, odd].map(listening).into_iter().unzip();
+    let mut pairs = Vec::new();
+    for number in 0..many {
+        pairs.push(connected(of(number)).await);
+    }
+    for (number, pair) in pairs.iter().enumerate() {
+        let receive =
+            pair.passive.queue_pair.receive(of(number).buffer(16).expect("a buffer")).expect("posted");
+        waiting.push(Box::pin(async move {
+            let (outcome, buffer) = receive.await;
+            Event::Received(number, buffer[..outcome.map_or(0, |done| done.bytes)].to_vec())
+        }));
+        let connection = pair.passive.connection.clone();
+        waiting.push(Box::pin(async move {
+            assert_eq!(connection.disconnected().await, DisconnectReason::Peer);
+            Event::Over(number)
+        }));
+    }
+    for (number, listener) in listeners.into_iter().enumerate() {
+        waiting.push(Box::pin(async move {
+            let request = listener.request().await.expect("a request");
+            assert_eq!(request.private_data()[0], u8::try_from(number).expect("two"));
+            request.reject(&[]).await.expect("rejected");
+            Event::Request(number)
+        }));
+    }
+    assert!(futures::poll!(waiting.next()).is_pending(), "nothing has happened yet");
+
+    // One thing happens at a time, and just that is reported.
+    for number in (0..many).rev() {
+        let text = format!("to {number}");
+        let buffer = of(number).buffer_from(text.as_bytes()).expect("a buffer");
+        let send = pairs[number].active.queue_pair.send(buffer).expect("posted");
+        assert_eq!(within(waiting.next()).await, Some(Event::Received(number, text.into_bytes())));
+        within(send).await.0.expect("sent");
+    }
+    let active = [even, odd].map(queue_pair);
+    for number in [1, 0] {
+        let params = ConnectParams::default().private_data(vec![u8::try_from(number).expect("two")]);
+        let connector = of(number).connector();
+        let connect = connector.connect(&active[number], addresses[number], params);
+        let (event, refused) = within(async { tokio::join!(waiting.next(), connect) }).await;
+        assert_eq!(event, Some(Event::Request(number)));
+        assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    }
+    // Several at once: none is lost.
+    for pair in &pairs {
+        let connection = pair.active.connection.clone();
+        tokio::spawn(async move { connection.disconnect().await });
+    }
+    let mut over = within(waiting.by_ref().collect::<Vec<_>>()).await;
+    over.sort();
+    assert_eq!(over, (0..many).map(Event::Over).collect::<Vec<_>>());
+}

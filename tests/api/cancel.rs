@@ -1,0 +1,285 @@
+//! Cancelling, and completions and their order.
+//!
+//! Runs on: soft, rxe, siw
+
+mod buffers;
+mod sink;
+mod soft;
+
+use common::deviation::*;
+use common::life::*;
+use common::*;
+
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use futures::FutureExt;
+use futures::future::{join_all, select_all};
+use tokio_rdma::error::{AcceptError, PostErrorKind};
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Listener, QueuePairConfig, Request, Status};
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Request, AcceptError>> + Send + 'a>>;
+
+/// A request that is asked for, and writes `what` when it is woken.
+fn wait_for_request<'a, T>(listener: &'a Listener, log: &Log<T>, what: T) -> Waiting<'a>
+where
+    T: Copy + Send + Sync + std::fmt::Debug + 'static,
+{
+    let mut request: Waiting<'a> = Box::pin(listener.request());
+    assert!(poll_with(&mut request, &log.waker(what)).is_pending());
+    request
+}
+
+// CAN-01, CAN-02
+#[tokio::test]
+async fn cancelling_a_listener_ends_every_wait_in_order_and_not_the_listener() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let log = Log::default();
+    let pending: Vec<_> = (0..100).map(|i| wait_for_request(&listener, &log, i)).collect();
+    listener.cancel();
+    assert_eq!(log.lines(), (0..100).collect::<Vec<_>>(), "in the order in which they were asked");
+    for mut request in pending {
+        let Poll::Ready(Err(error)) = poll_once(&mut request) else { panic!("cancelled") };
+        assert!(matches!(error, AcceptError::Canceled) && error.status() == Status::CANCELED);
+    }
+    let (queue_pair, connector) = (queue_pair(&adapter), adapter.connector());
+    let mut connect = pin!(connector.connect(&queue_pair, address, ConnectParams::default()));
+    let request = within(async {
+        tokio::select! {
+            _ = &mut connect => panic!("nobody has accepted"),
+            request = listener.request() => request,
+        }
+    })
+    .await;
+    assert!(request.is_ok(), "it goes on");
+}
+
+// CAN-01, CAN-06
+#[tokio::test]
+async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let mut accept = Offer::new(listener.accept_next(&theirs, AcceptParams::default()));
+    let reply = accept.answered(&adapter, connector.connect(&mine, address, ConnectParams::default())).await;
+    connector.cancel();
+    assert_refused(&adapter, accept.outcome()).await;
+    // A26: what was cancelled is no longer waiting to be completed.
+    let error = within(reply.complete()).await.expect_err("cancelled");
+    assert_eq!(error.status(), Status::CONNECTION_INVALID);
+}
+
+// CAN-01, CAN-05
+#[tokio::test]
+async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let (connection, peer) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&active, address, ConnectParams::default()),
+            listener.accept_next(&passive, AcceptParams::default()),
+        )
+    })
+    .await;
+    let (connection, peer) = (connection.expect("connected"), peer.expect("accepted"));
+    for by_connector in [false, true] {
+        let mut pending: Vec<_> = (0..50).map(|_| Box::pin(connection.disconnected())).collect();
+        assert!(pending.iter_mut().all(|wait| poll_once(wait).is_pending()));
+        let receive = passive.receive(adapter.buffer(5).expect("memory")).expect("posted");
+        if by_connector {
+            connector.cancel();
+        } else {
+            connection.cancel();
+        }
+        for wait in &mut pending {
+            let Poll::Ready(reason) = poll_once(wait) else { panic!("cancelled") };
+            assert_eq!((&reason, reason.status()), (&DisconnectReason::Canceled, Status::CANCELED));
+        }
+        let send = active.send(adapter.buffer_from(b"alive").expect("memory")).expect("still connected");
+        assert_eq!(within(send).await.0.expect("sent").bytes, 5);
+        assert_eq!(within(receive).await.0.expect("received").bytes, 5);
+        assert!(poll_once(&mut Box::pin(connection.disconnected())).is_pending(), "and may be watched again");
+    }
+    within(connection.disconnect()).await.expect("in order");
+    assert_eq!(within(peer.disconnected()).await, DisconnectReason::Peer);
+}
+
+// CAN-02
+#[tokio::test]
+async fn cancelled_waits_of_several_objects_complete_in_the_order_of_the_cancels() {
+    let adapter = adapter();
+    let listeners: Vec<_> = (0..3).map(|_| listening(&adapter).0).collect();
+    for round in 0..often(1000, 30) {
+        let log = Log::default();
+        let _pending: Vec<_> =
+            listeners.iter().enumerate().map(|(i, listener)| wait_for_request(listener, &log, i)).collect();
+        let order = [round % 3, (round + 1 + round / 3 % 2) % 3, (round + 2 - round / 3 % 2) % 3];
+        for i in order {
+            listeners[i].cancel();
+        }
+        assert_eq!(log.lines(), order, "round {round}");
+    }
+}
+
+// CAN-02
+#[tokio::test]
+async fn posted_work_completes_in_the_order_in_which_it_was_posted() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    for round in 0..often(1000, 20) {
+        let (log, sent) = (Log::default(), Log::default());
+        let buffer = || adapter.buffer(16).expect("memory");
+        let receives: Vec<_> = (0..8)
+            .map(|i| {
+                let mut receive = passive.queue_pair.receive(buffer()).expect("posted");
+                assert!(poll_with(&mut receive, &log.waker(i)).is_pending());
+                receive
+            })
+            .collect();
+        let sends: Vec<_> = (0..8)
+            .map(|i| {
+                let mut send = active.queue_pair.send(buffer()).expect("posted");
+                let early = poll_with(&mut send, &sent.waker(i));
+                (early.is_pending(), send)
+            })
+            .collect();
+        assert_eq!(log.at_least(8).await, (0..8).collect::<Vec<_>>(), "round {round}");
+        assert!(sent.lines().is_sorted(), "round {round}");
+        for receive in receives {
+            within(receive).await.0.expect("received");
+        }
+        for (pending, send) in sends {
+            if pending {
+                within(send).await.0.expect("sent");
+            }
+        }
+    }
+}
+
+// CAN-02
+#[tokio::test]
+async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
+    let adapter = adapter();
+    for round in 0..often(1000, 20) {
+        let queue_pair = queue_pair(&adapter);
+        let log = Log::default();
+        let _receives: Vec<_> = (0..20)
+            .map(|i| {
+                let mut receive = queue_pair.receive(adapter.buffer(1).expect("memory")).expect("posted");
+                assert!(poll_with(&mut receive, &log.waker(i)).is_pending());
+                receive
+            })
+            .collect();
+        queue_pair.flush();
+        assert_eq!(log.lines(), (0..20).collect::<Vec<_>>(), "round {round}");
+    }
+}
+
+// CAN-07
+#[tokio::test]
+async fn what_is_answered_at_once_wakes_nobody() {
+    let adapter = adapter();
+    let config = QueuePairConfig::default().receive_depth(4).initiator_depth(4);
+    let full = adapter.queue_pair(config).expect("a queue pair");
+    let log = Log::default();
+    let mut pending: Vec<_> = (0..4)
+        .map(|i| {
+            let mut receive = full.receive(adapter.buffer(1).expect("memory")).expect("posted");
+            assert!(poll_with(&mut receive, &log.waker(i)).is_pending());
+            receive
+        })
+        .collect();
+    for _ in 0..1000 {
+        let error = full.receive(adapter.buffer(1).expect("memory")).expect_err("full");
+        assert_eq!(error.kind, PostErrorKind::QueueFull);
+        let error = full.send(adapter.buffer(1).expect("memory")).expect_err("not connected");
+        assert_eq!(error.kind, PostErrorKind::ConnectionInvalid);
+    }
+    assert_eq!(log.lines(), Vec::<i32>::new());
+    assert!(pending.iter_mut().all(|receive| poll_once(receive).is_pending()));
+    // Nothing of it took a place: the queue still holds as many as before, and they are its own.
+    full.flush();
+    for receive in pending {
+        let (outcome, _) = receive.now_or_never().expect("flushed");
+        assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+    }
+    let again: Vec<_> =
+        (0..4).map(|_| full.receive(adapter.buffer(1).expect("memory")).expect("room")).collect();
+    assert!(full.receive(adapter.buffer(1).expect("memory")).is_err());
+    full.flush();
+    assert!(again.into_iter().all(|receive| receive.now_or_never().is_some()));
+}
+
+// CAN-07
+#[tokio::test]
+async fn a_completion_that_is_there_already_is_collected_without_a_wake() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let log = Log::default();
+    within(active.connection.disconnect()).await.expect("in order");
+    // The peer has gone: the wait for its end and everything that is posted are answered inline.
+    within(passive.connection.disconnected()).await;
+    let waker = log.waker("woken");
+    let mut told = Box::pin(passive.connection.disconnected());
+    assert!(poll_with(&mut told, &waker).is_ready());
+    let mut receive = active.queue_pair.receive(adapter.buffer(1).expect("memory")).expect("taken");
+    let Poll::Ready((outcome, _)) = poll_with(&mut receive, &waker) else { panic!("inline") };
+    assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+    drop((told, receive));
+    assert_eq!(log.lines(), [""; 0]);
+}
+
+// CAN-12
+#[tokio::test]
+async fn a_listener_with_requests_that_nobody_fetched_goes_at_once() {
+    const BACKLOG: usize = 20;
+    let adapter = adapter();
+    let listener = adapter.listener();
+    listener.bind((v4(), 0).into()).expect("bound");
+    listener.listen(BACKLOG).expect("listening");
+    let address = listener.local_addr().expect("it listens");
+    let peers: Vec<_> = (0..=BACKLOG).map(|_| (queue_pair(&adapter), adapter.connector())).collect();
+    let connects = peers.iter().map(|(queue_pair, connector)| {
+        Box::pin(connector.connect(queue_pair, address, ConnectParams::default()))
+    });
+    // One is too many; now all the others are in the queue.
+    let (refused, _, queued) = within(select_all(connects)).await;
+    assert_eq!(refused.expect_err("the queue is full").status(), Status::CONNECTION_REFUSED);
+    drop(listener);
+    for outcome in within(join_all(queued)).await {
+        assert_eq!(outcome.expect_err("refused").status(), Status::CONNECTION_REFUSED);
+    }
+}
+
+// CAN-12
+#[tokio::test]
+async fn a_connection_with_unread_data_and_uncollected_completions_goes_at_once() {
+    let adapter = adapter();
+    for wait_for_data in [false, true] {
+        let Pair { active, passive } = connected(&adapter).await;
+        let mut receives: Vec<_> = (0..10)
+            .map(|_| passive.queue_pair.receive(adapter.buffer(1 << 16).expect("memory")).expect("posted"))
+            .collect();
+        let sends: Vec<_> = (0..10)
+            .map(|_| active.queue_pair.send(adapter.buffer(1 << 16).expect("memory")).expect("posted"))
+            .collect();
+        if wait_for_data {
+            // Completed, and never looked at.
+            let last = receives.pop().expect("ten");
+            within(last).await.0.expect("received");
+        }
+        drop(passive);
+        drop(receives);
+        let reason = within(active.connection.disconnected()).await;
+        assert_eq!(reason, DisconnectReason::Peer);
+        let outcomes = within(join_all(sends)).await;
+        assert!(outcomes.iter().all(|(outcome, _)| match outcome {
+            Ok(completion) => completion.bytes == 1 << 16,
+            Err(error) => error.status() == Status::CANCELED,
+        }));
+    }
+}

@@ -1,0 +1,315 @@
+//! The catalogue: providers, addresses, and which adapter serves what.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use common::net::{ip, isolated};
+use common::programs::{address, example, stdout};
+use common::*;
+use tokio_rdma::error::OpenError;
+use tokio_rdma::types::AdapterId;
+use tokio_rdma::{Access, Adapter, Provider, ProviderKind, Status};
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Reserved for documentation (RFC 5737): nobody's.
+const NOBODYS: &str = "203.0.113.77";
+
+fn soft() -> Provider {
+    Provider::soft().expect("compiled in")
+}
+
+// PRV-01
+#[test]
+fn the_catalogue_contains_soft_iwarp() {
+    let kinds: Vec<_> = Provider::all().iter().map(Provider::kind).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == ProviderKind::Soft).count(), 1, "{kinds:?}");
+}
+
+// PRV-01
+#[test]
+fn without_a_device_verbs_is_absent_and_asking_for_it_names_the_reason() {
+    assert!(Provider::all().iter().all(Provider::is_software), "no device, so nothing but software");
+    let error = Provider::verbs().expect_err("no device");
+    assert!(matches!(error, OpenError::Unsupported(why) if !why.is_empty()), "{error:?}");
+    assert_eq!(error.status(), Status::NOT_SUPPORTED);
+}
+
+// PRV-02
+#[test]
+fn software_providers_can_be_left_out() {
+    let hardware: Vec<_> = Provider::all().into_iter().filter(|provider| !provider.is_software()).collect();
+    assert!(hardware.iter().all(|provider| provider.kind() != ProviderKind::Soft), "{hardware:?}");
+    assert!(soft().is_software());
+}
+
+// PRV-03
+#[test]
+fn the_addresses_are_those_of_interfaces_that_are_up() {
+    isolated(async || {
+        assert_eq!(soft().addresses().expect("known"), [LOCALHOST, Ipv6Addr::LOCALHOST.into()]);
+        ip("link add left type veth peer name right");
+        ip("address add 10.9.0.1/24 dev left");
+        ip("address add fd09::1/64 dev left nodad");
+        let left = [address("10.9.0.1"), address("fd09::1")];
+        let all = soft().addresses().expect("known");
+        assert!(left.iter().all(|one| !all.contains(one)), "the interface is down: {all:?}");
+        ip("link set right up");
+        ip("link set left up");
+        let all = soft().addresses().expect("known");
+        assert!(left.iter().all(|one| all.contains(one)), "IPv4 and IPv6: {all:?}");
+        assert_eq!(all.len(), 4, "each once, and no link-local ones: {all:?}");
+    });
+}
+
+// PRV-03
+#[test]
+fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
+    let all = soft().addresses().expect("known");
+    let nobodys = address(NOBODYS);
+    for short in [0, all.len() - 1] {
+        let mut place = vec![nobodys; short];
+        let error = soft().copy_addresses(&mut place).expect_err("too short");
+        assert_eq!(error.status(), Status::BUFFER_OVERFLOW);
+        assert!(matches!(error, OpenError::TooShort(short) if short.needed == all.len()), "{error:?}");
+        assert!(place.iter().all(|one| *one == nobodys), "{place:?}");
+    }
+    let mut place = vec![nobodys; all.len() + 1];
+    assert_eq!(soft().copy_addresses(&mut place).expect("long enough"), all.len());
+    assert_eq!(place, [all, vec![nobodys]].concat());
+}
+
+// PRV-03
+#[test]
+fn the_size_may_change_between_two_calls_so_callers_loop() {
+    isolated(async || {
+        let mut place = Vec::new();
+        let mut asked = 0;
+        let count = loop {
+            match soft().copy_addresses(&mut place) {
+                Ok(count) => break count,
+                Err(OpenError::TooShort(short)) => place.resize(short.needed, LOCALHOST),
+                Err(error) => panic!("{error}"),
+            }
+            asked += 1;
+            if asked == 1 {
+                ip("address add 10.9.0.1/32 dev lo");
+            }
+        };
+        assert_eq!((asked, count), (2, 3), "two sizes were too small");
+        assert!(place.contains(&address("10.9.0.1")), "{place:?}");
+    });
+}
+
+// PRV-04
+#[tokio::test]
+async fn every_listed_address_belongs_to_an_adapter_that_can_be_opened() {
+    let provider = soft();
+    for address in provider.addresses().expect("known") {
+        let id = provider.resolve(address).expect("listed");
+        assert_eq!(provider.resolve(address).expect("listed"), id, "the answer is stable");
+        let info = provider.open(id).expect("opened").info();
+        assert_eq!(info.id, id);
+        assert!(info.addresses.contains(&address), "{address} of {info:?}");
+    }
+}
+
+// PRV-04
+#[test]
+fn all_of_the_loopback_network_is_the_loopback_adapter() {
+    let id = soft().resolve(LOCALHOST).expect("loopback");
+    for text in ["127.3.2.1", "::ffff:127.0.0.1"] {
+        assert_eq!(soft().resolve(address(text)).expect(text), id, "{text}");
+    }
+}
+
+// PRV-04
+#[tokio::test]
+async fn an_address_of_nobody_is_an_invalid_address() {
+    for text in [NOBODYS, "2001:db8::77", "0.0.0.0", "::", "224.0.0.1", "255.255.255.255"] {
+        let error = soft().resolve(address(text)).expect_err(text);
+        assert!(matches!(error, OpenError::InvalidAddress), "{text}: {error:?}");
+        assert_eq!(error.status(), Status::INVALID_ADDRESS);
+        let error = Adapter::open(address(text)).expect_err(text);
+        assert_eq!(error.status(), Status::INVALID_ADDRESS, "{text}");
+    }
+}
+
+// PRV-04
+#[tokio::test]
+async fn an_id_of_no_adapter_is_an_invalid_parameter() {
+    for id in [0, u64::MAX] {
+        let error = soft().open(AdapterId(id)).expect_err("no such adapter");
+        assert!(matches!(error, OpenError::InvalidAdapter), "{error:?}");
+        assert_eq!(error.status(), Status::INVALID_PARAMETER);
+    }
+}
+
+// PRV-04
+#[test]
+fn opening_needs_a_runtime_and_says_so() {
+    let id = soft().resolve(LOCALHOST).expect("loopback");
+    let error = soft().open(id).expect_err("no runtime here");
+    assert_eq!(error.status(), Status::NOT_SUPPORTED, "{error:?}");
+}
+
+// PRV-05
+#[test]
+fn loopback_is_reached_from_loopback() {
+    for text in ["127.0.0.1", "127.3.2.1", "::ffff:127.0.0.1"] {
+        assert_eq!(soft().local_for(address(text)).expect(text), LOCALHOST, "{text}");
+    }
+}
+
+// PRV-05
+#[test]
+fn a_peer_is_reached_from_the_address_of_its_network() {
+    isolated(async || {
+        ip("link add left type veth peer name right");
+        ip("address add 10.9.0.1/24 dev left");
+        ip("address add 10.8.0.1/24 dev right");
+        ip("link set left up");
+        ip("link set right up");
+        for (peer, local) in [("10.9.0.7", "10.9.0.1"), ("10.8.0.7", "10.8.0.1"), ("::1", "::1")] {
+            let best = soft().local_for(address(peer)).expect(peer);
+            assert_eq!(best, address(local));
+            assert!(soft().resolve(best).is_ok(), "and an adapter has it");
+        }
+    });
+}
+
+// PRV-05
+#[test]
+fn without_a_route_a_peer_is_unreachable() {
+    isolated(async || {
+        for text in ["10.9.0.7", "fd09::7"] {
+            let error = soft().local_for(address(text)).expect_err(text);
+            assert!(matches!(error, OpenError::Unreachable), "{text}: {error:?}");
+            assert_eq!(error.status(), Status::NETWORK_UNREACHABLE);
+        }
+    });
+}
+
+// PRV-05
+#[test]
+fn what_can_never_be_a_peer_is_an_invalid_address() {
+    for text in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+        let error = soft().local_for(address(text)).expect_err(text);
+        assert_eq!(error.status(), Status::INVALID_ADDRESS, "{text}: {error:?}");
+    }
+}
+
+// PRV-06
+#[test]
+fn an_address_is_usable_or_not() {
+    for (text, usable) in [
+        ("127.0.0.1", true),
+        ("127.3.2.1", true),
+        (NOBODYS, false),
+        ("2001:db8::77", false),
+        ("0.0.0.0", false),
+        ("::", false),
+        ("224.0.0.1", false),
+        ("255.255.255.255", false),
+    ] {
+        assert_eq!(soft().is_usable(address(text)), usable, "{text}");
+    }
+    for address in soft().addresses().expect("known").into_iter().filter(IpAddr::is_ipv4) {
+        assert!(soft().is_usable(address), "{address} is listed");
+    }
+}
+
+// PRV-06
+#[test]
+fn an_address_of_an_interface_that_is_down_is_not_usable() {
+    isolated(async || {
+        ip("link add left type veth peer name right");
+        ip("address add 10.9.0.1/24 dev left");
+        assert!(!soft().is_usable(address("10.9.0.1")), "down");
+        ip("link set left up");
+        assert!(soft().is_usable(address("10.9.0.1")), "up");
+        assert!(!soft().is_usable(address("10.9.0.255")), "the broadcast address");
+        ip("address del 10.9.0.1/24 dev left");
+        assert!(!soft().is_usable(address("10.9.0.1")), "gone");
+    });
+}
+
+/// Waits until no task of this runtime is left.
+async fn all_tasks_gone() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    within(async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+// PRV-07
+#[tokio::test]
+async fn after_everything_is_dropped_nothing_runs_and_all_can_be_opened_again() {
+    let mut port = 0;
+    for round in 0..3 {
+        let adapter = adapter();
+        let listener = adapter.listener();
+        within(async {
+            // A test that starts a program at this moment has copies of all sockets until the program runs.
+            while let Err(error) = listener.bind(SocketAddr::new(LOCALHOST, port)) {
+                assert!(round > 0 && error.status() == Status::SHARING_VIOLATION, "{error:?}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        listener.listen(0).expect("listening");
+        port = listener.local_addr().expect("listening").port();
+        let region = adapter.register(4096, Access::REMOTE_WRITE).await.expect("registered");
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
+        assert!(
+            tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0,
+            "there is something to stop"
+        );
+        drop((adapter, listener, region, pair));
+        let (outcome, _buffer) = within(receive).await;
+        assert_eq!(outcome.expect_err("flushed").status, Status::CANCELED);
+        all_tasks_gone().await;
+    }
+}
+
+// PRV-08
+#[test]
+fn the_catalogue_tool_lists_every_address() {
+    let output = example("adapters", &[]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{output:?}");
+    let line = text.lines().find_map(|line| line.strip_prefix("  addresses: ")).expect("a list");
+    let listed: Vec<IpAddr> = line.split(' ').map(address).collect();
+    assert_eq!(listed, soft().addresses().expect("known"));
+    assert!(text.contains("provider Soft, software\n") && text.contains("provider Verbs: "), "{text}");
+}
+
+// PRV-08, PRV-02
+#[test]
+fn the_catalogue_tool_leaves_software_out_on_request() {
+    let output = example("adapters", &["--hardware"]);
+    assert!(output.status.success() && !stdout(&output).contains("Soft"), "{output:?}");
+}
+
+// PRV-08
+#[test]
+fn the_catalogue_tool_checks_an_address() {
+    for (text, usable) in [("127.0.0.1", true), (NOBODYS, false)] {
+        let output = example("adapters", &["--check", text]);
+        assert_eq!(output.status.code(), Some(i32::from(!usable)), "{output:?}");
+        let expected = if usable { "usable" } else { "not usable" };
+        assert_eq!(stdout(&output), format!("{text}: {expected}\n"));
+    }
+}
+
+// PRV-08
+#[test]
+fn the_catalogue_tool_tells_the_best_local_address() {
+    let output = example("adapters", &["--from", "127.3.2.1"]);
+    assert_eq!((output.status.success(), stdout(&output).as_str()), (true, "127.0.0.1\n"));
+    let output = example("adapters", &["--from", "224.0.0.1"]);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+}

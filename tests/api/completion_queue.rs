@@ -1,0 +1,463 @@
+//! Completion queues that are polled by hand.
+//!
+//! Runs on: soft, rxe, siw
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::raw::{bytes, room, success};
+use common::results::collect;
+use common::*;
+use futures::FutureExt;
+use futures::future::{join_all, select_all};
+use tokio::sync::Semaphore;
+use tokio_rdma::error::{NotifyError, OpenError, ResizeError};
+use tokio_rdma::types::OpKind;
+use tokio_rdma::{
+    AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind, Op,
+    QueuePair, QueuePairConfig, Status, WorkOptions, WorkResult,
+};
+
+fn queue(adapter: &Adapter, depth: usize) -> CompletionQueue {
+    adapter.completion_queue(CompletionQueueConfig::default().depth(depth)).expect("a completion queue")
+}
+
+/// A connected pair whose passive end leaves the results of its receives in `queue`.
+async fn received_into(adapter: &Adapter, queue: &CompletionQueue, context: u64) -> Pair {
+    let config = QueuePairConfig::default().receive_completions(queue).context(context);
+    let passive = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    connected_queue_pairs(adapter, queue_pair(adapter), passive, params.0, params.1).await
+}
+
+fn post(adapter: &Adapter, queue_pair: &QueuePair, count: u64) -> Vec<Op<Buffer>> {
+    let post = |context| queue_pair.receive_with(room(adapter, 16), context).expect("posted");
+    (0..count).map(post).collect()
+}
+
+async fn send(adapter: &Adapter, queue_pair: &QueuePair, message: &[u8], options: WorkOptions) {
+    success(queue_pair.send_with(bytes(adapter, message), options).expect("posted")).await;
+}
+
+fn polled(queue: &CompletionQueue, most: usize) -> Vec<WorkResult> {
+    let mut results = Vec::new();
+    let count = queue.poll(most, &mut results);
+    assert_eq!(count, results.len());
+    results
+}
+
+#[tokio::test]
+async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 77).await;
+    let receives = post(&adapter, &pair.passive.queue_pair, 10);
+    for length in 0..10 {
+        send(&adapter, &pair.active.queue_pair, &[7; 16][..length], WorkOptions::default()).await;
+    }
+    // CQ-10
+    within(results.wait(10)).await.expect("all have come");
+    assert_eq!(results.len(), 10);
+    let mut receives = receives.into_iter();
+    let mut expected = 0;
+    // CQ-01
+    for (most, count) in [(4, 4), (1, 1), (100, 5), (100, 0)] {
+        let first = receives.as_slice().is_empty();
+        assert!(first == (count == 0));
+        for result in polled(&results, most) {
+            // CQ-09
+            let WorkResult { status, kind, bytes, queue_pair, context, immediate, invalidated, .. } = result;
+            assert_eq!((status, kind, queue_pair), (Status::SUCCESS, OpKind::Receive, 77));
+            assert_eq!((bytes as u64, context), (expected, expected), "in the order of the posts");
+            assert_eq!((immediate, invalidated), (None, None));
+            expected += 1;
+            let receive = receives.next().expect("as many as were posted");
+            let (outcome, _buffer) = receive.now_or_never().expect("polled, so it is ready");
+            assert_eq!(outcome.expect("received").bytes, bytes);
+        }
+        if let Some(next) = receives.as_slice().first() {
+            assert!(!next_is_ready(next), "not polled yet");
+        }
+    }
+    assert_eq!(expected, 10);
+    assert!(results.is_empty());
+}
+
+/// Whether a request would be ready, as its debug output tells: to poll it needs it whole.
+fn next_is_ready(op: &Op<Buffer>) -> bool {
+    format!("{op:?}").contains("finished: true")
+}
+
+#[tokio::test]
+async fn the_queues_of_a_queue_pair_are_separate() {
+    let adapter = adapter();
+    let (sent, received) = (queue(&adapter, 8), queue(&adapter, 8));
+    // QP-01
+    let config = QueuePairConfig::default().initiator_completions(&sent).receive_completions(&received);
+    let [active, passive] =
+        [1, 2].map(|context| adapter.queue_pair(config.clone().context(context)).expect("a queue pair"));
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, active, passive, params.0, params.1).await;
+    let receive = pair.passive.queue_pair.receive_with(room(&adapter, 8), 20).expect("posted");
+    let options = WorkOptions::default().context(10);
+    let send = pair.active.queue_pair.send_with(bytes(&adapter, b"hello"), options).expect("posted");
+    let [sent] = collect(&sent, 1).await[..] else { panic!("one result") };
+    let [received] = collect(&received, 1).await[..] else { panic!("one result") };
+    assert_eq!((sent.kind, sent.bytes, sent.queue_pair, sent.context), (OpKind::Send, 5, 1, 10));
+    assert_eq!((received.kind, received.bytes), (OpKind::Receive, 5));
+    assert_eq!((received.queue_pair, received.context), (2, 20));
+    assert!(send.now_or_never().expect("polled").0.is_ok());
+    assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello");
+}
+
+#[tokio::test]
+async fn notifications_are_met_together_by_what_is_good_enough_for_one() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 20);
+    let sender = &pair.active.queue_pair;
+    // CQ-03
+    let mut waits: Vec<_> = (0..3).map(|_| results.notify(NotifyKind::Any)).collect();
+    assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_none()));
+    send(&adapter, sender, b"any", WorkOptions::default()).await;
+    for wait in within(join_all(waits)).await {
+        wait.expect("told");
+    }
+    assert_eq!(polled(&results, 9).len(), 1);
+    // CQ-04: a message is no failure.
+    let mut errors = results.notify(NotifyKind::Errors);
+    send(&adapter, sender, b"any", WorkOptions::default()).await;
+    send(&adapter, sender, b"solicited", WorkOptions::default().solicited()).await;
+    within(results_len(&results, 2)).await;
+    assert!((&mut errors).now_or_never().is_none());
+    // Any dominates: what meets it releases the others.
+    within(results.notify(NotifyKind::Any)).await.expect("told");
+    within(errors).await.expect("told");
+    assert_eq!(polled(&results, 9).len(), 2);
+    // A failure is one for everybody.
+    let waits = [NotifyKind::Any, NotifyKind::Solicited, NotifyKind::Errors].map(|kind| results.notify(kind));
+    pair.passive.queue_pair.flush();
+    for wait in within(join_all(waits)).await {
+        wait.expect("told");
+    }
+    let statuses: Vec<_> = collect(&results, 17).await.iter().map(|result| result.status).collect();
+    assert!(statuses.iter().all(|status| *status == Status::CANCELED), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_solicited_event_is_for_who_waits_for_those() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 20);
+    let sender = &pair.active.queue_pair;
+    // CQ-04
+    let mut solicited = results.notify(NotifyKind::Solicited);
+    send(&adapter, sender, b"any", WorkOptions::default()).await;
+    within(results_len(&results, 1)).await;
+    let told = (&mut solicited).now_or_never().is_some();
+    assert_eq!(told, !adapter.info().tells_solicited, "an ordinary message is not what it waits for");
+    if told {
+        solicited = results.notify(NotifyKind::Solicited);
+    }
+    // QP-11
+    send(&adapter, sender, b"solicited", WorkOptions::default().solicited()).await;
+    within(solicited).await.expect("told");
+    let lengths: Vec<_> = collect(&results, 2).await.iter().map(|result| result.bytes).collect();
+    assert_eq!(lengths, [3, 9]);
+}
+
+/// Waits for so many results, without a notification.
+async fn results_len(queue: &CompletionQueue, count: usize) {
+    while queue.len() < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_told_once_and_never_forgotten() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 20);
+    // CQ-02: what came before is told at once.
+    send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+    within(results_len(&results, 1)).await;
+    results.notify(NotifyKind::Any).now_or_never().expect("at once").expect("told");
+    let mut next = results.notify(NotifyKind::Any);
+    assert!((&mut next).now_or_never().is_none(), "it has been told of");
+    send(&adapter, &pair.active.queue_pair, b"2", WorkOptions::default()).await;
+    within(results_len(&results, 2)).await;
+    // Met, and dropped before it could say so: the next one is told instead.
+    drop(next);
+    results.notify(NotifyKind::Any).now_or_never().expect("at once").expect("told");
+    // What has been polled is no news.
+    send(&adapter, &pair.active.queue_pair, b"3", WorkOptions::default()).await;
+    within(results_len(&results, 3)).await;
+    assert_eq!(polled(&results, 9).len(), 3);
+    assert!(results.notify(NotifyKind::Any).now_or_never().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_wake_up_is_lost() {
+    const WINDOW: usize = 64;
+    let adapter = adapter();
+    let results = queue(&adapter, 2 * WINDOW);
+    let pair = received_into(&adapter, &results, 0).await;
+    let rounds = often(2_000, 100);
+    let Pair { active, passive } = pair;
+    // As many may be sent as have a receive.
+    let room_for = Arc::new(Semaphore::new(0));
+    let sender = tokio::spawn({
+        let (adapter, room_for) = (adapter.clone(), room_for.clone());
+        async move {
+            for round in 0..rounds {
+                // Bursts of every length, some of one.
+                let burst = 1 + round * 7 % 9;
+                let permits = u32::try_from(burst).expect("small");
+                room_for.acquire_many(permits).await.expect("open").forget();
+                let ops: Vec<_> = (0..burst)
+                    .map(|_| active.queue_pair.send(bytes(&adapter, b"x")).expect("posted"))
+                    .collect();
+                for op in ops {
+                    success(op).await;
+                }
+                tokio::task::yield_now().await;
+            }
+            active
+        }
+    });
+    let total: usize = (0..rounds).map(|round| 1 + round * 7 % 9).sum();
+    let mut posted = 0;
+    let mut receives = std::collections::VecDeque::new();
+    let mut seen = 0;
+    // CQ-02
+    within(async {
+        while seen < total {
+            while posted < (seen + WINDOW).min(total) {
+                receives.push_back(passive.queue_pair.receive(room(&adapter, 1)).expect("posted"));
+                posted += 1;
+                room_for.add_permits(1);
+            }
+            let mut taken = Vec::new();
+            if results.poll(WINDOW, &mut taken) == 0 {
+                results.notify(NotifyKind::Any).await.expect("it lives");
+                continue;
+            }
+            for result in taken {
+                assert_eq!(result.status, Status::SUCCESS, "{result:?}");
+                receives.pop_front();
+                seen += 1;
+            }
+        }
+    })
+    .await;
+    within(sender).await.expect("no panic");
+}
+
+#[tokio::test]
+async fn a_queue_that_overruns_ends_its_connections() {
+    let adapter = adapter();
+    let results = queue(&adapter, 1);
+    let pair = received_into(&adapter, &results, 0).await;
+    let other = received_into(&adapter, &results, 1).await;
+    let receives = post(&adapter, &pair.passive.queue_pair, 3);
+    let waiting = results.notify(NotifyKind::Errors);
+    // CQ-05
+    for message in [b"1", b"2"] {
+        let send = pair.active.queue_pair.send(bytes(&adapter, message)).expect("posted");
+        // The second one may come too late for the peer, whose connection ends.
+        let _ = within(send).await;
+    }
+    let error = within(waiting).await.expect_err("overrun");
+    assert_eq!((error, error.status()), (NotifyError::Overrun, Status::BUFFER_OVERFLOW));
+    assert_eq!(within(results.wait(1)).await, Ok(()), "what there is can be had");
+    assert_eq!(within(results.notify(NotifyKind::Any)).await, Err(NotifyError::Overrun), "every time");
+    for connection in [&pair.passive.connection, &pair.active.connection, &other.passive.connection] {
+        within(connection.disconnected()).await;
+    }
+    // The first one is still to be polled; the others are lost to the queue, but not to their futures.
+    let mut receives = receives.into_iter();
+    let mut first = pin!(receives.next().expect("three"));
+    assert!(first.as_mut().now_or_never().is_none());
+    for receive in receives {
+        let _ = within(receive).await;
+    }
+    let [result] = polled(&results, 9)[..] else { panic!("one result") };
+    assert_eq!((result.status, result.bytes), (Status::SUCCESS, 1));
+    assert_eq!(first.now_or_never().expect("polled").0.expect("received").bytes, 1);
+    let error = results.resize(9).expect_err("it has ended");
+    assert!(matches!(error, ResizeError::Ended(NotifyError::Overrun)), "{error:?}");
+    assert_eq!(error.status(), Status::BUFFER_OVERFLOW);
+}
+
+#[tokio::test]
+async fn resizing_loses_nothing() {
+    let adapter = adapter();
+    let results = queue(&adapter, 4);
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 20);
+    for _ in 0..4 {
+        send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+    }
+    within(results_len(&results, 4)).await;
+    // CQ-06
+    let error = results.resize(3).expect_err("it holds more");
+    assert!(matches!(error, ResizeError::TooSmall { held: 4 }), "{error:?}");
+    assert_eq!((error.status(), results.depth(), results.len()), (Status::BUFFER_OVERFLOW, 4, 4));
+    let most = adapter.info().max_completion_depth;
+    for size in [0, most + 1] {
+        let error = results.resize(size).expect_err("no size");
+        assert!(matches!(error, ResizeError::OutOfRange { maximum } if maximum == most), "{error:?}");
+        assert_eq!(error.status(), Status::INVALID_PARAMETER);
+    }
+    results.resize(6).expect("resized");
+    for _ in 0..2 {
+        send(&adapter, &pair.active.queue_pair, b"22", WorkOptions::default()).await;
+    }
+    within(results_len(&results, 6)).await;
+    let lengths: Vec<_> = polled(&results, 9).iter().map(|result| result.bytes).collect();
+    assert_eq!(lengths, [1, 1, 1, 1, 2, 2]);
+    results.resize(1).expect("it is empty");
+    assert_eq!(results.depth(), 1);
+}
+
+#[tokio::test]
+async fn its_arguments_are_checked_and_numbered() {
+    let adapter = adapter();
+    let most = adapter.info().max_completion_depth;
+    let config = CompletionQueueConfig::default();
+    // CQ-07
+    for (wrong, number) in
+        [(config.depth(0), 3), (config.depth(most + 1), 3), (config.affinity(usize::MAX), 5)]
+    {
+        let error = adapter.completion_queue(wrong).expect_err("out of range");
+        assert!(
+            matches!(error, OpenError::InvalidParameter { argument, .. } if argument == number),
+            "{error:?}"
+        );
+    }
+    let hinted = adapter.completion_queue(config.affinity(0)).expect("a completion queue");
+    assert_eq!((hinted.affinity(), queue(&adapter, 1).affinity()), (Some(0), None));
+    let pair = received_into(&adapter, &hinted, 0).await;
+    let _receive = post(&adapter, &pair.passive.queue_pair, 1);
+    send(&adapter, &pair.active.queue_pair, b"works", WorkOptions::default()).await;
+    assert_eq!(collect(&hinted, 1).await[0].bytes, 5);
+}
+
+#[tokio::test]
+async fn many_queue_pairs_share_one_and_the_flush_of_one_leaves_the_others() {
+    const PAIRS: u64 = 5;
+    let adapter = adapter();
+    let results = queue(&adapter, 256);
+    let mut pairs = Vec::new();
+    for context in 0..PAIRS {
+        pairs.push(received_into(&adapter, &results, context).await);
+    }
+    let _receives: Vec<_> = pairs.iter().map(|pair| post(&adapter, &pair.passive.queue_pair, 8)).collect();
+    for pair in &pairs {
+        send(&adapter, &pair.active.queue_pair, b"one", WorkOptions::default()).await;
+    }
+    // CQ-08
+    let mut owners: Vec<_> = collect(&results, 5).await.iter().map(|result| result.queue_pair).collect();
+    owners.sort_unstable();
+    assert_eq!(owners, (0..PAIRS).collect::<Vec<_>>());
+    pairs[2].passive.queue_pair.flush();
+    for result in collect(&results, 7).await {
+        assert_eq!((result.queue_pair, result.status), (2, Status::CANCELED));
+    }
+    for (context, pair) in (0..PAIRS).zip(&pairs).filter(|(context, _)| *context != 2) {
+        send(&adapter, &pair.active.queue_pair, b"more", WorkOptions::default()).await;
+        let [result] = collect(&results, 1).await[..] else { panic!("one result") };
+        assert_eq!((result.queue_pair, result.bytes), (context, 4));
+    }
+}
+
+#[tokio::test]
+async fn one_task_waits_for_many_queues() {
+    let adapter = adapter();
+    let mut ends = Vec::new();
+    for context in 0..4 {
+        let results = queue(&adapter, 8);
+        let pair = received_into(&adapter, &results, context).await;
+        let receives = post(&adapter, &pair.passive.queue_pair, 2);
+        ends.push((results, pair, receives));
+    }
+    // CQ-11
+    for chosen in [2, 0, 3, 3] {
+        let waits = ends.iter().map(|(results, ..)| results.notify(NotifyKind::Any));
+        let all = select_all(waits);
+        send(&adapter, &ends[chosen].1.active.queue_pair, b"1", WorkOptions::default()).await;
+        let (told, index, _others) = within(all).await;
+        told.expect("told");
+        assert_eq!(index, chosen);
+        assert_eq!(polled(&ends[index].0, 9).len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spinning_queue_finds_its_results_and_sleeps_when_there_are_none() {
+    let adapter = adapter();
+    let config = CompletionQueueConfig::default().spin(Duration::from_micros(200));
+    let results = adapter.completion_queue(config).expect("a completion queue");
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 100);
+    for _ in 0..50 {
+        send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+        assert_eq!(collect(&results, 1).await[0].bytes, 1);
+    }
+    // It is told, too, when it has stopped to look.
+    let waiting = tokio::spawn(results.notify(NotifyKind::Any));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!waiting.is_finished());
+    send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+    within(waiting).await.expect("no panic").expect("told");
+}
+
+#[tokio::test]
+async fn a_queue_pair_that_goes_leaves_its_results_behind() {
+    let adapter = adapter();
+    let results = queue(&adapter, 16);
+    let config = QueuePairConfig::default().completions(&results).context(3);
+    let queue_pair = adapter.queue_pair(config).expect("a queue pair");
+    let receives = post(&adapter, &queue_pair, 3);
+    drop(receives);
+    drop(queue_pair);
+    // CAN-09: their memory, too, is in the queue.
+    let found: Vec<_> =
+        collect(&results, 3).await.iter().map(|result| (result.status, result.context)).collect();
+    assert_eq!(found, [0, 1, 2].map(|context| (Status::CANCELED, context)));
+}
+
+#[tokio::test]
+async fn results_that_nobody_can_poll_any_more_reach_their_futures() {
+    let adapter = adapter();
+    let results = queue(&adapter, 16);
+    let queue_pair =
+        adapter.queue_pair(QueuePairConfig::default().completions(&results)).expect("a queue pair");
+    let receives = post(&adapter, &queue_pair, 2);
+    drop((queue_pair, results));
+    for receive in receives {
+        assert_eq!(within(receive).await.0.expect_err("cancelled").status(), Status::CANCELED);
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_has_overrun_takes_no_further_queue_pair_into_use() {
+    let adapter = adapter();
+    let results = queue(&adapter, 1);
+    let config = QueuePairConfig::default().completions(&results);
+    let first = adapter.queue_pair(config.clone()).expect("a queue pair");
+    let receives = post(&adapter, &first, 2);
+    // CQ-05
+    first.flush();
+    assert_eq!(within(results.notify(NotifyKind::Errors)).await, Err(NotifyError::Overrun));
+    drop(receives);
+    let (listener, address) = listening(&adapter);
+    let late = adapter.queue_pair(config).expect("a queue pair");
+    let connector = adapter.connector();
+    connector.connect(&late, address, ConnectParams::default()).await.map(drop).expect_err("it is over");
+    drop(listener);
+}

@@ -1,0 +1,393 @@
+//! The end of a connection, between two ends that behave.
+//!
+//! Runs on: soft, rxe, siw
+
+mod lost;
+mod silence;
+
+use common::deviation::*;
+use common::life::*;
+use common::*;
+
+use std::pin::pin;
+use std::task::Poll;
+
+use futures::FutureExt;
+use futures::future::join_all;
+use tokio_rdma::error::{AcceptError, BindError, ConnectError, DisconnectError, PostErrorKind, Reason};
+use tokio_rdma::{AcceptParams, ConnectParams, Connection, DisconnectReason, Status};
+
+/// Waits for the end and says how it was.
+async fn end_of(connection: &Connection) -> DisconnectReason {
+    within(connection.disconnected()).await
+}
+
+// DIS-02
+#[tokio::test]
+async fn the_peer_is_told_exactly_once() {
+    for ip in both() {
+        let adapter = adapter_at(ip);
+        let (listener, address) = listening_at(&adapter, ip);
+        let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+        let connector = adapter.connector();
+        let (active, passive) = within(async {
+            tokio::join!(
+                connector.connect_and_complete(&active, address, ConnectParams::default()),
+                listener.accept_next(&passive, AcceptParams::default()),
+            )
+        })
+        .await;
+        let (active, passive) = (active.expect("connected"), passive.expect("accepted"));
+        let log = Log::default();
+        let mut told = Box::pin(passive.disconnected());
+        assert!(poll_with(&mut told, &log.waker("told")).is_pending(), "nobody has disconnected yet");
+        within(active.disconnect()).await.expect("in order");
+        assert_eq!(log.at_least(1).await, ["told"]);
+        assert_eq!(poll_once(&mut told), Poll::Ready(DisconnectReason::Peer));
+        within(passive.disconnect()).await.expect("still owed");
+        assert_eq!(log.lines(), ["told"], "woken once");
+    }
+}
+
+// DIS-03
+#[tokio::test]
+async fn asked_after_the_fact_it_answers_at_once() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    within(active.connection.disconnect()).await.expect("in order");
+    end_of(&passive.connection).await;
+    for _ in 0..3 {
+        assert_eq!(passive.connection.disconnected().now_or_never(), Some(DisconnectReason::Peer));
+        assert_eq!(active.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
+    }
+}
+
+// DIS-04
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_number_may_wait_and_all_are_told() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    let waiters: Vec<_> = (0..64)
+        .map(|_| {
+            let connection = passive.connection.clone();
+            tokio::spawn(async move { connection.disconnected().await })
+        })
+        .collect();
+    // One that gives up does not take the answer of the others with it.
+    let mut dropped = Box::pin(passive.connection.disconnected());
+    assert!(poll_once(&mut dropped).is_pending());
+    drop(dropped);
+    within(active.connection.disconnect()).await.expect("in order");
+    for reason in within(join_all(waiters)).await {
+        assert_eq!(reason.expect("no panic"), DisconnectReason::Peer);
+    }
+}
+
+// DIS-05
+#[tokio::test]
+async fn what_was_sent_arrives_before_the_end_does() {
+    const MESSAGES: usize = 100;
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let receives: Vec<_> = (0..MESSAGES + 3)
+        .map(|_| passive.queue_pair.receive(adapter.buffer(4096).expect("memory")).expect("posted"))
+        .collect();
+    let sends: Vec<_> = (0..MESSAGES)
+        .map(|i| {
+            let bytes = vec![i as u8; 1 + i * 40];
+            active.queue_pair.send(adapter.buffer_from(&bytes).expect("memory")).expect("posted")
+        })
+        .collect();
+    for (outcome, _) in within(join_all(sends)).await {
+        outcome.expect("sent");
+    }
+    within(active.connection.disconnect()).await.expect("in order");
+    let outcomes = within(join_all(receives)).await;
+    for (i, (outcome, buffer)) in outcomes.iter().enumerate() {
+        match outcome {
+            Ok(completion) => {
+                assert!(i < MESSAGES && completion.bytes == 1 + i * 40);
+                assert!(buffer[..completion.bytes].iter().all(|byte| *byte == i as u8), "message {i}");
+            }
+            Err(error) => assert!(i >= MESSAGES && error.status() == Status::CANCELED, "message {i}"),
+        }
+    }
+    assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
+}
+
+// DIS-06
+#[tokio::test]
+async fn everything_outstanding_is_flushed_at_both_ends() {
+    const RECEIVES: usize = 37;
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let mut receives = Vec::new();
+    for end in [&active, &passive] {
+        for i in 0..RECEIVES {
+            let buffer = adapter.buffer_from(&[i as u8; 16]).expect("memory");
+            receives.push((i, end.queue_pair.receive(buffer).expect("posted")));
+        }
+    }
+    within(active.connection.disconnect()).await.expect("in order");
+    for (i, receive) in receives {
+        let (outcome, buffer) = within(receive).await;
+        assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+        assert_eq!(&buffer[..], [i as u8; 16], "as it was posted");
+    }
+}
+
+// X3
+#[tokio::test]
+async fn the_end_is_told_before_anything_is_flushed() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let log = Log::default();
+    let ends =
+        [(&active, ["active told", "active flushed"]), (&passive, ["passive told", "passive flushed"])];
+    let (mut told, mut flushed) = (Vec::new(), Vec::new());
+    for (end, [first, second]) in ends {
+        let mut receive = end.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+        assert!(poll_with(&mut receive, &log.waker(second)).is_pending());
+        flushed.push(receive);
+        let mut disconnected = Box::pin(end.connection.disconnected());
+        assert!(poll_with(&mut disconnected, &log.waker(first)).is_pending());
+        told.push(disconnected);
+    }
+    within(active.connection.disconnect()).await.expect("in order");
+    let lines = log.at_least(4).await;
+    for (_, order) in ends {
+        let seen: Vec<_> = lines.iter().filter(|line| order.contains(line)).collect();
+        assert_eq!(seen, order.iter().collect::<Vec<_>>());
+    }
+}
+
+// DIS-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_may_disconnect_at_once() {
+    let adapter = adapter();
+    for _ in 0..often(200, 10) {
+        let Pair { active, passive } = connected(&adapter).await;
+        let (a, p) = (active.connection.clone(), passive.connection.clone());
+        let (a, p) = within(async {
+            tokio::join!(
+                tokio::spawn(async move { a.disconnect().await }),
+                tokio::spawn(async move { p.disconnect().await }),
+            )
+        })
+        .await;
+        assert_eq!((a.expect("no panic"), p.expect("no panic")), (Ok(()), Ok(())));
+    }
+}
+
+// DIS-08
+#[tokio::test]
+async fn an_indication_that_comes_late_hurts_nobody() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    let mut waiting = Box::pin(active.connection.disconnected());
+    assert!(poll_once(&mut waiting).is_pending());
+    let (a, p) =
+        within(async { tokio::join!(active.connection.disconnect(), passive.connection.disconnect()) }).await;
+    assert_eq!((a, p), (Ok(()), Ok(())));
+    assert_eq!(within(waiting).await, DisconnectReason::Local, "its own end came first");
+    active.connection.cancel();
+    assert_eq!(
+        end_of(&active.connection).await,
+        DisconnectReason::Local,
+        "and that does not change any more"
+    );
+}
+
+// DIS-09
+#[tokio::test]
+async fn what_is_not_connected_cannot_be_disconnected() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let mut first = pin!(active.connection.disconnect());
+    assert!(poll_once(&mut first).is_pending());
+    let second = active.connection.disconnect().now_or_never();
+    assert_eq!(second, Some(Err(DisconnectError::Invalid)), "somebody else is at it");
+    within(first).await.expect("in order");
+    let third = active.connection.disconnect().await.expect_err("it is over");
+    assert_eq!(third.status(), Status::CONNECTION_INVALID);
+    // A connection that the peer has ended is still owed one disconnect, and only one.
+    end_of(&passive.connection).await;
+    assert_eq!(within(passive.connection.disconnect()).await, Ok(()));
+    assert_eq!(within(passive.connection.disconnect()).await, Err(DisconnectError::Invalid));
+    // Before a connection there is no handle that could be disconnected, and the rest says so.
+    let never = adapter.connector();
+    assert_eq!(never.peer_addr().expect_err("nobody").status(), Status::CONNECTION_INVALID);
+    let refused = queue_pair(&adapter).send(adapter.buffer(1).expect("memory")).expect_err("not connected");
+    assert_eq!(refused.status(), Status::CONNECTION_INVALID);
+}
+
+// DIS-10
+#[tokio::test]
+async fn neither_queue_pair_nor_connector_is_used_twice() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (used, other) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let (connection, accepted) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&used, address, ConnectParams::default()),
+            listener.accept_next(&other, AcceptParams::default()),
+        )
+    })
+    .await;
+    let (connection, _accepted) = (connection.expect("connected"), accepted.expect("accepted"));
+    within(connection.disconnect()).await.expect("in order");
+
+    let posted = used.send(adapter.buffer(1).expect("memory")).expect_err("over");
+    assert_eq!(posted.kind, PostErrorKind::ConnectionInvalid);
+    let (outcome, _) = within(used.receive(adapter.buffer(1).expect("memory")).expect("accepted")).await;
+    assert_eq!(outcome.expect_err("flushed at once").status(), Status::CANCELED);
+
+    let fresh = queue_pair(&adapter);
+    let again = connector.connect(&fresh, address, ConnectParams::default()).await.expect_err("burnt");
+    assert!(matches!(again, ConnectError::Active), "{again:?}");
+    let bind = connector.bind((v4(), 0).into()).expect_err("burnt");
+    assert!(matches!(bind, BindError::InvalidState), "{bind:?}");
+    let again = adapter.connector().connect(&used, address, ConnectParams::default()).await;
+    assert!(matches!(again, Err(ConnectError::QueuePairActive)));
+
+    let connector = adapter.connector();
+    let mut connect = pin!(connector.connect(&fresh, address, ConnectParams::default()));
+    let request = within(async {
+        tokio::select! {
+            _ = &mut connect => panic!("nobody has accepted"),
+            request = listener.request() => request.expect("a request"),
+        }
+    })
+    .await;
+    let retained = request.accept(&used, AcceptParams::default()).await.expect_err("used");
+    assert!(matches!(retained.error, AcceptError::Active));
+    assert!(retained.handle.is_some(), "the request may be accepted otherwise");
+}
+
+// DIS-12
+#[tokio::test]
+async fn to_disconnect_while_connecting_is_to_cancel() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let free = queue_pair(&adapter);
+    let receive = free.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let connector = adapter.connector();
+    let mut connect = pin!(connector.connect(&free, address, ConnectParams::default()));
+    let request = within(async {
+        tokio::select! {
+            _ = &mut connect => panic!("nobody has accepted"),
+            request = listener.request() => request.expect("a request"),
+        }
+    })
+    .await;
+    connector.cancel();
+    let error = within(connect).await.expect_err("cancelled");
+    assert!(matches!(error, ConnectError::Canceled) && !error.is_retryable());
+    let theirs = queue_pair(&adapter);
+    assert_withdrawn(&adapter, within(request.accept(&theirs, AcceptParams::default())).await).await;
+    let burnt = connector.connect(&free, address, ConnectParams::default()).await;
+    assert!(matches!(burnt, Err(ConnectError::Active)));
+
+    // The queue pair is as it was: the same receive, and free for another connector.
+    let other = queue_pair(&adapter);
+    let again = adapter.connector();
+    let (_active, _passive) = joined(
+        again.connect_and_complete(&free, address, ConnectParams::default()),
+        listener.accept_next(&other, AcceptParams::default()),
+    )
+    .await;
+    speak_first((&adapter, &free), (&adapter, &other)).await;
+    within(other.send(adapter.buffer_from(b"so be it").expect("memory")).expect("posted"))
+        .await
+        .0
+        .expect("sent");
+    let (outcome, buffer) = within(receive).await;
+    assert_eq!((outcome.expect("received").bytes, &buffer[..]), (8, &b"so be it"[..]));
+}
+
+/// Whose last handle goes in [`the_last_release_disconnects`].
+#[derive(Clone, Copy, Debug)]
+enum Released {
+    Connection,
+    QueuePair,
+    Both,
+}
+
+// DIS-13
+#[tokio::test]
+async fn the_last_release_disconnects() {
+    let adapter = adapter();
+    for released in [Released::Connection, Released::QueuePair, Released::Both] {
+        let Pair { active, passive } = connected(&adapter).await;
+        let receives =
+            [0, 1].map(|_| passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted"));
+        let mut told = Box::pin(passive.connection.disconnected());
+        assert!(poll_once(&mut told).is_pending());
+        // A copy that goes is not the last one.
+        drop((active.queue_pair.clone(), active.connection.clone()));
+        let sent = active.queue_pair.send(adapter.buffer_from(b"last one").expect("memory")).expect("posted");
+        within(sent).await.0.expect("sent");
+        let End { queue_pair, connection } = active;
+        match released {
+            Released::Connection => {
+                drop(connection);
+                assert_eq!(within(told).await, DisconnectReason::Peer, "{released:?}");
+                drop(queue_pair);
+            }
+            Released::QueuePair => {
+                drop(queue_pair);
+                assert_eq!(within(told).await, DisconnectReason::Peer, "{released:?}");
+                assert_eq!(end_of(&connection).await, DisconnectReason::Local);
+            }
+            Released::Both => {
+                drop((queue_pair, connection));
+                assert_eq!(within(told).await, DisconnectReason::Peer, "{released:?}");
+            }
+        }
+        let [received, flushed] = receives;
+        let (outcome, buffer) = within(received).await;
+        assert_eq!((outcome.expect("received").bytes, &buffer[..]), (8, &b"last one"[..]), "{released:?}");
+        assert_eq!(within(flushed).await.0.expect_err("flushed").status(), Status::CANCELED);
+    }
+}
+
+/// A caller that loses patience with `disconnect()` and lets everything go has still said goodbye.
+// DIS-13
+#[tokio::test]
+async fn a_disconnect_that_is_left_alone_is_still_in_order() {
+    let adapter = adapter();
+    for _ in 0..often(50, 10) {
+        let Pair { active, passive } = connected(&adapter).await;
+        let receive = passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+        let sent = active.queue_pair.send(adapter.buffer_from(b"last one").expect("memory")).expect("posted");
+        within(sent).await.0.expect("sent");
+        let mut disconnect = Box::pin(active.connection.disconnect());
+        assert!(poll_once(&mut disconnect).is_pending());
+        drop(disconnect);
+        drop(active.connection);
+        let (outcome, _) = within(receive).await;
+        assert_eq!(outcome.expect("received").bytes, 8);
+        assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
+    }
+}
+
+// DIS-15
+#[tokio::test]
+async fn the_reason_tells_who_ended_it_in_order() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    within(passive.connection.disconnect()).await.expect("in order");
+    let reason = within(active.connection.disconnected()).await;
+    assert_eq!((&reason, reason.status()), (&DisconnectReason::Peer, Status::SUCCESS));
+    let reason = within(passive.connection.disconnected()).await;
+    assert_eq!((&reason, reason.status()), (&DisconnectReason::Local, Status::SUCCESS));
+}
+
+// DIS-15
+#[tokio::test]
+async fn a_flush_of_a_connected_queue_pair_is_a_loss_of_local_making() {
+    let Pair { active, passive } = connected(&adapter()).await;
+    active.queue_pair.flush();
+    match within(active.connection.disconnected()).await {
+        DisconnectReason::Lost { status, reason: Reason::Local(_) } => assert_eq!(status, Status::CANCELED),
+        other => panic!("{other:?}"),
+    }
+    assert_ne!(within(passive.connection.disconnected()).await, DisconnectReason::Local);
+}

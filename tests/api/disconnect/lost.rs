@@ -1,0 +1,201 @@
+//! The end of a connection with a peer that does not behave, and the reasons that are given for it.
+
+use common::life::*;
+use common::*;
+
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::io::AsyncWriteExt;
+use tokio_rdma::error::{DisconnectError, Reason};
+use tokio_rdma::mr::RemoteRegion;
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::types::RemoteKey;
+use tokio_rdma::{Buffer, DisconnectReason, Op, Status};
+
+/// An adapter that does not wait long for the answer to a disconnect.
+fn impatient() -> tokio_rdma::Adapter {
+    adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(50)))
+}
+
+/// A read that the peer never answers.
+fn read_of_nobody(end: &End, adapter: &tokio_rdma::Adapter) -> Op<Buffer> {
+    let remote = RemoteRegion::new(0, RemoteKey(1), 64);
+    end.queue_pair.read(adapter.buffer_from(&[7; 64]).expect("memory"), &remote).expect("posted")
+}
+
+// DIS-01
+#[tokio::test]
+async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
+    let adapter = adapter();
+    let (end, mut peer) = connected_to_raw(&adapter).await;
+    let receive = end.queue_pair.receive(adapter.buffer_from(&[9; 64]).expect("memory")).expect("posted");
+    let read = read_of_nobody(&end, &adapter);
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    // The peer has been told, which alone finishes nothing.
+    peer.end().await.expect("an orderly end of stream");
+    assert!(poll_once(&mut disconnect).is_pending(), "the peer has not answered");
+    drop(peer);
+    assert_eq!(within(disconnect).await, Ok(()));
+    // Now, not later.
+    let (outcome, buffer) = receive.now_or_never().expect("finished");
+    assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &[9; 64][..]));
+    let (outcome, buffer) = read.now_or_never().expect("finished");
+    assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &[7; 64][..]));
+}
+
+// DIS-06
+#[tokio::test]
+async fn sends_writes_and_reads_that_the_peer_left_standing_are_all_flushed() {
+    let adapter = adapter();
+    let (end, mut peer) = connected_to_raw(&adapter).await;
+    let mut operations: Vec<Op<Buffer>> = (0..20).map(|_| read_of_nobody(&end, &adapter)).collect();
+    // Behind more reads than may be in flight: they wait.
+    for i in 0..20_u8 {
+        let buffer = |byte: u8| adapter.buffer_from(&vec![byte; 1 << 16]).expect("memory");
+        let remote = RemoteRegion::new(0, RemoteKey(1), 1 << 16);
+        operations.push(end.queue_pair.send(buffer(i)).expect("posted"));
+        operations.push(end.queue_pair.write(buffer(i), &remote).expect("posted"));
+    }
+    let count = operations.len();
+    // An orderly end of stream; to close with unread bytes would be a reset.
+    peer.0.shutdown().await.expect("shut down");
+    let mut canceled = 0;
+    for operation in operations {
+        let (outcome, buffer) = within(operation).await;
+        canceled += usize::from(outcome.expect_err("flushed").status() == Status::CANCELED);
+        assert!(buffer.iter().all(|byte| *byte == buffer[0]), "as it was posted");
+    }
+    assert_eq!(canceled, count, "none of them is to blame");
+    assert_eq!(within(end.connection.disconnected()).await, DisconnectReason::Peer);
+}
+
+// DIS-14
+#[tokio::test]
+async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
+    let adapter = impatient();
+    for passive in [false, true] {
+        let (end, peer) =
+            if passive { accepted_from_raw(&adapter).await } else { connected_to_raw(&adapter).await };
+        let receive = end.queue_pair.receive(adapter.buffer(64).expect("memory")).expect("posted");
+        let error = within(end.connection.disconnect()).await.expect_err("no answer");
+        assert_eq!((&error, error.status()), (&DisconnectError::TimedOut, Status::IO_TIMEOUT));
+        let (outcome, _) = receive.now_or_never().expect("finished with the disconnect");
+        assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+        assert_eq!(end.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
+        assert_eq!(end.connection.disconnect().await, Err(DisconnectError::Invalid), "it is over");
+        drop(peer);
+    }
+}
+
+// DIS-14
+#[tokio::test]
+async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
+    let adapter = impatient();
+    let (end, peer) = connected_to_raw(&adapter).await;
+    // More than both sockets hold, to a peer that does not read.
+    let sends: Vec<_> = (0..4)
+        .map(|i| {
+            let buffer = adapter.buffer_from(&vec![i; 8 << 20]).expect("memory");
+            end.queue_pair.send(buffer).expect("posted")
+        })
+        .collect();
+    let error = within(end.connection.disconnect()).await.expect_err("no answer");
+    assert_eq!(error, DisconnectError::TimedOut);
+    let last = sends.into_iter().next_back().expect("four");
+    let (outcome, buffer) = last.now_or_never().expect("finished with the disconnect");
+    assert_eq!(outcome.expect_err("not sent").status(), Status::CANCELED);
+    assert!(buffer.len() == 8 << 20 && buffer.iter().all(|byte| *byte == 3), "as it was posted");
+    drop(peer);
+}
+
+// DIS-14
+#[tokio::test]
+async fn a_released_connection_does_not_wait_for_ever_either() {
+    let (end, mut peer) = connected_to_raw(&impatient()).await;
+    drop(end);
+    // First the orderly end of stream, then, unanswered, the reset.
+    peer.end().await.expect("an orderly end");
+    within(async {
+        while peer.0.write_all(&[0; 64]).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+// CAN-01
+#[tokio::test]
+async fn a_disconnect_can_be_cancelled() {
+    let adapter = adapter();
+    let (end, peer) = connected_to_raw(&adapter).await;
+    let receive = end.queue_pair.receive(adapter.buffer(64).expect("memory")).expect("posted");
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    end.connection.cancel();
+    assert_eq!(poll_once(&mut disconnect), Poll::Ready(Err(DisconnectError::Canceled)));
+    // The connection is over, whoever waits for it or not.
+    assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+    assert_eq!(end.connection.disconnect().await, Err(DisconnectError::Invalid));
+    drop(peer);
+}
+
+// DIS-15
+#[tokio::test]
+async fn the_reason_tells_what_broke_it() {
+    let adapter = adapter();
+    let reset = Reason::Errno(libc::ECONNRESET);
+    let cut = Reason::Local("the stream ended within a frame");
+    for passive in [false, true] {
+        let made = async || {
+            if passive { accepted_from_raw(&adapter).await } else { connected_to_raw(&adapter).await }
+        };
+        let (end, peer) = made().await;
+        peer.reset();
+        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: reset.clone() };
+        assert_eq!(within(end.connection.disconnected()).await, expected);
+
+        let (end, mut peer) = made().await;
+        // The start of a Write of more bytes than follow.
+        peer.0.write_all(&[0x01, 0x00, 0xc1, 0x40]).await.expect("sent");
+        drop(peer);
+        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: cut.clone() };
+        assert_eq!(within(end.connection.disconnected()).await, expected);
+    }
+}
+
+// DIS-15
+#[tokio::test]
+async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 8);
+    let write = active.queue_pair.write(adapter.buffer(8).expect("memory"), &nowhere).expect("posted");
+    // RFC 5041 section 7.1: a tagged buffer error (DDP, type 1), code 0: invalid STag.
+    for (end, by_us) in [(&passive, true), (&active, false)] {
+        match within(end.connection.disconnected()).await {
+            DisconnectReason::Lost { reason: Reason::Terminate { sent, layer, etype, code }, .. } => {
+                assert_eq!((sent, layer, etype, code), (by_us, 1, 1, 0));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(write);
+}
+
+// DIS-08
+#[tokio::test]
+async fn words_that_cross_the_goodbye_are_swallowed() {
+    let adapter = adapter();
+    let (end, mut peer) = connected_to_raw(&adapter).await;
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    peer.end().await.expect("told");
+    // Whatever this would have meant: nobody is there for it any more.
+    peer.0.write_all(&[0xff; 70_000]).await.expect("sent");
+    drop(peer);
+    assert_eq!(within(disconnect).await, Ok(()));
+    assert_eq!(end.connection.disconnected().await, DisconnectReason::Local);
+}

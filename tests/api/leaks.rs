@@ -1,0 +1,227 @@
+//! Futures dropped wherever they wait: the peer learns of it, and no descriptor and no object of the device is left behind.
+//!
+//! One test in a process of its own, so that what it counts is its own.
+//!
+//! Runs on: soft, rxe, siw
+
+use common::deviation::*;
+use common::life::*;
+use common::process::alone;
+use common::resources::held;
+use common::*;
+
+use std::net::SocketAddr;
+
+use futures::FutureExt;
+use tokio::sync::mpsc;
+use tokio_rdma::{
+    AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, Listener, QueuePair, Status,
+};
+
+/// What became of the peer of a future that was dropped.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// It never got its connection.
+    Failed(Status),
+    /// It had it, and it ended.
+    Ended(DisconnectReason),
+}
+
+/// Whether a peer may be told this way that the other end is not there any more.
+fn is_listed(fate: &Fate) -> bool {
+    match fate {
+        Fate::Failed(status) => [Status::CONNECTION_REFUSED, Status::CONNECTION_ABORTED].contains(status),
+        Fate::Ended(DisconnectReason::Peer | DisconnectReason::Lost { .. }) => true,
+        Fate::Ended(_) => false,
+    }
+}
+
+async fn fate(connected: Result<Connection, Status>) -> Fate {
+    match connected {
+        Ok(connection) => Fate::Ended(within(connection.disconnected()).await),
+        Err(status) => Fate::Failed(status),
+    }
+}
+
+/// Accepts whoever comes, and tells what became of them.
+fn server(adapter: &Adapter) -> (SocketAddr, mpsc::UnboundedReceiver<Fate>, tokio::task::JoinHandle<()>) {
+    let (listener, address) = listening(adapter);
+    let (fates, told) = mpsc::unbounded_channel();
+    let adapter = adapter.clone();
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok(request) = listener.request().await else { return };
+            let queue_pair = queue_pair(&adapter);
+            let fates = fates.clone();
+            tokio::spawn(async move {
+                let accepted = request.accept(&queue_pair, AcceptParams::default()).await;
+                let _ = fates.send(fate(accepted.map_err(|retained| retained.status())).await);
+            });
+        }
+    });
+    (address, told, task)
+}
+
+/// Connects, and tells what becomes of it.
+fn client(adapter: &Adapter, address: SocketAddr) -> tokio::task::JoinHandle<Fate> {
+    let (connector, queue_pair) = (adapter.connector(), queue_pair(adapter));
+    tokio::spawn(async move {
+        let connected = connector.connect_and_complete(&queue_pair, address, ConnectParams::default()).await;
+        fate(connected.map_err(|error| error.status())).await
+    })
+}
+
+/// Proves that a queue pair which all those attempts were made with is as good as new.
+async fn use_at_last(adapter: &Adapter, queue_pair: &QueuePair) {
+    let receive = queue_pair.receive(adapter.buffer(4).expect("memory")).expect("posted");
+    let (listener, address) = listening(adapter);
+    let other = common::queue_pair(adapter);
+    let connector = adapter.connector();
+    let (active, _passive) = joined(
+        connector.connect_and_complete(queue_pair, address, ConnectParams::default()),
+        listener.accept_next(&other, AcceptParams::default()),
+    )
+    .await;
+    speak_first((adapter, queue_pair), (adapter, &other)).await;
+    within(other.send(adapter.buffer_from(b"good").expect("memory")).expect("posted")).await.0.expect("sent");
+    assert_eq!(within(receive).await.0.expect("received").bytes, 4);
+    within(active.disconnect()).await.expect("in order");
+}
+
+/// `connect()`, or both steps, dropped after 0, 1, 2 … polls, until it would have finished.
+async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
+    let (address, mut fates, task) = server(adapter);
+    let queue_pair = queue_pair(adapter);
+    let mut attempts = 0;
+    loop {
+        let connector = adapter.connector();
+        let params = ConnectParams::default;
+        let finished = if both_steps {
+            let connect = connector.connect_and_complete(&queue_pair, address, params());
+            polled(connect, attempts).await.map(|connected| drop(connected.expect("connected")))
+        } else {
+            let connect = connector.connect(&queue_pair, address, params());
+            polled(connect, attempts).await.map(|reply| drop(reply.expect("accepted")))
+        };
+        if finished.is_some() {
+            break;
+        }
+        if attempts > 0 {
+            // It was cancelled, so the connector is burnt.
+            let again = connector.connect(&queue_pair, address, params()).await;
+            assert_eq!(again.expect_err("burnt").status(), Status::CONNECTION_ACTIVE);
+        }
+        attempts += 1;
+    }
+    // What the kernel does between the calls wakes nobody.
+    let least = if Device::under_test().is_soft() { 3 } else { 2 };
+    assert!(attempts >= least, "it waits for the network, not {attempts} times");
+    if !both_steps {
+        use_at_last(adapter, &queue_pair).await;
+    }
+    // Those that were dropped early have never asked. The others are all told of once their servers are gone.
+    task.abort();
+    let _ = task.await;
+    let mut served = 0;
+    while let Some(fate) = within(fates.recv()).await {
+        assert!(is_listed(&fate), "{fate:?}");
+        served += 1;
+    }
+    assert!(served > 0, "at least the one that finished has");
+}
+
+/// `accept()`, or the wait for a request with it, dropped after 0, 1, 2 … polls.
+async fn dropped_accepts(adapter: &Adapter, with_the_request: bool) {
+    let (listener, address) = listening(adapter);
+    let queue_pair = queue_pair(adapter);
+    let mut attempts = 0;
+    loop {
+        let peer = client(adapter, address);
+        let params = AcceptParams::default;
+        let finished = if with_the_request {
+            let accept = listener.accept_next(&queue_pair, params());
+            polled(accept, attempts).await.map(|connection| drop(connection.expect("accepted")))
+        } else {
+            let request = within(listener.request()).await.expect("a request");
+            let accept = request.accept(&queue_pair, params());
+            polled(accept, attempts).await.map(|connection| drop(connection.expect("accepted")))
+        };
+        if finished.is_some() || !with_the_request {
+            let fate = within(peer).await.expect("no panic");
+            assert!(is_listed(&fate), "after {attempts} polls: {fate:?}");
+        } else {
+            // What was dropped before it had the request has left it to the next one.
+            refuse_all_until(&listener, peer).await;
+        }
+        if finished.is_some() {
+            break;
+        }
+        attempts += 1;
+    }
+    assert!(attempts > 1, "it waits for the peer");
+}
+
+/// Refuses requests until that of this peer was among them, or it has ended otherwise.
+async fn refuse_all_until(listener: &Listener, mut peer: tokio::task::JoinHandle<Fate>) {
+    let fate = within(async {
+        loop {
+            tokio::select! {
+                fate = &mut peer => break fate.expect("no panic"),
+                request = listener.request() => drop(request.expect("a request")),
+            }
+        }
+    })
+    .await;
+    assert!(is_listed(&fate), "{fate:?}");
+}
+
+/// `complete()` dropped before its first poll, and its only one.
+async fn dropped_completes(adapter: &Adapter) {
+    let (address, mut fates, task) = server(adapter);
+    for polls in [0, 1] {
+        let (queue_pair, connector) = (queue_pair(adapter), adapter.connector());
+        let reply = within(connector.connect(&queue_pair, address, ConnectParams::default())).await;
+        let completed = polled(reply.expect("accepted").complete(), polls).await;
+        assert_eq!(completed.is_some(), polls > 0, "it never waits");
+        drop(completed);
+        let fate = within(fates.recv()).await.expect("served");
+        match polls {
+            0 if three_phase(adapter) => assert_eq!(fate, Fate::Failed(Status::CONNECTION_REFUSED)),
+            _ => assert_eq!(fate, Fate::Ended(DisconnectReason::Peer)),
+        }
+    }
+    task.abort();
+    let _ = task.await;
+}
+
+/// `disconnected()` and `disconnect()`, dropped while they wait.
+async fn dropped_ends(adapter: &Adapter) {
+    let Pair { active, passive } = connected(adapter).await;
+    assert!(polled(active.connection.disconnected(), 1).await.is_none());
+    assert!(polled(active.connection.disconnect(), 1).await.is_none());
+    assert_eq!(within(passive.connection.disconnected()).await, DisconnectReason::Peer);
+    assert_eq!(active.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
+}
+
+// CAN-03, CAN-04
+#[tokio::test]
+async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
+    if !alone(module_path!(), "futures_dropped_at_any_point_tell_the_peer_and_leak_nothing") {
+        return;
+    }
+    let adapter = adapter();
+    let baseline = held();
+    let open = connected(&adapter).await;
+    let kind = if Device::under_test().is_soft() { "descriptors" } else { "qp" };
+    assert!(held()[kind] >= baseline[kind] + 2, "two ends");
+    drop(open);
+    for _ in 0..often(3, 1) {
+        dropped_connects(&adapter, false).await;
+        dropped_connects(&adapter, true).await;
+        dropped_accepts(&adapter, false).await;
+        dropped_accepts(&adapter, true).await;
+        dropped_completes(&adapter).await;
+        dropped_ends(&adapter).await;
+    }
+    eventually("everything is given back", || held() == baseline).await;
+}

@@ -1,0 +1,187 @@
+//! Queue pairs of the soft provider against a peer that is nothing but a socket.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use common::raw::{self, Raw, Start, bytes, failure, one_failure, room, success};
+use common::*;
+use tokio_rdma::error::Reason;
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{
+    AcceptParams, ConnectParams, DisconnectReason, QueuePairConfig, RemoteRegion, SharedReceiveConfig, Status,
+};
+
+#[tokio::test]
+async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
+    let adapter = adapter();
+    // A peer that answers no read, so that there is something outstanding in both queues.
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let receives = [end.queue_pair.receive(room(&adapter, 4)), end.queue_pair.receive(room(&adapter, 4))];
+    let reads = [
+        end.queue_pair.read(room(&adapter, 4), &somewhere),
+        end.queue_pair.read(room(&adapter, 4), &somewhere),
+    ];
+    assert_eq!(peer.message().await.map(|frame| frame.opcode()), Some(raw::READ_REQUEST));
+    // QP-16
+    end.queue_pair.flush();
+    for op in receives.into_iter().chain(reads) {
+        assert_eq!(failure(op.expect("posted")).await, Status::CANCELED);
+    }
+    // As documented, the connection does not survive it; the peer notices.
+    let reason = within(end.connection.disconnected()).await;
+    assert!(matches!(reason, DisconnectReason::Lost { status: Status::CANCELED, .. }), "{reason:?}");
+    while peer.frame().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_send_behind_an_unanswered_read_does_not_complete_before_it() {
+    let adapter = adapter();
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let read = end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted");
+    let mut send = end.queue_pair.send(bytes(&adapter, b"behind")).expect("posted");
+    let request = peer.message().await.expect("the read");
+    assert_eq!(peer.message().await.expect("the send").payload(), b"behind");
+    // QP-17: the send is over, and says so only after the read.
+    assert!(matches!(futures::poll!(&mut send), Poll::Pending));
+    peer.post(&request.answer(b"data")).await;
+    assert_eq!(&success(read).await.1[..], b"data");
+    success(send).await;
+}
+
+#[tokio::test]
+async fn what_the_passive_side_posts_first_waits_for_a_peer_that_says_no_word_of_readiness() {
+    let adapter = adapter();
+    for start in [Start::enhanced(4, 4), Start::plain(1), Start::plain(0)] {
+        let (end, mut peer, _) = raw::raw_connects(&adapter, start.clone(), AcceptParams::default()).await;
+        let receive = end.queue_pair.receive(room(&adapter, 4)).expect("posted");
+        let mut send = end.queue_pair.send(bytes(&adapter, b"patience")).expect("queued");
+        // QP-24: a responder sends no FPDU before the initiator's first (RFC 5044 section 7.1.3).
+        assert_eq!(peer.message_now().await, None, "{start:?}");
+        assert!(matches!(futures::poll!(&mut send), Poll::Pending), "{start:?}");
+        peer.post(&raw::send(1, b"hi")).await;
+        success(receive).await;
+        assert_eq!(peer.message().await.expect("the send").payload(), b"patience", "{start:?}");
+        success(send).await;
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_within_a_message_fails_what_is_outstanding() {
+    let adapter = adapter();
+    let (end, mut peer, _): (_, Raw, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+    let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
+    let receive = end.queue_pair.receive(room(&adapter, 64)).expect("posted");
+    let reads = vec![
+        end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted"),
+        end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted"),
+    ];
+    let half = raw::fpdu(&raw::send(1, &[1; 64]), false);
+    peer.say(&half[..40]).await;
+    drop(peer);
+    // QP-18: the oldest says what happened, the others are cancelled.
+    assert_eq!(one_failure(reads).await, Status::REMOTE_ERROR);
+    assert_eq!(failure(receive).await, Status::CANCELED);
+    let reason = within(end.connection.disconnected()).await;
+    assert!(
+        matches!(reason, DisconnectReason::Lost { reason: Reason::Local(_) | Reason::Errno(_), .. }),
+        "{reason:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spinning_changes_nothing_but_the_time() {
+    let spin = Duration::from_micros(500);
+    let adapter = adapter_with(SoftConfig::default().spin(spin));
+    let pair = connected(&adapter).await;
+    let (here, there) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+    for round in 0..200 {
+        let receive = there.receive(room(&adapter, 200)).expect("posted");
+        success(here.send(bytes(&adapter, &vec![7; round])).expect("posted")).await;
+        assert_eq!(success(receive).await.0, round);
+        if round % 50 == 0 {
+            // Longer than it spins: what comes then wakes it.
+            tokio::time::sleep(2 * spin).await;
+        }
+    }
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    within(pair.passive.connection.disconnected()).await;
+}
+
+#[tokio::test]
+async fn an_answer_in_segments_of_any_size_arrives_whole() {
+    const FULL: usize = 65_520;
+    let adapter = adapter();
+    // As many as fit, and what nobody would expect behind them: shorter, longer, padded.
+    let ways: [&[usize]; 5] = [
+        &[FULL; 18],
+        &[FULL, FULL, 20_000, FULL, 4],
+        &[16_384, 16_384, FULL, 16_384, 1],
+        &[20_001, 20_001, 20_001],
+        &[FULL, 1, FULL, FULL, 3],
+    ];
+    for sizes in ways {
+        for at_once in [usize::MAX, FULL, 1000] {
+            let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+            let length: usize = sizes.iter().sum();
+            let content: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
+            let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), length as u32);
+            let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
+            let read = || end.queue_pair.read(room(&adapter, length), &somewhere).expect("posted");
+            let reads = [read(), read()];
+            let mut stream = Vec::new();
+            for number in 0..2 {
+                let request = peer.message().await.expect("a read");
+                let mut from = 0;
+                for &size in sizes {
+                    let (last, to) = (from + size == length, request.long(22) + from as u64);
+                    let part = &content[from..from + size];
+                    let segment = raw::tagged(raw::READ_RESPONSE, last, request.word(18), to, part);
+                    stream.extend(raw::fpdu(&segment, false));
+                    from += size;
+                }
+                if number == 0 {
+                    stream.extend(raw::fpdu(&raw::send(1, b"between"), false));
+                }
+            }
+            let say = async {
+                for piece in stream.chunks(at_once.min(stream.len())) {
+                    peer.say(piece).await;
+                }
+            };
+            // QP-03: every byte is in its place, and what comes behind is still understood.
+            let all = async {
+                let [first, second] = reads;
+                assert_eq!(&success(receive).await.1[..7], b"between", "{sizes:?} by {at_once}");
+                assert!(success(first).await.1[..] == content[..], "{sizes:?} by {at_once}");
+                assert!(success(second).await.1[..] == content[..], "{sizes:?} by {at_once}");
+            };
+            within(async { tokio::join!(say, all) }).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_waits_for_a_shared_receive_notices_that_nothing_can_be_sent() {
+    let config = SoftConfig::default().path_timeout(None).disconnect_timeout(Duration::from_millis(50));
+    let adapter = adapter_with(config);
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a shared queue");
+    let config = QueuePairConfig::default().shared_receives(&shared);
+    let passive = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let Pair { active, passive } =
+        connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
+    success(active.queue_pair.send(bytes(&adapter, b"nobody takes it")).expect("posted")).await;
+    drop(active);
+    // SRQ-02: nothing is read any more, so only a write can find out.
+    let over = passive.connection.disconnected();
+    let writing = async {
+        while let Ok(send) = passive.queue_pair.send(bytes(&adapter, b"?")) {
+            let _ = send.await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (reason, ()) = within(async { tokio::join!(over, writing) }).await;
+    assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+}

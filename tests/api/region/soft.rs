@@ -1,0 +1,30 @@
+//! Regions of the soft provider, with a peer that is nothing but a socket.
+
+use common::adapter;
+use common::raw::{self, CRC, Start, raw_connects};
+use tokio_rdma::{AcceptParams, Access};
+
+/// More than two sockets hold between them.
+const MORE_THAN_SOCKETS_HOLD: usize = 32 << 20;
+
+// MR-01: an answer that is under way when the key is taken back says nothing of what is written afterwards.
+#[tokio::test]
+async fn no_byte_is_sent_once_deregistering_is_done() {
+    for flags in [0, CRC] {
+        let adapter = adapter();
+        let start = Start::peer_to_peer(4, 4).flag(flags);
+        let (_end, mut peer, _) = raw_connects(&adapter, start, AcceptParams::default()).await;
+        let region = adapter.register(MORE_THAN_SOCKETS_HOLD, Access::REMOTE_READ).await.expect("registered");
+        let source = (region.remote().key().0, region.remote().address());
+        peer.post(&raw::read_request(1, (1, 0), MORE_THAN_SOCKETS_HOLD as u32, source)).await;
+        assert!(peer.message().await.is_some(), "the answer has begun");
+        region.deregister().await.expect("deregistered");
+        region.write(0, &vec![0xee; MORE_THAN_SOCKETS_HOLD]).expect("as long");
+        let mut received = 0;
+        while let Some(frame) = peer.frame().await {
+            received += frame.payload().len();
+            assert!(!frame.payload().contains(&0xee), "a secret, {received} bytes into it, flags {flags:#x}");
+        }
+        assert!(received < MORE_THAN_SOCKETS_HOLD, "the connection ended");
+    }
+}

@@ -1,0 +1,305 @@
+//! What requests may ask for besides, and the limits of queue pairs.
+//!
+//! Runs on: soft, rxe, siw
+
+mod soft;
+
+use common::device::variants;
+use common::raw::{bytes, failure, room, success};
+use common::results::collect;
+use common::*;
+use futures::future::join_all;
+use tokio_rdma::error::PostErrorKind;
+use tokio_rdma::types::{OpKind, RemoteKey};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, QueuePairConfig, ReadLimits,
+    RemoteRegion, Status, WorkOptions,
+};
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// A connected pair whose active end is made with this.
+async fn active_with(adapter: &Adapter, config: QueuePairConfig) -> Pair {
+    let active = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    connected_queue_pairs(adapter, active, queue_pair(adapter), params.0, params.1).await
+}
+
+#[tokio::test]
+async fn a_full_queue_is_used_on_when_there_is_room() {
+    for (adapter, variant) in variants() {
+        // Results that nobody polls keep their requests open nowhere but on a device, so what fills the queue are
+        // reads, of which one is in flight at a time.
+        let limits = ReadLimits::new(1, 1);
+        let active = adapter.queue_pair(QueuePairConfig::default().initiator_depth(3)).expect("a queue pair");
+        let connect = ConnectParams::default().read_limits(limits);
+        let accept = AcceptParams::default().read_limits(limits);
+        let pair = connected_queue_pairs(&adapter, active, queue_pair(&adapter), connect, accept).await;
+        let region = adapter.register(1 << 20, ALL).await.expect("registered");
+        let queue_pair = &pair.active.queue_pair;
+        for _ in 0..often(20, 3) {
+            let mut reads = Vec::new();
+            let refused = loop {
+                match queue_pair.read(room(&adapter, 1 << 20), &region.remote()) {
+                    Ok(read) => reads.push(read),
+                    Err(refused) => break refused,
+                }
+            };
+            // QP-07: nothing has been posted, and the buffer is back.
+            assert_eq!((refused.kind, refused.status()), (PostErrorKind::QueueFull, Status::NO_MORE_ENTRIES));
+            assert_eq!(refused.buffer.len(), 1 << 20, "{variant}");
+            assert!(reads.len() >= 3, "{variant}: {}", reads.len());
+            for read in reads {
+                success(read).await;
+            }
+        }
+        success(queue_pair.write(bytes(&adapter, b"x"), &region.remote()).expect("posted")).await;
+    }
+}
+
+#[tokio::test]
+async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
+    let adapter = adapter();
+    let config = QueuePairConfig::default().initiator_entries(2).receive_entries(1).inline(32);
+    let pair = active_with(&adapter, config).await;
+    let queue_pair = &pair.active.queue_pair;
+    let parts = |count: usize| (0..count).map(|_| room(&adapter, 4)).collect::<Vec<_>>();
+    let region = adapter.register(64, ALL).await.expect("registered");
+    // QP-08
+    let refused = queue_pair.send(parts(3)).expect_err("too many");
+    assert_eq!((refused.kind, refused.status()), (PostErrorKind::TooManyEntries, Status::DATA_OVERRUN));
+    assert_eq!(refused.buffer.len(), 3, "all of them are back");
+    let refused = queue_pair.write(parts(3), &region.remote()).expect_err("too many");
+    assert_eq!(refused.kind, PostErrorKind::TooManyEntries);
+    let refused = queue_pair.read(parts(3), &region.remote()).expect_err("too many");
+    assert_eq!(refused.kind, PostErrorKind::TooManyEntries);
+    let refused = queue_pair.receive(parts(2)).expect_err("too many");
+    assert_eq!((refused.kind, refused.buffer.len()), (PostErrorKind::TooManyEntries, 2));
+    // QP-12: that is no limit of what is inline, its length is.
+    let long = [b'x'; 33];
+    let refused = queue_pair.send_inline(&[&long[..20], &long[20..]], WorkOptions::default()).map(drop);
+    assert_eq!(refused, Err(PostErrorKind::TooLong));
+    assert_eq!(PostErrorKind::TooLong.status(), Status::BUFFER_OVERFLOW);
+    // All that was refused has left no trace.
+    let receive = pair.passive.queue_pair.receive(room(&adapter, 64)).expect("posted");
+    success(queue_pair.send(parts(2)).expect("posted")).await;
+    assert_eq!(success(receive).await.0, 8);
+}
+
+#[tokio::test]
+async fn silent_successes_leave_no_result_and_failures_do() {
+    for (adapter, variant) in variants() {
+        let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+        let pair = active_with(&adapter, QueuePairConfig::default().initiator_completions(&results)).await;
+        let region = adapter.register(64, ALL).await.expect("registered");
+        let queue_pair = &pair.active.queue_pair;
+        let write =
+            |remote: &RemoteRegion, options| queue_pair.write_with(bytes(&adapter, b"x"), remote, options);
+        let silent = |context| WorkOptions::default().silent().context(context);
+        let mut ops = Vec::new();
+        for context in 0..5 {
+            ops.push(write(&region.remote(), silent(context)).expect("posted"));
+        }
+        ops.push(write(&region.remote(), WorkOptions::default().context(5)).expect("posted"));
+        // QP-09
+        let found = collect(&results, 1).await;
+        assert_eq!((found[0].context, found[0].status), (5, Status::SUCCESS), "{variant}");
+        for outcome in within(join_all(ops)).await {
+            outcome.0.expect("it succeeds, silently or not");
+        }
+        assert!(results.is_empty(), "{variant}");
+        // A failure is reported all the same.
+        let read = queue_pair.read_with(
+            room(&adapter, 8),
+            &RemoteRegion::new(region.remote().address(), RemoteKey(region.key().0 ^ 0x100), 8),
+            silent(6),
+        );
+        let found = collect(&results, 1).await;
+        assert_eq!((found[0].context, found[0].kind), (6, OpKind::Read), "{variant}");
+        assert_ne!(found[0].status, Status::SUCCESS, "{variant}");
+        failure(read.expect("posted")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fenced_request_sees_what_was_read_before_it() {
+    const SIZE: usize = 1 << 20;
+    for (adapter, variant) in variants() {
+        let pair = connected(&adapter).await;
+        let [source, between, target] = [
+            adapter.register(SIZE, ALL).await.expect("registered"),
+            adapter.register(SIZE, ALL | Access::READ_SINK).await.expect("registered"),
+            adapter.register(SIZE, ALL).await.expect("registered"),
+        ];
+        for round in 1..=often(20, 2) as u8 {
+            source.write(0, &[round; SIZE]).expect("as long");
+            let sink = || between.slice(0..SIZE).expect("as long");
+            let queue_pair = &pair.active.queue_pair;
+            let read = queue_pair.read(sink(), &source.remote()).expect("posted");
+            let fenced = WorkOptions::default().fence();
+            let write = queue_pair.write_with(sink(), &target.remote(), fenced).expect("posted");
+            // What is behind it waits with it.
+            let receive = pair.passive.queue_pair.receive(room(&adapter, 4)).expect("posted");
+            let send = queue_pair.send(bytes(&adapter, b"done")).expect("posted");
+            success(receive).await;
+            let mut found = vec![0; SIZE];
+            target.read(0, &mut found).expect("as long");
+            // QP-10
+            assert!(found.iter().all(|byte| *byte == round), "{variant}: round {round}");
+            success(read).await;
+            success(write).await;
+            success(send).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn inline_bytes_are_copied_by_the_call() {
+    for (adapter, variant) in variants() {
+        let most = adapter.info().max_inline;
+        if most == 0 {
+            let pair = connected(&adapter).await;
+            let refused = pair.active.queue_pair.send_inline(&[b"x"], WorkOptions::default()).map(drop);
+            assert_eq!(refused, Err(PostErrorKind::TooLong), "{variant}: it has none");
+            continue;
+        }
+        let size = most.min(24);
+        let pair = active_with(&adapter, QueuePairConfig::default().initiator_entries(1).inline(size)).await;
+        let queue_pair = &pair.active.queue_pair;
+        let region = adapter.register(64, ALL).await.expect("registered");
+        let mut message: Vec<u8> = (0..size as u8).collect();
+        let receives: Vec<_> =
+            (0..2).map(|_| pair.passive.queue_pair.receive(room(&adapter, 64)).expect("posted")).collect();
+        let write = {
+            let (head, tail) = message.split_at(size / 3);
+            queue_pair.write_inline(&[head, &[], tail], &region.remote(), WorkOptions::default())
+        };
+        let send = queue_pair.send_inline(&[&message], WorkOptions::default());
+        // QP-12: more parts than there are entries, and no longer needed when the call returns.
+        message.fill(0xff);
+        let last = queue_pair.send_inline(&[], WorkOptions::default());
+        for op in [write, send, last] {
+            within(op.expect("posted")).await.0.expect("it succeeds");
+        }
+        let found: Vec<_> = join_all(receives.into_iter().map(success)).await;
+        let expected: Vec<u8> = (0..size as u8).collect();
+        assert_eq!((found[0].0, &found[0].1[..size]), (size, &expected[..]), "{variant}");
+        assert_eq!(found[1].0, 0, "{variant}");
+        let mut written = vec![0; size];
+        region.read(0, &mut written).expect("in bounds");
+        assert_eq!(written, expected, "{variant}");
+    }
+}
+
+#[tokio::test]
+async fn options_that_a_request_does_not_take_are_refused() {
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let region = adapter.register(8, ALL).await.expect("registered");
+    let (queue_pair, remote) = (&pair.active.queue_pair, region.remote());
+    let options = WorkOptions::default;
+    let key = RemoteKey(7);
+    let kept = || bytes(&adapter, b"kept");
+    for (refused, argument, case) in [
+        (queue_pair.send_with(kept(), options().immediate(1).invalidate(key)), 4, "both at once"),
+        (queue_pair.write_with(kept(), &remote, options().invalidate(key)), 6, "a write that invalidates"),
+        (queue_pair.write_with(kept(), &remote, options().solicited()), 6, "an event without a receive"),
+        (queue_pair.read_with(kept(), &remote, options().solicited()), 6, "a read that solicits"),
+        (queue_pair.read_with(kept(), &remote, options().immediate(1)), 6, "a read with immediate data"),
+    ] {
+        // QP-11, QP-13, QP-23
+        let refused = refused.expect_err(case);
+        assert_eq!(refused.kind, PostErrorKind::InvalidOptions { argument }, "{case}");
+        assert_eq!(&refused.buffer[..], b"kept", "{case}");
+    }
+    success(queue_pair.read(room(&adapter, 8), &remote).expect("posted")).await;
+}
+
+#[tokio::test]
+async fn a_batch_goes_out_with_its_bell() {
+    for (adapter, variant) in variants() {
+        let pair = connected(&adapter).await;
+        let (sender, receiver) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+        for dropped in [false, true] {
+            let receives: Vec<_> =
+                (0..16).map(|_| receiver.receive(room(&adapter, 8)).expect("posted")).collect();
+            let batch = sender.batch();
+            let sends: Vec<_> =
+                (0..16).map(|number| batch.send(bytes(&adapter, &[number; 3])).expect("posted")).collect();
+            if dropped {
+                drop(batch);
+            } else {
+                batch.ring();
+            }
+            // QP-15
+            join_all(sends.into_iter().map(success)).await;
+            for (number, receive) in (0..16).zip(receives) {
+                let (length, buffer) = success(receive).await;
+                assert_eq!(buffer[..length], [number; 3], "{variant}");
+            }
+        }
+        // What is posted without the batch takes with it what was posted before.
+        let receives: Vec<_> = (0..3).map(|_| receiver.receive(room(&adapter, 8)).expect("posted")).collect();
+        let batch = sender.batch();
+        let deferred = [b"one", b"two"].map(|text| batch.send(bytes(&adapter, text)).expect("posted"));
+        let last = sender.send(bytes(&adapter, b"end")).expect("posted");
+        for (receive, text) in receives.into_iter().zip([b"one", b"two", b"end"]) {
+            assert_eq!(&success(receive).await.1[..3], text, "{variant}");
+        }
+        for op in deferred.into_iter().chain([last]) {
+            success(op).await;
+        }
+        drop(batch);
+    }
+}
+
+#[tokio::test]
+async fn a_flush_of_a_connected_queue_pair_cancels_everything_and_ends_the_connection() {
+    for (adapter, variant) in variants() {
+        let pair = connected(&adapter).await;
+        let receives: Vec<_> = (0..3)
+            .flat_map(|_| [&pair.active, &pair.passive])
+            .map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"))
+            .collect();
+        pair.active.queue_pair.flush();
+        // QP-16
+        for receive in receives {
+            assert_eq!(failure(receive).await, Status::CANCELED, "{variant}");
+        }
+        within(pair.active.connection.disconnected()).await;
+        within(pair.passive.connection.disconnected()).await;
+        let refused = pair.active.queue_pair.send(bytes(&adapter, b"kept")).expect_err("it is over");
+        assert_eq!((refused.kind, &refused.buffer[..]), (PostErrorKind::ConnectionInvalid, &b"kept"[..]));
+    }
+}
+
+#[tokio::test]
+async fn as_many_receives_are_taken_as_the_queue_is_deep() {
+    let adapter = adapter();
+    let depth = adapter.info().max_queue_depth.min(if device::is_emulated() { 2000 } else { usize::MAX });
+    let config = QueuePairConfig::default().receive_depth(depth).receive_entries(1);
+    let passive = adapter.queue_pair(config).expect("a queue pair");
+    let receives: Vec<_> = (0..depth).map(|_| passive.receive(()).expect("posted")).collect();
+    if device::Device::under_test().is_soft() {
+        // QP-22: not one more; a device may have some to spare.
+        assert_eq!(passive.receive(()).expect_err("full").kind, PostErrorKind::QueueFull);
+    }
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
+    let sender = &pair.active.queue_pair;
+    let mut left = depth;
+    while left > 0 {
+        let batch = sender.batch();
+        let some = left.min(100);
+        let sends: Vec<_> = (0..some).map(|_| batch.send(()).expect("posted")).collect();
+        batch.ring();
+        for send in within(join_all(sends)).await {
+            send.0.expect("sent");
+        }
+        left -= some;
+    }
+    // QP-22
+    for (outcome, ()) in within(join_all(receives)).await {
+        assert_eq!(outcome.expect("received").bytes, 0);
+    }
+}

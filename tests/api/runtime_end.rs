@@ -1,0 +1,128 @@
+//! The runtime of an adapter goes away under everything that is pending.
+//!
+//! Runs on: soft, rxe, siw
+
+use common::deviation::*;
+use common::device::{settled, silent};
+use common::life::*;
+use common::*;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+// CAN-04
+#[test]
+fn a_connection_and_its_work_end_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (pair, receive) = home.block_on(async {
+        let adapter = adapter();
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(adapter.buffer_from(&[6; 9]).expect("memory"));
+        (pair, receive.expect("posted"))
+    });
+    let mut waits = [&pair.active, &pair.passive].map(|end| Box::pin(end.connection.disconnected()));
+    assert!(waits.iter_mut().all(|wait| poll_once(wait).is_pending()));
+    drop(home);
+    other.block_on(async {
+        for wait in waits {
+            let reason = within(wait).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+        let (outcome, buffer) = within(receive).await;
+        assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &[6; 9][..]));
+        // Still owed, and nothing to wait for.
+        let _ = within(pair.active.connection.disconnect()).await;
+    });
+}
+
+// CAN-04
+#[test]
+fn the_wait_for_a_request_ends_with_the_runtime() {
+    let (home, other) = (runtime(), runtime());
+    let (listener, _) = home.block_on(async { listening(&adapter()) });
+    let mut request = Box::pin(listener.request());
+    assert!(poll_once(&mut request).is_pending());
+    drop(home);
+    other.block_on(async {
+        let error = within(request).await.expect_err("nobody listens any more");
+        assert_eq!(error.status(), Status::CANCELED);
+        within(listener.request()).await.expect_err("nor will anybody");
+    });
+}
+
+// CAN-03, CAN-04
+#[test]
+fn both_sides_of_a_handshake_end_when_their_runtime_does() {
+    let (home, other) = (runtime(), runtime());
+    let (adapter, listener, address) = home.block_on(async {
+        let adapter = adapter();
+        let (listener, address) = listening(&adapter);
+        (adapter, listener, address)
+    });
+    let (_silent, nowhere) = other.block_on(async { silent(v4()) });
+    let (mine, theirs, unheard) = (queue_pair(&adapter), queue_pair(&adapter), queue_pair(&adapter));
+    let (connector, unanswered) = (adapter.connector(), adapter.connector());
+    let mut connect = Box::pin(connector.connect(&mine, address, ConnectParams::default()));
+    let mut accept = Offer::new(listener.accept_next(&theirs, AcceptParams::default()));
+    let mut silence = Box::pin(unanswered.connect(&unheard, nowhere, ConnectParams::default()));
+    let reply = home.block_on(async {
+        let reply = accept.answered(&adapter, &mut connect).await;
+        assert!(poll_once(&mut silence).is_pending());
+        settled().await;
+        assert!(poll_once(&mut silence).is_pending(), "nobody answers");
+        reply
+    });
+    drop(home);
+    other.block_on(async {
+        match within(accept.outcome()).await {
+            Err(_) => {}
+            Ok(connection) if !three_phase(&adapter) => assert_ended(&connection).await,
+            Ok(_) => panic!("nobody has completed"),
+        }
+        within(silence).await.expect_err("nobody has answered");
+        if let Ok(connection) = within(reply.complete()).await {
+            let reason = within(connection.disconnected()).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+    });
+}
+
+// CAN-13
+#[test]
+fn a_connection_belongs_to_the_runtime_of_its_adapter_whoever_polls() {
+    let (home, guest, other) = (runtime(), runtime(), runtime());
+    let adapter = home.block_on(async { adapter() });
+    let (listener, address) = listening(&adapter);
+    let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let (active, passive) = std::thread::scope(|scope| {
+        let connect = connector.connect_and_complete(&mine, address, ConnectParams::default());
+        let accept = listener.accept_next(&theirs, AcceptParams::default());
+        // One is polled by no runtime at all.
+        let connect = scope.spawn(|| futures::executor::block_on(connect).expect("connected"));
+        let accept = scope.spawn(|| guest.block_on(within(accept)).expect("accepted"));
+        (connect.join().expect("no panic"), accept.join().expect("no panic"))
+    });
+    drop(guest);
+    other.block_on(async {
+        let (outcome, _) =
+            within(mine.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
+        outcome.expect("sent");
+        let (outcome, _) = within(receive).await;
+        assert_eq!(outcome.expect("received").bytes, 5);
+    });
+    let receive = theirs.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    drop(home);
+    other.block_on(async {
+        for connection in [active, passive] {
+            let reason = within(connection.disconnected()).await;
+            assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+        assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+    });
+}

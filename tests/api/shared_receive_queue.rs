@@ -1,0 +1,278 @@
+//! Receive queues that several queue pairs share.
+//!
+//! Runs on: soft, rxe, siw
+
+use common::device::variants;
+use common::raw::{bytes, failure, room, success};
+use common::*;
+use futures::FutureExt;
+use futures::future::join_all;
+use tokio_rdma::error::{OpenError, PostErrorKind, ResizeError};
+use tokio_rdma::{
+    AcceptParams, Adapter, Buffer, CompletionQueueConfig, ConnectParams, NotifyKind, Op, QueuePairConfig,
+    SharedReceiveConfig, SharedReceiveQueue, Status, WorkOptions,
+};
+
+/// A shared receive queue, where the adapter has any; where not, it says so.
+fn shared(adapter: &Adapter, config: SharedReceiveConfig) -> Option<SharedReceiveQueue> {
+    match adapter.shared_receive_queue(config) {
+        Ok(queue) => Some(queue),
+        Err(error) => {
+            assert!(
+                adapter.info().max_shared_depth == 0 && matches!(error, OpenError::Unsupported(_)),
+                "{error}"
+            );
+            None
+        }
+    }
+}
+
+/// A connected pair whose passive end takes its receives from `queue`.
+async fn served_by(adapter: &Adapter, queue: &SharedReceiveQueue) -> Pair {
+    let config = QueuePairConfig::default().shared_receives(queue);
+    let passive = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    connected_queue_pairs(adapter, queue_pair(adapter), passive, params.0, params.1).await
+}
+
+fn post(adapter: &Adapter, queue: &SharedReceiveQueue, count: usize) -> Vec<Op<Buffer>> {
+    (0..count).map(|_| queue.receive(room(adapter, 16)).expect("posted")).collect()
+}
+
+async fn send(adapter: &Adapter, pair: &Pair, message: &[u8]) {
+    success(pair.active.queue_pair.send(bytes(adapter, message)).expect("posted")).await;
+}
+
+/// The messages that these receives got.
+async fn messages(receives: Vec<Op<Buffer>>) -> Vec<Vec<u8>> {
+    let received = within(join_all(receives)).await;
+    let message = |(outcome, buffer): (Result<tokio_rdma::Completion, _>, Buffer)| {
+        buffer[..outcome.expect("received").bytes].to_vec()
+    };
+    received.into_iter().map(message).collect()
+}
+
+#[tokio::test]
+async fn every_queue_pair_takes_from_the_same_receives() {
+    for (adapter, variant) in variants() {
+        let Some(queue) = shared(&adapter, SharedReceiveConfig::default()) else { return };
+        let pairs = join_all((0..3).map(|_| served_by(&adapter, &queue))).await;
+        assert!(queue.is_empty(), "{variant}");
+        let receives = post(&adapter, &queue, 12);
+        assert_eq!(queue.len(), 12, "{variant}");
+        for round in 0..4_u8 {
+            for (number, pair) in (0..).zip(&pairs) {
+                send(&adapter, pair, &[number, round]).await;
+            }
+        }
+        // SRQ-01: all of them, and those of one sender in order.
+        let found = messages(receives).await;
+        for number in 0..3 {
+            let of_one: Vec<_> = found.iter().filter(|message| message[0] == number).collect();
+            assert_eq!(
+                of_one,
+                [[number, 0], [number, 1], [number, 2], [number, 3]].iter().collect::<Vec<_>>()
+            );
+        }
+        assert!(queue.is_empty(), "{variant}");
+        // The other direction has receives of its own.
+        let receive = pairs[0].active.queue_pair.receive(room(&adapter, 4)).expect("posted");
+        success(pairs[0].passive.queue_pair.send(bytes(&adapter, b"back")).expect("posted")).await;
+        assert_eq!(success(receive).await.0, 4, "{variant}");
+        let error =
+            pairs[0].passive.queue_pair.receive(bytes(&adapter, b"kept")).expect_err("all are shared");
+        assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{variant}: {error}");
+        assert_eq!(&error.buffer[..], b"kept", "{variant}");
+    }
+}
+
+#[tokio::test]
+async fn limits_are_checked_and_a_full_queue_gives_the_buffer_back() {
+    let adapter = adapter();
+    let Some(_) = shared(&adapter, SharedReceiveConfig::default()) else { return };
+    let (most, entries) = (adapter.info().max_shared_depth, adapter.info().max_entries);
+    for (config, number) in [
+        (SharedReceiveConfig::default().depth(0), 3),
+        (SharedReceiveConfig::default().depth(most + 1), 3),
+        (SharedReceiveConfig::default().entries(0), 4),
+        (SharedReceiveConfig::default().entries(entries + 1), 4),
+        (SharedReceiveConfig::default().depth(4).threshold(5), 5),
+    ] {
+        // SRQ-01
+        match adapter.shared_receive_queue(config).map(drop) {
+            Err(OpenError::InvalidParameter { argument, .. }) => assert_eq!(argument, number),
+            other => panic!("{other:?}"),
+        }
+    }
+    let queue = shared(&adapter, SharedReceiveConfig::default().depth(2).entries(2)).expect("there are some");
+    let parts = || [room(&adapter, 1), room(&adapter, 1), room(&adapter, 1)];
+    assert_eq!(queue.receive(parts()).expect_err("too many entries").kind, PostErrorKind::TooManyEntries);
+    let receives = post(&adapter, &queue, 2);
+    let error = queue.receive(bytes(&adapter, b"kept")).expect_err("full");
+    assert_eq!((error.status(), &error.buffer[..]), (Status::NO_MORE_ENTRIES, &b"kept"[..]));
+    let foreign = common::adapter();
+    let error = queue.receive(room(&foreign, 1)).expect_err("of another adapter");
+    assert_eq!(error.kind, PostErrorKind::AccessViolation);
+    // What is left when the last handle goes is not left hanging.
+    drop(queue);
+    for receive in receives {
+        assert_eq!(failure(receive).await, Status::CANCELED);
+    }
+}
+
+#[tokio::test]
+async fn a_message_waits_until_there_is_a_receive() {
+    for (adapter, variant) in variants() {
+        let Some(queue) = shared(&adapter, SharedReceiveConfig::default()) else { return };
+        let (first, second) = (served_by(&adapter, &queue).await, served_by(&adapter, &queue).await);
+        let mut sends = Vec::new();
+        for number in 0..8_u8 {
+            for (who, pair) in [(1, &first), (2, &second)] {
+                sends.push(pair.active.queue_pair.send(bytes(&adapter, &[who, number])).expect("posted"));
+            }
+        }
+        if !adapter.info().waits_for_shared_receives {
+            // As it announces: the connection ends, and the queue is there for others.
+            for pair in [&first, &second] {
+                within(pair.passive.connection.disconnected()).await;
+                within(pair.active.connection.disconnected()).await;
+            }
+            within(join_all(sends)).await;
+            let third = served_by(&adapter, &queue).await;
+            let receives = post(&adapter, &queue, 1);
+            send(&adapter, &third, b"well").await;
+            assert_eq!(messages(receives).await, [b"well"], "{variant}");
+            return;
+        }
+        // Whatever can happen to a message without a receive happens before this is over.
+        let bystander = connected(&adapter).await;
+        within(bystander.active.connection.disconnect()).await.expect("disconnected");
+        within(bystander.passive.connection.disconnected()).await;
+        for pair in [&first, &second] {
+            // SRQ-02
+            let broken = pair.passive.connection.disconnected().now_or_never();
+            assert!(broken.is_none(), "{variant}: {broken:?}");
+        }
+        let mut found = Vec::new();
+        for count in [1, 2, 13] {
+            found.extend(messages(post(&adapter, &queue, count)).await);
+        }
+        for who in [1, 2] {
+            let numbers: Vec<_> = found.iter().filter(|message| message[0] == who).map(|m| m[1]).collect();
+            assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7], "{variant}");
+        }
+        join_all(sends.into_iter().map(success)).await;
+        // While a message waits, its connection can be ended by either side.
+        let waits = first.active.queue_pair.send(bytes(&adapter, b"lost")).expect("posted");
+        within(first.passive.connection.disconnect()).await.expect("disconnected");
+        within(first.active.connection.disconnected()).await;
+        let _ = within(waits).await;
+        let receives = post(&adapter, &queue, 1);
+        send(&adapter, &second, b"well").await;
+        assert_eq!(messages(receives).await, [b"well"], "{variant}");
+    }
+}
+
+#[tokio::test]
+async fn receives_outlive_the_queue_pairs_that_did_not_take_them() {
+    for (adapter, variant) in variants() {
+        let Some(queue) = shared(&adapter, SharedReceiveConfig::default()) else { return };
+        let (first, second) = (served_by(&adapter, &queue).await, served_by(&adapter, &queue).await);
+        let mut receives = post(&adapter, &queue, 3);
+        send(&adapter, &first, b"one").await;
+        let rest = receives.split_off(1);
+        assert_eq!(messages(receives).await, [b"one"], "{variant}");
+        first.passive.queue_pair.flush();
+        within(first.active.connection.disconnected()).await;
+        drop(first);
+        // SRQ-01: what was not taken is for the others.
+        assert_eq!(queue.len(), 2, "{variant}");
+        send(&adapter, &second, b"two").await;
+        send(&adapter, &second, b"three").await;
+        assert_eq!(messages(rest).await, [&b"two"[..], b"three"], "{variant}");
+    }
+}
+
+#[tokio::test]
+async fn few_receives_are_told() {
+    for (adapter, variant) in variants() {
+        let config = SharedReceiveConfig::default().depth(8).threshold(4);
+        let Some(queue) = shared(&adapter, config) else { return };
+        let pair = served_by(&adapter, &queue).await;
+        // SRQ-03: there are few.
+        within(queue.low()).await.expect("told");
+        let receives = post(&adapter, &queue, 6);
+        let (mut low, forgotten) = (queue.low(), queue.low());
+        drop(forgotten);
+        let mut taken = receives.into_iter();
+        for number in 0..3 {
+            assert!((&mut low).now_or_never().is_none(), "{variant}: {number}");
+            send(&adapter, &pair, &[number]).await;
+            success(taken.next().expect("posted")).await;
+        }
+        within(low).await.expect("told");
+        assert_eq!(queue.len(), 3, "{variant}");
+        drop(taken);
+    }
+}
+
+#[tokio::test]
+async fn depth_and_threshold_can_be_changed() {
+    let adapter = adapter();
+    let Some(queue) = shared(&adapter, SharedReceiveConfig::default().depth(4)) else { return };
+    let _receives = post(&adapter, &queue, 4);
+    // SRQ-04
+    assert_eq!(queue.receive(room(&adapter, 1)).expect_err("full").kind, PostErrorKind::QueueFull);
+    let grows = match queue.modify(Some(6), None) {
+        Ok(()) => {
+            assert_eq!(queue.depth(), 6);
+            let _more = post(&adapter, &queue, 2);
+            assert_eq!(queue.receive(room(&adapter, 1)).expect_err("full").kind, PostErrorKind::QueueFull);
+            assert!(matches!(queue.modify(Some(5), None), Err(ResizeError::TooSmall { held: 6 })));
+            true
+        }
+        // A device that cannot says so.
+        Err(error) => {
+            let soft = device::Device::under_test().is_soft();
+            assert!(!soft && matches!(error, ResizeError::Os { .. }), "{error}");
+            false
+        }
+    };
+    let (held, depth) = (queue.len(), queue.depth());
+    assert_eq!(held, depth);
+    for (depth, threshold) in [(Some(0), None), (Some(usize::MAX), None), (None, Some(depth + 1))] {
+        assert!(matches!(queue.modify(depth, threshold), Err(ResizeError::OutOfRange { .. })));
+    }
+    assert!(matches!(queue.modify(Some(held - 1), Some(0)), Err(ResizeError::TooSmall { .. })));
+    assert_eq!((queue.len(), queue.depth()), (held, depth), "nothing has changed");
+    queue.modify(None, Some(held)).expect("changed");
+    let mut low = queue.low();
+    assert!((&mut low).now_or_never().is_none(), "as many as that are not few");
+    if grows {
+        queue.modify(Some(held + 1), Some(held + 1)).expect("changed");
+        within(low).await.expect("told");
+    }
+}
+
+#[tokio::test]
+async fn results_go_to_the_completion_queue_of_the_queue_pair_that_took_the_receive() {
+    for (adapter, variant) in variants() {
+        let Some(queue) = shared(&adapter, SharedReceiveConfig::default().threshold(2)) else { return };
+        let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+        let config =
+            QueuePairConfig::default().shared_receives(&queue).receive_completions(&results).context(5);
+        let passive = adapter.queue_pair(config).expect("a queue pair");
+        let params = (ConnectParams::default(), AcceptParams::default());
+        let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
+        let receive = queue.receive_with(room(&adapter, 8), 33).expect("posted");
+        let options = WorkOptions::default().solicited();
+        success(pair.active.queue_pair.send_with(bytes(&adapter, b"hello"), options).expect("posted")).await;
+        within(results.notify(NotifyKind::Solicited)).await.expect("told");
+        let mut found = Vec::new();
+        // SRQ-01, CQ-09
+        assert_eq!(results.poll(4, &mut found), 1, "{variant}");
+        assert_eq!((found[0].bytes, found[0].context, found[0].queue_pair), (5, 33, 5), "{variant}");
+        assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello", "{variant}");
+        assert!(queue.is_empty(), "{variant}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Peers that take their time: no provider's timer ends the wait before the one that the adapter announces.
+//!
+//! Runs on: soft, rxe, siw
+
+use std::time::Duration;
+
+use common::cm::*;
+use common::deviation::*;
+use common::*;
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::{AcceptParams, ConnectParams, Status};
+
+const TEN_SECONDS: Duration = Duration::from_secs(10);
+
+/// Lets time pass. Where all clocks are in this process they are set forward.
+async fn pass(time: Duration) {
+    if Device::under_test().is_soft() {
+        tokio::time::pause();
+        tokio::time::sleep(time).await;
+        tokio::time::resume();
+    } else {
+        tokio::time::sleep(time).await;
+    }
+}
+
+// LS-13, ERR-06: where there are three phases the accept is pending all the while; where there are two it is over.
+#[tokio::test]
+async fn a_complete_may_come_ten_seconds_late() {
+    let adapter = adapter();
+    let open = half_open(&adapter, v4()).await;
+    pass(TEN_SECONDS).await;
+    let three_phase = three_phase(&adapter);
+    assert_eq!(open.accepting.is_finished(), !three_phase);
+    let _ours = within(open.reply.complete()).await.expect("complete");
+    let _theirs = outcome(open.accepting).await.expect("accepted");
+    exchange(&adapter, &open.active, &open.passive).await;
+}
+
+// LS-24
+#[tokio::test]
+async fn an_accept_may_come_late() {
+    let adapter = adapter();
+    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+    // As long as that, or half of what the adapter announces.
+    pass(answer_timeout(&adapter).map_or(TEN_SECONDS, |limit| TEN_SECONDS.min(limit / 2))).await;
+    assert!(!asked.connecting.is_finished());
+    let passive = queue_pair(&adapter);
+    let accepting = tokio::spawn({
+        let passive = passive.clone();
+        async move { asked.request.accept(&passive, AcceptParams::default()).await }
+    });
+    let reply = outcome(asked.connecting).await.expect("the peer accepts");
+    let _ours = within(reply.complete()).await.expect("complete");
+    let _theirs = outcome(accepting).await.expect("accepted");
+    exchange(&adapter, &asked.active, &passive).await;
+}
+
+// LS-24, CM-18, ERR-06: where the adapter announces a limit, that is the end of it, and the connector may try again.
+#[tokio::test]
+async fn an_accept_that_comes_too_late_finds_nobody() {
+    let adapter = adapter();
+    let limit = answer_timeout(&adapter);
+    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+    match limit {
+        Some(limit) if limit <= TEN_SECONDS => {
+            let error = outcome(asked.connecting).await.expect_err("nobody has accepted");
+            assert!(matches!(error, ConnectError::TimedOut) && error.is_retryable(), "{error:?}");
+            assert_eq!(error.status(), Status::IO_TIMEOUT);
+            let passive = queue_pair(&adapter);
+            let late = within(asked.request.accept(&passive, AcceptParams::default())).await;
+            assert_withdrawn(&adapter, late).await;
+            let link = connect_on(&adapter, &asked.active, &asked.connector).await;
+            exchange(&adapter, &asked.active, &link.passive).await;
+        }
+        // Longer than a test may take.
+        Some(_) => pass(TEN_SECONDS).await,
+        None => pass(Duration::from_secs(3600)).await,
+    }
+}

@@ -1,0 +1,305 @@
+//! What `tracing` is told: every step of every connection, with its number, peer, phase and status; and nothing at all
+//! when nobody listens.
+//!
+//! Runs on: soft, rxe, siw
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::programs::example;
+use common::*;
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::types::ConnectionId;
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Event, Metadata, Subscriber, span};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Where the lines of a test end up.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// What was told about one connection.
+#[derive(Debug)]
+struct Line {
+    level: String,
+    message: String,
+    fields: HashMap<String, String>,
+}
+
+impl Line {
+    fn field(&self, name: &str) -> &str {
+        self.fields.get(name).unwrap_or_else(|| panic!("no {name}: {self:?}"))
+    }
+}
+
+impl Log {
+    /// Listens on this thread until the guard is dropped; the runtime of the test must have no other.
+    fn listen(&self) -> DefaultGuard {
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new("tokio_rdma=debug"))
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(self.clone());
+        set_default(subscriber.finish())
+    }
+
+    fn length(&self) -> usize {
+        self.0.lock().expect("not poisoned").len()
+    }
+
+    /// The lines about a connection, in order. (What the driver tells is prefixed with its span.)
+    fn of(&self, connection: ConnectionId) -> Vec<Line> {
+        let text = String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text");
+        let own = |line: &Line| line.fields.get("connection").is_some_and(|id| *id == connection.to_string());
+        text.lines().map(parse).filter(own).collect()
+    }
+
+    /// The steps of a connection: phase before, phase after, status.
+    fn steps(&self, connection: ConnectionId) -> Vec<(String, String, String)> {
+        let moved = self.of(connection).into_iter().filter(|line| line.message == "moved");
+        moved.map(|line| ["from", "phase", "status"].map(|name| line.field(name).to_owned()).into()).collect()
+    }
+}
+
+fn parse(line: &str) -> Line {
+    let (level, rest) = line.trim_start().split_once(' ').expect("a level");
+    // What the task of a connection tells stands behind its span.
+    let own = rest.rsplit_once("}: ").map_or(rest, |(_, own)| own);
+    let words = || own.split_whitespace();
+    let message = words().take_while(|word| !word.contains('=')).collect::<Vec<_>>().join(" ");
+    let fields = words().filter_map(|word| word.split_once('='));
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Line { level: level.to_owned(), message, fields }
+}
+
+fn steps(expected: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+    // The connector of a device comes with its request, and has not waited for one.
+    let waits = Device::under_test().is_soft();
+    expected
+        .iter()
+        .filter(|(from, ..)| waits || *from != "Waiting")
+        .map(|(from, to, status)| ((*from).into(), (*to).into(), (*status).into()))
+        .collect()
+}
+
+/// Connects, disconnects, and returns the numbers of the active and the passive end.
+async fn one_connection() -> (ConnectionId, ConnectionId) {
+    let pair = connected(&adapter()).await;
+    let ids = (pair.active.connection.id(), pair.passive.connection.id());
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    within(pair.passive.connection.disconnected()).await;
+    // The peer has left: this ends at once.
+    within(pair.passive.connection.disconnect()).await.expect("disconnected");
+    ids
+}
+
+#[tokio::test]
+async fn what_is_done_for_a_connection_can_be_told_by_its_span() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let pair = connected(&adapter()).await;
+    let connection = &pair.active.connection;
+    connection.span().in_scope(|| tracing::info!(target: "tokio_rdma", "a call"));
+    let text = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    let (id, local, peer) = (connection.id(), connection.local_addr(), connection.peer_addr());
+    let expected = format!("connection{{id={id} local={local} peer={peer}}}: a call");
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[tokio::test]
+async fn every_step_of_the_active_side_is_told() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let (active, _) = one_connection().await;
+    let expected = [
+        ("Idle", "Connecting", "PENDING"),
+        ("Connecting", "ConnectDone", "SUCCESS"),
+        ("ConnectDone", "Completing", "PENDING"),
+        ("Completing", "Connected", "SUCCESS"),
+        ("Connected", "Disconnecting", "PENDING"),
+        ("Disconnecting", "Disconnected", "SUCCESS"),
+    ];
+    assert_eq!(log.steps(active)[..expected.len()], steps(&expected));
+}
+
+#[tokio::test]
+async fn every_step_of_the_passive_side_is_told() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let (_, passive) = one_connection().await;
+    let expected = [
+        ("Waiting", "RequestPending", "SUCCESS"),
+        ("RequestPending", "Accepting", "PENDING"),
+        ("Accepting", "Connected", "SUCCESS"),
+        ("Connected", "PeerGone", "SUCCESS"),
+        ("PeerGone", "Disconnecting", "PENDING"),
+        ("Disconnecting", "Disconnected", "SUCCESS"),
+    ];
+    let expected = steps(&expected);
+    assert_eq!(log.steps(passive)[..expected.len()], expected);
+}
+
+#[tokio::test]
+async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let pair = connected(&adapter()).await;
+    for end in [&pair.active, &pair.passive] {
+        // Not valid twice, and so refused with a status of its own.
+        within(end.connection.disconnect()).await.expect("disconnected");
+        within(end.connection.disconnect()).await.expect_err("over");
+        let lines = log.of(end.connection.id());
+        for line in &lines {
+            assert_eq!(line.level, "DEBUG", "{line:?}");
+            assert_eq!(line.field("peer"), format!("Some({})", end.connection.peer_addr()), "{line:?}");
+            if line.message == "request arrived" {
+                // The listener's word, before there is a phase.
+                continue;
+            }
+            assert!(!line.field("phase").is_empty(), "{line:?}");
+            // The driver's report has how the connection ended; the step that follows has the status.
+            assert!(line.message == "ended" || !line.field("status").is_empty(), "{line:?}");
+        }
+        for message in ["moved", "finished", "ended", "refused"] {
+            let told = lines.iter().any(|line| line.message == message);
+            // How a connection ended is for the driver of its stream to tell, and a device has none.
+            let active_end = end.connection.id() == pair.active.connection.id();
+            let excused = message == "ended" && (active_end || !Device::under_test().is_soft());
+            assert!(told || excused, "{message}: {lines:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_told_with_its_status() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (active, connector) = (queue_pair(&adapter), adapter.connector());
+    let connect = connector.connect(&active, address, ConnectParams::default());
+    let (request, refused) = within(async {
+        tokio::join!(
+            async {
+                let request = listener.request().await.expect("a request");
+                let id = request.id();
+                request.reject(b"no").await.expect("rejected");
+                id
+            },
+            connect,
+        )
+    })
+    .await;
+    assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    let expected = [("Idle", "Connecting", "PENDING"), ("Connecting", "Idle", "CONNECTION_REFUSED")];
+    assert_eq!(log.steps(connector.id()), steps(&expected));
+    let expected = [("Waiting", "RequestPending", "SUCCESS"), ("RequestPending", "Dead", "SUCCESS")];
+    assert_eq!(log.steps(request), steps(&expected));
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_told_with_what_it_cost() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let pair = connected(&adapter()).await;
+    // Flushing gives a connection up; the peer finds it broken.
+    pair.active.queue_pair.flush();
+    let reason = within(pair.passive.connection.disconnected()).await;
+    let lost = log.steps(pair.passive.connection.id()).into_iter().find(|(_, to, _)| to == "PeerGone");
+    let (_, _, status) = lost.expect("told");
+    assert_eq!(status, reason.status().to_string(), "{reason:?}");
+    // A device's last word to its peer is a disconnect in any case.
+    assert_eq!(status != "SUCCESS", reason != DisconnectReason::Peer);
+    assert!(status != "SUCCESS" || !Device::under_test().is_soft());
+}
+
+#[tokio::test]
+async fn private_data_is_not_told() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let connect = ConnectParams::default().private_data(&b"a-secret"[..]);
+    let accept = AcceptParams::default().private_data(&b"another-secret"[..]);
+    let pair = connected_with(&adapter(), connect, accept).await;
+    assert!(!log.of(pair.active.connection.id()).is_empty());
+    let text = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    assert!(!text.contains("secret"), "{text}");
+}
+
+/// A subscriber that wants nothing, and counts what it gets all the same.
+#[derive(Clone, Default)]
+struct Deaf(Arc<AtomicUsize>);
+
+impl Subscriber for Deaf {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &span::Id) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn exit(&self, _: &span::Id) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn who_wants_nothing_gets_nothing() {
+    let deaf = Deaf::default();
+    let _guard = set_default(deaf.clone());
+    one_connection().await;
+    assert_eq!(deaf.0.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_program_that_does_not_ask_sees_nothing_on_stderr() {
+    let output = example("negotiate", &[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(!output.stdout.is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_told_before_and_after_somebody_listens() {
+    let log = Log::default();
+    one_connection().await;
+    assert_eq!(log.length(), 0);
+    let guard = log.listen();
+    let (active, _) = one_connection().await;
+    drop(guard);
+    let heard = log.length();
+    assert!(heard > 0 && !log.of(active).is_empty());
+    one_connection().await;
+    assert_eq!(log.length(), heard);
+}

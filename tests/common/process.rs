@@ -1,0 +1,36 @@
+//! Tests that run again in a process of their own, and processes that play a role in one.
+
+use std::process::Command;
+
+/// The name by which the test harness knows `function` of the module that says `module_path!()`.
+pub fn test_name(module: &str, function: &str) -> String {
+    // The first segment is the crate: the program.
+    module.split_once("::").map_or_else(|| function.to_owned(), |(_, inner)| format!("{inner}::{function}"))
+}
+
+/// This program once more, to run one test of it, whose output is passed on.
+pub fn one_test(module: &str, function: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", &test_name(module, function), "--nocapture"]);
+    command
+}
+
+/// Runs a test again in a process of its own, because it would disturb the others in this one, or they would disturb
+/// it. Returns `true` in that process, and `false` in this one, after the other has passed.
+///
+/// # Panics
+/// When it did not pass there, with its output.
+pub fn alone(module: &str, function: &str) -> bool {
+    const MARK: &str = "TOKIO_RDMA_TEST_ALONE";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let output = one_test(module, function).env(MARK, "1").output().expect("started");
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    // Indented, or its lines are taken for those of this process.
+    let said = format!("{stdout}{stderr}").replace('\n', "\n    ");
+    assert!(output.status.success(), "{}:\n    {said}", output.status);
+    assert!(stdout.contains("1 passed"), "no test has this name:\n    {said}");
+    false
+}

@@ -1,0 +1,46 @@
+//! Runs on: guest
+//!
+//! Our stream over the verbs provider, against programs that speak rsocket on the same device: those of librdmacm, and
+//! unmodified ones under its preload library.
+
+use common::guest::{Stage, is_guest};
+use common::{preload, rsocket};
+
+fn stage(device: &str) -> Option<Stage> {
+    if is_guest() { Stage::verbs(device) } else { None }
+}
+
+fn programs_of_librdmacm(device: &str) {
+    if let Some(stage) = stage(device) {
+        rsocket::rstream(&stage);
+        rsocket::rcopy(&stage);
+    }
+}
+
+fn preloaded_programs(device: &str) {
+    if let Some(stage) = stage(device) {
+        preload::plain_sockets(&stage);
+        preload::netcat(&stage);
+        preload::http(&stage);
+    }
+}
+
+#[test]
+fn programs_of_librdmacm_on_rxe() {
+    programs_of_librdmacm("RXE");
+}
+
+#[test]
+fn programs_of_librdmacm_on_siw() {
+    programs_of_librdmacm("SIW");
+}
+
+#[test]
+fn preloaded_programs_on_rxe() {
+    preloaded_programs("RXE");
+}
+
+#[test]
+fn preloaded_programs_on_siw() {
+    preloaded_programs("SIW");
+}

@@ -1,0 +1,23 @@
+//! The lowest layers of the crate with loom's locks: `flight::model` explores how completions and those who wait for them
+//! interleave.
+//!
+//! A package of its own, because everything else would have to be compiled once more with these locks.
+#![allow(
+    dead_code,
+    unused_imports,
+    rustdoc::broken_intra_doc_links,
+    reason = "the layers above use the rest, and are what the comments link to"
+)]
+
+#[path = "../../src/error/mod.rs"]
+mod error;
+#[path = "../../src/flight/mod.rs"]
+mod flight;
+#[path = "../../src/memory/mod.rs"]
+mod memory;
+#[path = "../../src/status/mod.rs"]
+mod status;
+#[path = "../../src/sync.rs"]
+mod sync;
+#[path = "../../src/types.rs"]
+mod types;

@@ -1,0 +1,64 @@
+//! Streams by name while adapters come and go.
+
+use common::net::*;
+use common::*;
+use futures::StreamExt;
+use tokio::io::AsyncReadExt;
+use tokio_rdma::error::{OpenError, StreamError};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream};
+
+/// A stream to the interface `right`, and the end that was accepted.
+async fn connected_to_right(connector: &RdmaConnector) -> (RdmaStream, RdmaStream) {
+    let listener = RdmaListener::bind((RIGHT[0], 0)).await.expect("bound");
+    let connect = connector.connect(listener.local_addr());
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    (connected.expect("connected"), accepted.expect("accepted").0)
+}
+
+#[test]
+fn an_adapter_that_was_removed_is_opened_again() {
+    with_two_interfaces(async || {
+        let connector = RdmaConnector::new().provider(Provider::soft_with(SoftConfig::default()));
+        let (mut before, _accepted) = connected_to_right(&connector).await;
+        ip("address flush dev right");
+        within(before.read_u8()).await.expect_err("the adapter was removed");
+        let gone = connector.connect((RIGHT[0], 7)).await.expect_err("nobody has the address");
+        assert!(
+            matches!(gone, StreamError::Connect(_) | StreamError::Open(OpenError::Unreachable)),
+            "{gone:?}"
+        );
+
+        ip(&format!("address add {}/24 dev right", RIGHT[0]));
+        connected_to_right(&connector).await;
+    });
+}
+
+#[test]
+fn a_listener_at_every_address_outlives_all_adapters_but_the_last() {
+    with_two_interfaces(async || {
+        let mut listener = RdmaListener::bind("0.0.0.0:0").await.expect("bound");
+        let port = listener.local_addr().port();
+        let connector = RdmaConnector::new();
+        let connected = async |listener: &RdmaListener, to| {
+            let connect = connector.connect((to, port));
+            let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+            (connected.expect("connected"), accepted.expect("accepted").0)
+        };
+        let (_connected, mut accepted) = connected(&listener, RIGHT[0]).await;
+        ip("address flush dev right");
+        within(accepted.read_u8()).await.expect_err("the adapter was removed");
+        for _ in 0..3 {
+            connected(&listener, LEFT[0]).await;
+        }
+
+        // One error says that nobody will come any more.
+        ip("address flush dev left");
+        ip("address flush dev lo");
+        let last = within(listener.next()).await.expect("an error");
+        last.expect_err("the last adapter was removed");
+        assert!(within(listener.next()).await.is_none(), "one error");
+        let error = within(listener.accept()).await.expect_err("nobody will come");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    });
+}

@@ -1,0 +1,18 @@
+//! Five specifications of connection set-up, each walked from the top of its page to the bottom: every method, parameter,
+//! return code and remark has a test that is named after it.
+//!
+//! | module | interface | page |
+//! |---|---|---|
+//! | [`nd2_connector`] | `IND2Connector`, NetworkDirect v2 | Windows HPC Pack, NetworkDirect SPI: IND2Connector Interface |
+//! | [`nd2_provider`] | `IND2Provider`, NetworkDirect v2 | the same: IND2Provider Interface |
+//! | [`nd1_connect`] | `INDConnector::Connect`, NetworkDirect v1 | Windows HPC Pack SDK: INDConnector::Connect |
+//! | [`ndk_connect`] | `NdkConnect`, the kernel's NetworkDirect | Windows Driver Kit, ndkpi.h: NDK_FN_CONNECT |
+//! | [`udapl_ep_connect`] | `dat_ep_connect`, uDAPL | DAT Collaborative, uDAPL: dat_ep_connect(3DAT) |
+//!
+//! The modules `soft` hold the return codes that take a network, a port range or a limit of a test's own.
+
+mod nd1_connect;
+mod nd2_connector;
+mod nd2_provider;
+mod ndk_connect;
+mod udapl_ep_connect;

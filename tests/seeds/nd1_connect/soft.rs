@@ -1,0 +1,52 @@
+//! NetworkDirect v1's `INDConnector::Connect`: the return codes that take a network of one's own. The page is walked in
+//! `nd1_connect.rs`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use common::net::{ip, isolated};
+use common::seeds::*;
+use common::*;
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::status::Outcome;
+use tokio_rdma::{Adapter, ConnectParams, Connector, QueuePair, Status};
+
+/// The failure of a connect, with plain parameters.
+async fn failure(connector: &Connector, queue_pair: &QueuePair, peer: SocketAddr) -> ConnectError {
+    within(connector.connect(queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
+}
+
+/// The failure is this outcome, and this is what v1 calls it.
+fn is(error: &ConnectError, outcome: Outcome, nd1: Status) {
+    assert_eq!(error.status(), outcome.status());
+    assert_eq!(outcome.nd1_status(), Some(nd1));
+}
+
+fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {
+    (adapter.connector(), queue_pair(adapter))
+}
+
+// AD-05
+#[test]
+fn nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let (connector, queue_pair) = fresh(&adapter);
+        remove(&adapter).await;
+        let error = failure(&connector, &queue_pair, (Ipv4Addr::LOCALHOST, 7).into()).await;
+        is(&error, Outcome::DeviceRemoved, Status::DEVICE_REMOVED);
+    });
+}
+
+// CM-17: v1 has one status for both ways of being unreachable.
+#[test]
+fn nd_host_unreachable() {
+    isolated(async || {
+        let adapter = adapter();
+        let (connector, queue_pair) = fresh(&adapter);
+        ip("route add unreachable 198.51.100.0/24");
+        let error = failure(&connector, &queue_pair, ([198, 51, 100, 1], 7).into()).await;
+        is(&error, Outcome::HostUnreachable, Status::HOST_UNREACHABLE);
+        let error = failure(&connector, &queue_pair, ([203, 0, 113, 1], 7).into()).await;
+        is(&error, Outcome::NetworkUnreachable, Status::HOST_UNREACHABLE);
+    });
+}

@@ -1,0 +1,50 @@
+//! `IND2Connector`: ND_DEVICE_REMOVED of Accept, Reject and Disconnect, in a network that can be taken away. The page is
+//! walked in `nd2_connector_accept.rs`.
+
+use common::net::isolated;
+use common::seeds::*;
+use common::*;
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
+
+// AD-05
+#[test]
+fn accept_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+        let asked = asked(&adapter, ConnectParams::default()).await;
+        remove(&adapter).await;
+        let pending = within(half.accepting).await.expect("joined").expect_err("removed");
+        assert_eq!(pending.status(), Status::DEVICE_REMOVED);
+        let late = within(asked.request.accept(&asked.queue_pair, AcceptParams::default())).await;
+        assert_eq!(late.expect_err("removed").status(), Status::DEVICE_REMOVED);
+    });
+}
+
+// AD-05
+#[test]
+fn reject_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+        let asked = asked(&adapter, ConnectParams::default()).await;
+        remove(&adapter).await;
+        let passive = within(asked.request.reject(b"")).await.expect_err("removed");
+        assert_eq!(passive.status(), Status::DEVICE_REMOVED);
+        let active = within(half.reply.reject(b"")).await.expect_err("removed");
+        assert_eq!(active.status(), Status::DEVICE_REMOVED);
+    });
+}
+
+// AD-05
+#[test]
+fn disconnect_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let pair = connected(&adapter).await;
+        remove(&adapter).await;
+        assert_eq!(within(pair.active.connection.disconnected()).await, DisconnectReason::DeviceRemoved);
+        let error = within(pair.active.connection.disconnect()).await.expect_err("removed");
+        assert_eq!(error.status(), Status::DEVICE_REMOVED);
+    });
+}

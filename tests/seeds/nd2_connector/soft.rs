@@ -1,0 +1,122 @@
+//! `IND2Connector`: the return codes of Bind, Connect and CompleteConnect that take a network, a port range or a
+//! setting of the soft provider to bring about. The page is walked in `nd2_connector.rs`.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use common::net::{ip, isolated};
+use common::seeds::*;
+use common::*;
+use tokio_rdma::{AcceptParams, ConnectParams, Status};
+
+// AD-05
+#[test]
+fn bind_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let connector = adapter.connector();
+        remove(&adapter).await;
+        let error = connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect_err("removed");
+        assert_eq!(error.status(), Status::DEVICE_REMOVED);
+    });
+}
+
+// CM-03
+#[tokio::test]
+async fn bind_nd_too_many_addresses() {
+    let (adapter, _holder) = without_ports();
+    let connector = adapter.connector();
+    let error = connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect_err("no port is left");
+    assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
+    connector.bind(([127, 0, 0, 4], 0).into()).expect("there it is free");
+}
+
+// CM-05. The remote address is not known before Connect, so that is where it comes.
+#[tokio::test]
+async fn bind_nd_address_already_exists_comes_with_connect() {
+    let (adapter, connector, _listener, address, _socket) = doubled();
+    let queue_pair = queue_pair(&adapter);
+    let error = within(connector.connect(&queue_pair, address, ConnectParams::default()))
+        .await
+        .expect_err("there is such a connection");
+    assert_eq!(error.status(), Status::ADDRESS_ALREADY_EXISTS);
+    assert!(!error.is_retryable());
+    is_burnt(&connector, &adapter).await;
+}
+
+// AD-05
+#[test]
+fn connect_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let connector = Arc::new(adapter.connector());
+        let queue_pair = queue_pair(&adapter);
+        let (_holder, address) = silent(v4());
+        let pending = connecting(&connector, &queue_pair, address, ConnectParams::default());
+        settled().await;
+        remove(&adapter).await;
+        for connecting in [pending, connecting(&connector, &queue_pair, address, ConnectParams::default())] {
+            let error = within(connecting).await.expect("joined").expect_err("removed");
+            assert_eq!(error.status(), Status::DEVICE_REMOVED);
+        }
+    });
+}
+
+// CM-17, CM-19
+#[test]
+fn connect_nd_network_unreachable_and_host_unreachable_may_be_retried() {
+    isolated(async || {
+        let adapter = adapter();
+        let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+        ip("route add unreachable 198.51.100.0/24");
+        ip("-6 route add unreachable 2001:db8:1::/48");
+        for (peer, status) in [
+            ("203.0.113.1:7", Status::NETWORK_UNREACHABLE),
+            ("[2001:db8:2::1]:7", Status::NETWORK_UNREACHABLE),
+            ("198.51.100.1:7", Status::HOST_UNREACHABLE),
+            ("[2001:db8:1::1]:7", Status::HOST_UNREACHABLE),
+        ] {
+            let peer = peer.parse().expect("an address");
+            let outcome = within(connector.connect(&queue_pair, peer, ConnectParams::default())).await;
+            let error = outcome.expect_err("no way");
+            assert_eq!(error.status(), status, "{peer}");
+            assert!(error.is_retryable());
+        }
+        connects(&connector, &adapter, &queue_pair).await;
+    });
+}
+
+// LS-24
+#[tokio::test]
+async fn connect_notes_a_slow_accept_is_waited_for() {
+    let adapter = adapter_with(impatient());
+    let asked = asked(&adapter, ConnectParams::default()).await;
+    tokio::time::sleep(LONG).await;
+    let passive = queue_pair(&adapter);
+    let accepting = accepting(asked.request, &passive, AcceptParams::default());
+    let reply = within(asked.connecting).await.expect("joined").expect("accepted");
+    within(reply.complete()).await.expect("completed");
+    within(accepting).await.expect("joined").expect("accepted");
+}
+
+// AD-05
+#[test]
+fn complete_connect_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+        remove(&adapter).await;
+        let error = within(half.reply.complete()).await.expect_err("removed");
+        assert_eq!(error.status(), Status::DEVICE_REMOVED);
+    });
+}
+
+// LS-13
+#[tokio::test]
+async fn complete_connect_notes_may_come_late() {
+    let adapter = adapter_with(impatient());
+    let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+    tokio::time::sleep(LONG).await;
+    within(half.reply.complete()).await.expect("completed");
+    within(half.accepting).await.expect("joined").expect("accepted");
+}

@@ -1,0 +1,87 @@
+//! `NdkConnect`: the return codes that take a network, a port range or a limit of one's own. The page is walked in
+//! `ndk_connect.rs`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use common::net::{ip, isolated};
+use common::process::alone;
+use common::seeds::*;
+use common::*;
+use tokio_rdma::error::{BindError, ConnectError};
+use tokio_rdma::status::Outcome;
+use tokio_rdma::{Adapter, ConnectParams, Connector};
+
+/// The failure of a connect to `peer` by a connector that may be bound.
+async fn failure(adapter: &Adapter, connector: &Connector, peer: SocketAddr) -> ConnectError {
+    let queue_pair = queue_pair(adapter);
+    within(connector.connect(&queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
+}
+
+/// The failure is this outcome, and this is what NDK calls it.
+fn is(error: &ConnectError, outcome: Outcome, name: &str, number: u32) {
+    let status = error.status();
+    assert_eq!(status, outcome.status());
+    assert_eq!(outcome.nt_status(), Some(status));
+    assert_eq!(status.nt_name(), Some(name));
+    assert_eq!(status.ntstatus(), number.cast_signed());
+}
+
+/// What Bind says, as it would come out of a connect that has a source address.
+fn bind_failure(connector: &Connector, source: SocketAddr) -> ConnectError {
+    ConnectError::Bind(connector.bind(source).expect_err("it cannot work"))
+}
+
+#[tokio::test]
+async fn status_insufficient_resources() {
+    if !alone(module_path!(), "status_insufficient_resources") {
+        return;
+    }
+    let adapter = adapter();
+    let connector = adapter.connector();
+    let give_back = without_descriptors();
+    let error = failure(&adapter, &connector, (Ipv4Addr::LOCALHOST, 7).into()).await;
+    give_back();
+    is(&error, Outcome::OutOfResources, "STATUS_INSUFFICIENT_RESOURCES", 0xC000_009A);
+    connects(&connector, &adapter, &queue_pair(&adapter)).await;
+}
+
+// CM-17, CM-19
+#[test]
+fn status_network_unreachable_and_status_host_unreachable() {
+    isolated(async || {
+        let adapter = adapter();
+        let connector = adapter.connector();
+        ip("route add unreachable 198.51.100.0/24");
+        let error = failure(&adapter, &connector, ([203, 0, 113, 1], 7).into()).await;
+        is(&error, Outcome::NetworkUnreachable, "STATUS_NETWORK_UNREACHABLE", 0xC000_023C);
+        let error = failure(&adapter, &connector, ([198, 51, 100, 1], 7).into()).await;
+        is(&error, Outcome::HostUnreachable, "STATUS_HOST_UNREACHABLE", 0xC000_023D);
+        connects(&connector, &adapter, &queue_pair(&adapter)).await;
+    });
+}
+
+// CM-03: by Bind, and by the implicit one of Connect.
+#[tokio::test]
+async fn status_too_many_addresses() {
+    let (adapter, _holder) = without_ports();
+    let (_listener, address) = {
+        let other = common::adapter();
+        listening(&other)
+    };
+    let connector = adapter.connector();
+    for error in [
+        bind_failure(&connector, (Ipv4Addr::LOCALHOST, 0).into()),
+        failure(&adapter, &connector, address).await,
+    ] {
+        assert!(matches!(error, ConnectError::Bind(BindError::TooManyAddresses)), "{error:?}");
+        is(&error, Outcome::PortsExhausted, "STATUS_TOO_MANY_ADDRESSES", 0xC000_0209);
+    }
+}
+
+// CM-05
+#[tokio::test]
+async fn status_address_already_exists() {
+    let (adapter, connector, _listener, address, _socket) = doubled();
+    let error = failure(&adapter, &connector, address).await;
+    is(&error, Outcome::ConnectionExists, "STATUS_ADDRESS_ALREADY_EXISTS", 0xC000_020A);
+}

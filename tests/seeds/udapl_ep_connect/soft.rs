@@ -1,0 +1,153 @@
+//! `dat_ep_connect`: what takes a socket, a network or a limit of one's own to show. The page is walked in
+//! `udapl_ep_connect.rs`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::net::{ip, isolated};
+use common::process::alone;
+use common::seeds::*;
+use common::*;
+use futures::poll;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::status::{DatEvent, DatReturn, Outcome};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair};
+
+/// A peer whose kernel answers and which says nothing itself; it can be asked who came.
+fn heard(ip: IpAddr) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((ip, 0)).expect("bound");
+    let address = listener.local_addr().expect("its address");
+    (listener, address)
+}
+
+fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {
+    (adapter.connector(), queue_pair(adapter))
+}
+
+/// The failure is this outcome, which is told later, by this event.
+fn comes_as(error: &ConnectError, outcome: Outcome, event: DatEvent) {
+    assert_eq!(error.status(), outcome.status());
+    assert_eq!(outcome.dat_event(), Some(event));
+}
+
+/// The failure is this outcome, which the call itself returns.
+fn returns(error: &ConnectError, outcome: Outcome, value: DatReturn) {
+    assert_eq!(error.status(), outcome.status());
+    assert_eq!(outcome.dat_return().map(DatReturn::without_subtype), Some(value));
+}
+
+// CM-12: the value must be positive; none at all is answered before the peer has heard of it.
+#[tokio::test]
+async fn timeout_of_zero() {
+    let adapter = adapter();
+    let (connector, queue_pair) = fresh(&adapter);
+    let (holder, address) = heard(v4());
+    let params = ConnectParams::default().timeout(Duration::ZERO);
+    let error = within(connector.connect(&queue_pair, address, params)).await.expect_err("no patience");
+    assert!(matches!(error, ConnectError::TimedOut), "{error:?}");
+    settled().await;
+    holder.set_nonblocking(true).expect("an option");
+    assert!(holder.accept().is_err(), "nobody came");
+    connects(&connector, &adapter, &queue_pair).await;
+}
+
+// CM-12, LS-24: DAT_TIMEOUT_INFINITE is the default.
+#[tokio::test]
+async fn timeout_infinite_waits_for_the_slowest_peer() {
+    let adapter = adapter_with(impatient());
+    let mut asked = asked(&adapter, ConnectParams::default()).await;
+    tokio::time::sleep(LONG).await;
+    assert!(poll!(&mut asked.connecting).is_pending());
+    let passive = queue_pair(&adapter);
+    let _accepting = accepting(asked.request, &passive, AcceptParams::default());
+    drop(within(asked.connecting).await.expect("joined").expect("accepted"));
+}
+
+// CM-13: seen by a peer whose kernel answers in the class that it is asked in.
+#[test]
+fn qos_is_in_the_packets() {
+    isolated(async || {
+        std::fs::write("/proc/sys/net/ipv4/tcp_reflect_tos", "1").expect("a setting");
+        for ip in both() {
+            let adapter = adapter_at(ip);
+            let (holder, address) = heard(ip);
+            for class in [None, Some(0x68), Some(0xb8)] {
+                let params = ConnectParams::default();
+                let params = class.map_or(params.clone(), |class| params.traffic_class(class));
+                let (connector, queue_pair) = fresh(&adapter);
+                let _connecting = connecting(&Arc::new(connector), &queue_pair, address, params);
+                settled().await;
+                let (stream, _) = holder.accept().expect("a connection");
+                let socket = SockRef::from(&stream);
+                let seen = if ip.is_ipv4() { socket.tos_v4() } else { socket.tclass_v6() };
+                assert_eq!(seen.expect("an option"), u32::from(class.unwrap_or(0)), "{ip}");
+            }
+        }
+    });
+}
+
+// `connect_flags`, default 0; with the flag: multipath, where the kernel has it, and otherwise not at all.
+#[tokio::test]
+async fn connect_flags_multipath_is_never_ignored() {
+    let adapter = adapter();
+    for multipath in [false, true] {
+        let (connector, queue_pair) = fresh(&adapter);
+        let params = ConnectParams::default().multipath(multipath);
+        let Ok(peer) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) else {
+            let (_listener, address) = listening(&adapter);
+            if multipath {
+                let error =
+                    within(connector.connect(&queue_pair, address, params)).await.expect_err("missing");
+                assert!(matches!(error, ConnectError::NotSupported(_)), "{error:?}");
+            }
+            continue;
+        };
+        peer.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("bound");
+        peer.listen(1).expect("listening");
+        let address = peer.local_addr().expect("its address").as_socket().expect("an IP address");
+        let _connecting = connecting(&Arc::new(connector), &queue_pair, address, params);
+        settled().await;
+        let (stream, _) = peer.accept().expect("a connection");
+        let expected = if multipath { Protocol::MPTCP } else { Protocol::TCP };
+        assert_eq!(stream.protocol().expect("an option"), Some(expected));
+    }
+}
+
+// CM-17
+#[test]
+fn description_unreachable() {
+    isolated(async || {
+        let adapter = adapter();
+        let (connector, queue_pair) = fresh(&adapter);
+        ip("route add unreachable 198.51.100.0/24");
+        for (peer, outcome) in
+            [([203, 0, 113, 1], Outcome::NetworkUnreachable), ([198, 51, 100, 1], Outcome::HostUnreachable)]
+        {
+            let outcome_of =
+                within(connector.connect(&queue_pair, (peer, 7).into(), ConnectParams::default())).await;
+            comes_as(&outcome_of.expect_err("no way"), outcome, DatEvent::UNREACHABLE);
+        }
+        connects(&connector, &adapter, &queue_pair).await;
+    });
+}
+
+#[tokio::test]
+async fn dat_insufficient_resources() {
+    if !alone(module_path!(), "dat_insufficient_resources") {
+        return;
+    }
+    let adapter = adapter();
+    let (connector, queue_pair) = fresh(&adapter);
+    let give_back = without_descriptors();
+    let peer = (Ipv4Addr::LOCALHOST, 7).into();
+    let outcome = within(connector.connect(&queue_pair, peer, ConnectParams::default())).await;
+    give_back();
+    returns(
+        &outcome.expect_err("no descriptor is left"),
+        Outcome::OutOfResources,
+        DatReturn::INSUFFICIENT_RESOURCES,
+    );
+    connects(&connector, &adapter, &queue_pair).await;
+}

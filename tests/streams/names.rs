@@ -1,0 +1,187 @@
+//! Streams by name: which address, which adapter, and what is said when there is none.
+//!
+//! Runs on: rxe
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use common::device::{Holder, nobody, silent};
+use common::stream::listening;
+use common::*;
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::error::{ConnectError, OpenError, StreamError};
+use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream, Status, StreamConfig};
+
+fn connector() -> RdmaConnector {
+    RdmaConnector::new().provider(Device::under_test().provider())
+}
+
+/// Accepts one stream, and answers its first byte with the next.
+async fn answer(listener: &RdmaListener) -> SocketAddr {
+    let (mut stream, peer) = listener.accept().await.expect("accepted");
+    let asked = stream.read_u8().await.expect("a byte");
+    stream.write_u8(asked + 1).await.expect("written");
+    stream.shutdown().await.expect("shut down");
+    peer
+}
+
+/// What comes of a connect works, in both directions.
+async fn works(
+    connect: impl Future<Output = Result<RdmaStream, StreamError>>,
+    listener: &RdmaListener,
+) -> RdmaStream {
+    let asking = async {
+        let mut stream = connect.await.expect("connected");
+        stream.write_u8(1).await.expect("written");
+        assert_eq!(stream.read_u8().await.expect("an answer"), 2);
+        stream
+    };
+    let (stream, peer) = within(async { tokio::join!(asking, answer(listener)) }).await;
+    assert_eq!(stream.local_addr(), peer);
+    stream
+}
+
+#[tokio::test]
+async fn a_name_leads_to_whichever_of_its_addresses_listens() {
+    // A name with two addresses on most machines. No device has them: it is the soft provider that leads there.
+    for ip in ["127.0.0.1", "::1"] {
+        let listener = RdmaListener::bind((ip, 0)).await.expect("bound");
+        let port = listener.local_addr().port();
+        let known: Vec<_> = tokio::net::lookup_host(("localhost", port)).await.expect("known").collect();
+        if known.contains(&listener.local_addr()) {
+            let stream = works(RdmaStream::connect(("localhost", port)), &listener).await;
+            assert_eq!(stream.peer_addr(), listener.local_addr());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_is_reached_over_the_device_that_leads_there() {
+    let adapter = adapter();
+    let listener = listening(&adapter, &StreamConfig::default());
+    let address = listener.local_addr();
+    for connector in [RdmaConnector::new(), connector(), connector().adapter(&adapter)] {
+        let stream = works(connector.connect(address), &listener).await;
+        assert_eq!(stream.peer_addr(), address);
+        assert!(adapter.info().addresses.contains(&stream.local_addr().ip()), "{stream:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_refuses_gives_way_to_the_next() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let addresses = [nobody(v4()), nobody(v6()), listener.local_addr()];
+    let stream = works(connector().connect(&addresses[..]), &listener).await;
+    assert_eq!(stream.peer_addr(), listener.local_addr());
+}
+
+#[tokio::test]
+async fn an_address_that_is_silent_gives_way_to_the_next_and_is_given_up() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let (silence, address) = silent(v4());
+    let addresses = [address, listener.local_addr()];
+    let stream = works(connector().connect(&addresses[..]), &listener).await;
+    assert_eq!(stream.peer_addr(), listener.local_addr());
+    // The other one was asked, and then left alone. A device's peer is not told that a request was withdrawn.
+    if let Holder::Tcp(silence) = silence {
+        silence.set_nonblocking(true).expect("a socket");
+        let silence = tokio::net::TcpListener::from_std(silence).expect("a socket");
+        let (mut asked, _) = within(silence.accept()).await.expect("accepted");
+        let mut request = Vec::new();
+        within(asked.read_to_end(&mut request)).await.expect("to the end");
+        assert!(request.starts_with(b"MPA ID Req Frame"), "{request:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_tells_every_attempt() {
+    let addresses = [nobody(v4()), nobody(v4()), nobody(v6())];
+    let error = within(connector().connect(&addresses[..])).await.expect_err("nobody");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+    let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
+    // The families take turns.
+    let tried: Vec<_> = attempts.iter().map(|(address, _)| *address).collect();
+    assert_eq!(tried, [addresses[0], addresses[2], addresses[1]]);
+    for (address, failed) in attempts {
+        assert!(matches!(failed, StreamError::Connect(ConnectError::Refused { .. })), "{failed:?}");
+        assert!(error.to_string().contains(&format!("{address}: {failed}")), "{error}");
+    }
+    // Of an only address it is just what went wrong there.
+    let error = within(connector().connect(addresses[0])).await.expect_err("nobody");
+    assert!(matches!(error, StreamError::Connect(ConnectError::Refused { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_leads_nowhere_is_an_error_that_says_so() {
+    let error = within(connector().connect("host.invalid:7")).await.expect_err("no such host");
+    assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
+    let error = within(connector().connect(&[][..])).await.expect_err("no address");
+    assert!(matches!(error, StreamError::NoAddress), "{error:?}");
+    let error = within(connector().connect("224.0.0.1:7")).await.expect_err("a group");
+    assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress)), "{error:?}");
+    // 192.0.2.0/24 is for documentation: no machine has it.
+    let error = within(RdmaListener::bind("192.0.2.1:0")).await.expect_err("not ours");
+    assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress)), "{error:?}");
+}
+
+#[tokio::test]
+async fn many_may_connect_at_once_by_one_connector() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let (connector, many) = (connector(), often(100, 10));
+    let address = listener.local_addr();
+    let connects = (0..many).map(|_| {
+        let connector = connector.clone();
+        async move { connector.connect(address).await.expect("connected") }
+    });
+    let accepts = async {
+        let mut accepted = Vec::new();
+        for _ in 0..many {
+            accepted.push(listener.accept().await.expect("accepted").0);
+        }
+        accepted
+    };
+    let (connected, accepted) = within(async { tokio::join!(join_all(connects), accepts) }).await;
+    let sorted = |mut ends: Vec<_>| {
+        ends.sort();
+        ends
+    };
+    assert_eq!(
+        sorted(connected.iter().map(|stream| (stream.local_addr(), stream.peer_addr())).collect()),
+        sorted(accepted.iter().map(|stream| (stream.peer_addr(), stream.local_addr())).collect())
+    );
+}
+
+#[tokio::test]
+async fn the_unspecified_address_is_every_address_of_its_family() {
+    for (unspecified, loopback) in [("0.0.0.0", Ipv4Addr::LOCALHOST.into()), ("::", v6())] {
+        let listener = RdmaListener::bind((unspecified, 0)).await.expect("bound");
+        let port = listener.local_addr().port();
+        let family = |ip: &IpAddr| ip.is_ipv4() == loopback.is_ipv4();
+        // On the loopback interface, and on whatever the device has: one listener, two providers.
+        for ip in [loopback, v4(), v6()].iter().filter(|ip| family(ip)) {
+            let stream = works(RdmaStream::connect((*ip, port)), &listener).await;
+            assert_eq!(stream.peer_addr(), SocketAddr::new(*ip, port));
+        }
+        let other = RdmaListener::bind((unspecified, port)).await.expect_err("taken");
+        assert_eq!(other.status(), Status::SHARING_VIOLATION, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_provider_that_is_there_can_be_asked_for() {
+    for provider in Provider::all() {
+        let own: Vec<_> = provider
+            .addresses()
+            .expect("addresses")
+            .into_iter()
+            .filter(|ip| provider.is_usable(*ip))
+            .collect();
+        let ip = *own.iter().find(|ip| both().contains(ip)).expect("one of the device's");
+        let id = provider.resolve(ip).expect("an adapter");
+        let adapter = provider.open(id).expect("opened");
+        let listener =
+            RdmaListener::bind_on(&adapter, (ip, 0).into(), &StreamConfig::default()).expect("bound");
+        let connector = RdmaConnector::new().provider(provider);
+        works(connector.connect(listener.local_addr()), &listener).await;
+    }
+}

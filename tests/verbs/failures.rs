@@ -1,0 +1,392 @@
+//! What devices and the kernel say no to, and peers and paths that go without a word.
+//!
+//! Runs on: rxe, siw
+
+use std::collections::VecDeque;
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+
+use common::cm::exchange;
+use common::verbs::{FOREVER, Link, Process, alone, connected_at_with, driver, role, run, say};
+use common::*;
+use futures::FutureExt;
+use nix::sys::resource::{Resource, setrlimit};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio_rdma::error::{OpenError, RegisterError};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, Buffer, ConnectParams, DisconnectReason, Op, Provider, QueuePair,
+    QueuePairConfig, Status,
+};
+
+/// No user in particular, with no right in particular.
+const NOBODY: u32 = 65_534;
+
+async fn status(op: Op<Buffer>) -> Status {
+    within(op).await.0.map_or_else(|error| error.status(), |_| Status::SUCCESS)
+}
+
+fn is_lost(reason: &DisconnectReason) -> bool {
+    matches!(reason, DisconnectReason::Lost { .. } | DisconnectReason::Peer)
+}
+
+/// What this program does when it is started to be the peer of a test.
+#[test]
+fn child_role() {
+    let Some((role, argument)) = role() else { return };
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        match role.as_str() {
+            "accept" => accept_and_stay().await,
+            "open" => open_what_may_not_be_opened(&argument),
+            "lock" => lock_more_than_allowed().await,
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// Accepts, sends what it is asked for, and stays until it is killed.
+async fn accept_and_stay() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    say(&address.to_string());
+    let own = queue_pair(&adapter);
+    let receive = own.receive(adapter.buffer(16).expect("memory")).expect("posted");
+    let _connection = within(listener.accept_next(&own, AcceptParams::default())).await.expect("accepted");
+    within(receive).await.0.expect("received");
+    say("received");
+    tokio::time::sleep(FOREVER).await;
+}
+
+// DIS-11
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_is_killed_is_seen() {
+    if driver().is_none() {
+        return;
+    }
+    let adapter = adapter();
+    let mut peer = Process::start(module_path!(), "accept", "-", None);
+    let address: SocketAddr = peer.hear().parse().expect("an address");
+    let own = queue_pair(&adapter);
+    let receives = [(); 2].map(|()| own.receive(adapter.buffer(8).expect("memory")).expect("posted"));
+    let connector = adapter.connector();
+    // Few and short repeats: what nobody acknowledges fails soon.
+    let params = ConnectParams::default().retry_count(2).ack_timeout(14);
+    let connection = within(connector.connect_and_complete(&own, address, params)).await.expect("connected");
+    let sent = own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted");
+    assert_eq!(status(sent).await, Status::SUCCESS);
+    assert_eq!(peer.hear(), "received");
+    let disconnected = tokio::spawn({
+        let connection = connection.clone();
+        async move { connection.disconnected().await }
+    });
+    peer.kill();
+    let reason = within(disconnected).await.expect("no panic");
+    assert!(is_lost(&reason), "{reason:?}");
+    for receive in receives {
+        assert_eq!(status(receive).await, Status::CANCELED);
+    }
+    let late = own.send(adapter.buffer(8).expect("memory")).map(drop).expect_err("it is over");
+    assert_eq!(late.status(), Status::CONNECTION_INVALID);
+    within(connection.disconnect()).await.expect("disconnected");
+    exchange_anew(&adapter).await;
+}
+
+/// The adapter is as good as before.
+async fn exchange_anew(adapter: &Adapter) {
+    let pair = connected(adapter).await;
+    exchange(adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+}
+
+/// Receives that are posted ahead: a peer may be a message further.
+fn posted_ahead(adapter: &Adapter, own: &QueuePair) -> VecDeque<Op<Buffer>> {
+    let receive = || own.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    (0..3).map(|_| receive()).collect()
+}
+
+/// Sends and receives for as long as that goes well, and tells when it has done so once.
+async fn talk(
+    adapter: Adapter,
+    own: QueuePair,
+    mut receives: VecDeque<Op<Buffer>>,
+    begun: oneshot::Sender<()>,
+) -> Status {
+    let mut begun = Some(begun);
+    while let Some(receive) = receives.pop_front() {
+        let outcome = match own.send(adapter.buffer(8).expect("memory")) {
+            Ok(send) => status(send).await,
+            Err(refused) => refused.status(),
+        };
+        if outcome != Status::SUCCESS {
+            return outcome;
+        }
+        match status(receive).await {
+            Status::SUCCESS => receives.extend(own.receive(adapter.buffer(8).expect("memory"))),
+            failed => return failed,
+        }
+        if let Some(begun) = begun.take() {
+            let _ = begun.send(());
+        }
+    }
+    Status::CONNECTION_INVALID
+}
+
+// DIS-11: each end learns of it by what it cannot send. An end that sends nothing does not, except from `siw`, which hears
+// of its interface.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
+    let Some(driver) = driver() else { return };
+    let link = {
+        let _alone = alone();
+        Link::new(driver)
+    };
+    let adapter = link.open();
+    let connected = async || {
+        // Few and short repeats.
+        let connect = ConnectParams::default().retry_count(2).ack_timeout(14);
+        let accept = AcceptParams::default().ack_timeout(14);
+        connected_at_with(&adapter, link.address, connect, accept).await
+    };
+    let (busy, idle) = (connected().await, connected().await);
+    exchange(&adapter, &idle.active.queue_pair, &idle.passive.queue_pair).await;
+    let receive = idle.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut talks = Vec::new();
+    let ends = [&busy.active, &busy.passive].map(|end| (end, posted_ahead(&adapter, &end.queue_pair)));
+    for (end, receives) in ends {
+        let (tell, begun) = oneshot::channel();
+        let talk = tokio::spawn(talk(adapter.clone(), end.queue_pair.clone(), receives, tell));
+        talks.push((begun, talk, end.connection.clone()));
+    }
+    for (begun, _, _) in &mut talks {
+        within(begun).await.expect("they talk");
+    }
+    run("ip", &format!("link set {} down", link.name));
+    // One of the two may be about to wait for what the other could not send, and would never hear of it.
+    let last = [&busy.active, &busy.passive]
+        .map(|end| end.queue_pair.send(adapter.buffer(8).expect("memory")).map(status));
+    for (_, talk, connection) in talks {
+        assert_ne!(within(talk).await.expect("no panic"), Status::SUCCESS);
+        let reason = within(connection.disconnected()).await;
+        assert!(is_lost(&reason), "{reason:?}");
+        assert!(driver == "siw" || matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
+        within(connection.disconnect()).await.expect("it says so, too");
+    }
+    for last in last.into_iter().flatten() {
+        assert_ne!(last.await, Status::SUCCESS);
+    }
+    let ends = [&idle.active, &idle.passive];
+    if driver == "siw" {
+        for end in ends {
+            let reason = within(end.connection.disconnected()).await;
+            assert!(is_lost(&reason), "{reason:?}");
+        }
+        assert_eq!(status(receive).await, Status::CANCELED);
+        return;
+    }
+    for end in ends {
+        assert_eq!(end.connection.disconnected().now_or_never(), None, "nobody has told");
+    }
+    // And when the path is back before anything is sent, nothing has happened.
+    run("ip", &format!("link set {} up", link.name));
+    let send = idle.passive.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    assert_eq!(status(send).await, Status::SUCCESS);
+    assert_eq!(status(receive).await, Status::SUCCESS);
+}
+
+// CM-34: whose sends are repeated how often, is said by who would have to receive them.
+#[tokio::test]
+async fn retry_counts_reach_the_device() {
+    if driver() != Some("rxe") {
+        // iWARP repeats by TCP, whose business that is; the options are taken and change nothing.
+        if driver().is_some() {
+            let connect = ConnectParams::default().retry_count(1).rnr_retry_count(1).ack_timeout(14);
+            let accept = AcceptParams::default().rnr_retry_count(1).ack_timeout(14);
+            let adapter = adapter();
+            let pair = connected_with(&adapter, connect, accept).await;
+            exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+        }
+        return;
+    }
+    let adapter = adapter();
+    for patient in [false, true] {
+        let count = if patient { 7 } else { 0 };
+        let accept = AcceptParams::default().rnr_retry_count(count);
+        let connect = ConnectParams::default().rnr_retry_count(count);
+        let pair = connected_with(&adapter, connect, accept).await;
+        for (from, to) in [(&pair.active, &pair.passive), (&pair.passive, &pair.active)] {
+            let sent = from.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+            if !patient {
+                // Nobody has posted a receive, and it is not asked again.
+                assert_eq!(status(sent).await, Status::IO_TIMEOUT);
+                break;
+            }
+            tokio::task::yield_now().await;
+            let receive = to.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+            assert_eq!(status(sent).await, Status::SUCCESS);
+            assert_eq!(status(receive).await, Status::SUCCESS);
+        }
+    }
+}
+
+// CM-34: one side asks for no repeats at all, the other for endless ones; which of the two it concerns is told here.
+#[tokio::test]
+async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
+    if driver() != Some("rxe") {
+        return;
+    }
+    let adapter = adapter();
+    let connect = ConnectParams::default().rnr_retry_count(0);
+    let accept = AcceptParams::default().rnr_retry_count(7);
+    let pair = connected_with(&adapter, connect, accept).await;
+    let waits = pair.active.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    let fails = pair.passive.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    assert_eq!(status(fails).await, Status::IO_TIMEOUT, "the active side said: none");
+    // The other waits for a receive until there is nobody to post one.
+    drop(pair.passive);
+    assert_ne!(status(waits).await, Status::SUCCESS);
+}
+
+#[tokio::test]
+async fn more_than_the_device_has_is_refused() {
+    if driver().is_none() {
+        return;
+    }
+    let adapter = adapter();
+    let info = adapter.info();
+    let depth = info.max_queue_depth;
+    let entries = info.max_entries;
+    let config = QueuePairConfig::default;
+    for (config, case) in [
+        (config().receive_depth(depth + 1), "receives"),
+        (config().initiator_depth(depth + 1), "initiators"),
+        (config().receive_depth(usize::MAX), "receives beyond all"),
+        (config().receive_entries(entries + 1), "receive entries"),
+        (config().initiator_entries(entries + 1), "initiator entries"),
+        (config().initiator_entries(usize::MAX), "initiator entries beyond all"),
+    ] {
+        let error = adapter.queue_pair(config).expect_err(case);
+        assert!(matches!(error, OpenError::InvalidParameter { .. }), "{case}: {error:?}");
+    }
+    // What it says it has, it has.
+    for (config, case) in [
+        (config().receive_depth(depth).initiator_depth(depth), "depths"),
+        (config().receive_depth(1).initiator_depth(1), "one of each"),
+        (config().receive_entries(entries).initiator_entries(entries), "entries"),
+    ] {
+        adapter.queue_pair(config).expect(case);
+    }
+    let own = adapter.queue_pair(config().receive_entries(1).initiator_entries(1)).expect("a queue pair");
+    let two = || vec![adapter.buffer(8).expect("memory"), adapter.buffer(8).expect("memory")];
+    let refused = own.receive(two()).map(drop).expect_err("more entries than the queue pair has");
+    assert_eq!(refused.status(), Status::DATA_OVERRUN);
+    let error = adapter.register(usize::MAX / 2, Access::LOCAL_WRITE).await.expect_err("more than there is");
+    assert!(
+        matches!(error, RegisterError::InsufficientResources | RegisterError::TooLarge { .. }),
+        "{error:?}"
+    );
+    exchange_anew(&adapter).await;
+}
+
+/// Says what comes of it.
+fn open_what_may_not_be_opened(address: &str) {
+    let address = address.parse().expect("an address");
+    let verbs = match Provider::verbs() {
+        Err(error) => format!("provider {:?}: {error}", error.status()),
+        Ok(provider) => match provider.resolve(address) {
+            Err(error) => format!("resolve {:?}: {error}", error.status()),
+            Ok(id) => match provider.open(id) {
+                Err(error) => format!("open {:?}: {error}", error.status()),
+                Ok(_) => "opened".to_owned(),
+            },
+        },
+    };
+    let any = match Adapter::open(address) {
+        Ok(adapter) => format!("{:?}", adapter.info().provider),
+        Err(error) => format!("{:?}: {error}", error.status()),
+    };
+    say(&format!("{verbs}; Adapter::open: {any}"));
+}
+
+struct Closed(Vec<String>);
+
+impl Closed {
+    fn new(which: &str) -> Self {
+        let names = std::fs::read_dir("/dev/infiniband").expect("there are devices");
+        let names = names.map(|entry| entry.expect("an entry").path().display().to_string());
+        let names: Vec<_> = names.filter(|name| name.contains(which)).collect();
+        assert!(!names.is_empty());
+        let closed = Self(names);
+        closed.allow(0o600);
+        closed
+    }
+
+    /// One that a test before this one has made may go at any moment.
+    fn allow(&self, mode: u32) {
+        for name in &self.0 {
+            match std::fs::set_permissions(name, Permissions::from_mode(mode)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome.expect(name),
+            }
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.allow(0o666);
+    }
+}
+
+#[tokio::test]
+async fn no_permission_is_said_to_be_that() {
+    if driver().is_none() {
+        return;
+    }
+    // No device may appear meanwhile.
+    let _alone = alone();
+    for which in ["rdma_cm", "uverbs"] {
+        let _closed = Closed::new(which);
+        let mut process = Process::start(module_path!(), "open", &v4().to_string(), Some(NOBODY));
+        let said = process.hear();
+        assert!(said.contains("ACCESS_VIOLATION"), "{which}: {said}");
+    }
+    let mut process = Process::start(module_path!(), "open", &v4().to_string(), Some(NOBODY));
+    assert!(process.hear().starts_with("opened; Adapter::open: Verbs"));
+}
+
+/// Says what comes of it.
+async fn lock_more_than_allowed() {
+    let limit = 1 << 20;
+    setrlimit(Resource::RLIMIT_MEMLOCK, limit, limit).expect("lowered");
+    let adapter = adapter();
+    let small = adapter.buffer(4096).expect("within the limit");
+    let buffer = adapter.buffer(4 << 20).expect_err("beyond the limit");
+    let region = adapter.register(4 << 20, Access::REMOTE_READ).await.expect_err("beyond the limit");
+    for error in [buffer, region] {
+        assert!(
+            matches!(error, RegisterError::MemoryLockLimit { length, limit: found } if length == 4 << 20 && found == limit),
+            "{error:?}"
+        );
+        assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
+        assert!(error.to_string().contains("ulimit -l"), "{error}");
+    }
+    // What is given back may be locked again.
+    drop(small);
+    for _ in 0..1000 {
+        adapter.buffer(64 << 10).expect("within the limit");
+    }
+    say("as it should be");
+}
+
+#[tokio::test]
+async fn the_limit_on_locked_memory_is_said_to_be_that() {
+    if driver().is_none() {
+        return;
+    }
+    // Nobody may take the permission away meanwhile.
+    let _alone = alone();
+    let mut process = Process::start(module_path!(), "lock", "-", Some(NOBODY));
+    assert_eq!(process.hear(), "as it should be");
+}

@@ -1,0 +1,210 @@
+//! Nothing of a connection is left in the kernel, wherever it was given up.
+//!
+//! Runs on: rxe, siw
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::cm::exchange;
+use common::life::polled;
+use common::verbs::{Link, alone, descriptors, driver, nothing_held, resources};
+use common::*;
+use futures::future::{BoxFuture, join_all};
+use tokio::runtime::{Builder, Runtime};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePair, Status};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// Runs a test with an adapter, after which neither the kernel nor the process holds any more than before.
+fn leaves_nothing<F: Future<Output = ()>>(test: impl FnOnce(Adapter) -> F) {
+    if driver().is_none() {
+        return;
+    }
+    let _alone = alone();
+    let runtime = runtime();
+    // What the runtime and the libraries open once they are used.
+    runtime.block_on(async {
+        let pair = connected(&adapter()).await;
+        within(pair.active.connection.disconnect()).await.expect("disconnected");
+    });
+    runtime.block_on(nothing_held());
+    let before = descriptors();
+    runtime.block_on(async {
+        let adapter = adapter();
+        test(adapter.clone()).await;
+        let pair = connected(&adapter).await;
+        exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+        let held = resources();
+        assert!(held.iter().filter(|line| line.starts_with("qp")).count() >= 2, "{held:?}");
+    });
+    runtime.block_on(nothing_held());
+    runtime.block_on(life::eventually("the descriptors are closed", || descriptors() <= before));
+}
+
+/// Polls a future at most so many times, and not for long, and drops it.
+async fn given_up<F: Future>(future: F, most: usize) -> Option<F::Output> {
+    let polled = tokio::time::timeout(Duration::from_millis(200), polled(future, most)).await;
+    // Who gives up at once leaves the others their turn.
+    tokio::task::yield_now().await;
+    polled.ok().flatten()
+}
+
+/// Connects, gets so far, and gives up.
+async fn come_and_go(adapter: &Adapter, address: SocketAddr, most: usize) {
+    let own = queue_pair(adapter);
+    let _receive = own.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let connector = adapter.connector();
+    let connect = async {
+        let reply = connector.connect(&own, address, ConnectParams::default()).await.ok()?;
+        tokio::task::yield_now().await;
+        let connection = reply.complete().await.ok()?;
+        tokio::task::yield_now().await;
+        let sent = own.send(adapter.buffer(8).expect("memory")).ok()?;
+        let _ = sent.await;
+        connection.disconnect().await.ok()
+    };
+    given_up(connect, most).await;
+}
+
+// CQ-08: each reserves what it may need of one, and a queue that nobody needs any more goes.
+#[test]
+fn queue_pairs_share_completion_queues() {
+    leaves_nothing(async |adapter| {
+        let queues = || resources().iter().filter(|line| line.starts_with("cq")).count();
+        let before = queues();
+        let mut pairs = join_all((0..20).map(|_| connected(&adapter))).await;
+        let now = queues();
+        assert!(now > before && now < before + 10, "{before}, then {now} with 40 queue pairs");
+        for flush in [true, false] {
+            let exchanges = pairs
+                .iter()
+                .map(|pair| exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair));
+            join_all(exchanges).await;
+            // The end of one is of no concern to the others.
+            if let Some(Pair { active, passive }) = pairs.pop().filter(|_| flush) {
+                let receive = active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+                active.queue_pair.flush();
+                assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+                within(passive.connection.disconnected()).await;
+            }
+        }
+        drop(pairs);
+        life::eventually("all but the first go", || queues() == before).await;
+    });
+}
+
+// CAN-03, CAN-04: step by step, with a peer that goes on.
+#[test]
+fn every_future_may_be_dropped_at_every_await() {
+    leaves_nothing(async |adapter| {
+        for most in 1..8 {
+            let (listener, address) = listening(&adapter);
+            let theirs = queue_pair(&adapter);
+            let accept = tokio::spawn(async move {
+                let connection = listener.accept_next(&theirs, AcceptParams::default()).await.ok()?;
+                connection.disconnected().await;
+                connection.disconnect().await.ok()
+            });
+            come_and_go(&adapter, address, most).await;
+            accept.abort();
+            let _ = accept.await;
+
+            let pair = connected(&adapter).await;
+            given_up(pair.active.connection.disconnected(), most).await;
+            given_up(pair.active.connection.disconnect(), most).await;
+            given_up(pair.passive.connection.disconnect(), most).await;
+        }
+    });
+}
+
+// CAN-12
+#[test]
+fn events_that_nobody_has_taken_do_not_hold_up_anybody() {
+    leaves_nothing(async |_| {
+        tokio::task::spawn_blocking(destroy_under_queued_events).await.expect("no panic");
+    });
+}
+
+/// Everything goes at once, on as many threads as there are cores and more, while its events lie where they came.
+fn destroy_under_queued_events() {
+    // It takes events only while it is asked to run something.
+    let busy = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut jobs: Vec<Box<dyn FnOnce() + Send>> = busy.block_on(async {
+        let adapter = adapter();
+        let mut jobs: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+        for _ in 0..24 {
+            let (listener, address) = listening(&adapter);
+            let connector = adapter.connector();
+            let own: QueuePair = queue_pair(&adapter);
+            let attempt = own.clone();
+            let mut connect: BoxFuture<'static, ()> = Box::pin(async move {
+                let _ = connector.connect(&attempt, address, ConnectParams::default()).await;
+            });
+            assert!(life::poll_once(&mut connect).is_pending());
+            jobs.push(Box::new(move || drop(listener)));
+            jobs.push(Box::new(move || drop((connect, own))));
+        }
+        jobs
+    });
+    let expected = jobs.len();
+    let (tell, told) = std::sync::mpsc::channel();
+    while !jobs.is_empty() {
+        let mine = jobs.split_off(jobs.len().saturating_sub(6));
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            for job in mine {
+                job();
+                let _ = tell.send(());
+            }
+        });
+    }
+    for _ in 0..expected {
+        told.recv_timeout(patience()).expect("none of them hangs");
+    }
+    // Only now does anybody look at the events.
+    busy.block_on(tokio::task::yield_now());
+}
+
+// CAN-03: neither a peer that does not answer nor a host that is not there is waited for by whoever gives up.
+#[test]
+fn a_connect_that_is_given_up_holds_nobody_up() {
+    let Some(driver) = driver() else { return };
+    // The kernel's connect is not waited for, but the end of this test is.
+    std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1").expect("root in the guest");
+    let _alone = alone();
+    // One thread: what blocked it would keep it from its own events.
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let link = Link::new(driver);
+        let adapter = link.open();
+        let (listener, address) = listening_at(&adapter, link.address);
+        let nobody = SocketAddr::new(link.silent, 7);
+        for peer in [address, nobody] {
+            let connector = adapter.connector();
+            let own = queue_pair(&adapter);
+            let mut connect =
+                Box::pin(connector.connect(&own, peer, ConnectParams::default().private_data(&b"?"[..])));
+            // Asked, or on its way to somebody who will never be.
+            let asked = if peer == address {
+                tokio::select! {
+                    request = within(listener.request()) => Some(request.expect("a request")),
+                    _ = &mut connect => panic!("nobody has answered"),
+                }
+            } else {
+                let waiting = tokio::time::timeout(Duration::from_millis(200), &mut connect);
+                waiting.await.map(drop).expect_err("nobody is there");
+                None
+            };
+            drop(connect);
+            // Another connection comes about while the kernel is busy with that one.
+            let pair = connected(&common::adapter()).await;
+            within(pair.active.connection.disconnect()).await.expect("disconnected");
+            drop(asked);
+            drop(own);
+        }
+    });
+    // What the kernel is still busy with is nothing that the runtime waits for here.
+    runtime.shutdown_background();
+}
