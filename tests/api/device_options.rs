@@ -80,7 +80,7 @@ async fn the_options_of_accept_are_had_or_refused_at_once() {
 async fn a_message_waits_for_its_receive_for_as_long_as_was_asked() {
     let adapter = adapter();
     if Device::under_test().is_soft() {
-        // The option is refused there, see above, and the message breaks the connection: see `qp.rs`.
+        // The option is refused there, see above, and the message breaks the connection: see `queue_pair`.
         assert!(adapter.info().early_completion);
         return;
     }

@@ -11,6 +11,7 @@ use std::task::{Context, Wake, Waker};
 use common::cm::*;
 use common::deviation::*;
 use common::device::is_emulated;
+use common::process::alone;
 use common::*;
 use futures::StreamExt;
 use tokio::sync::Notify;
@@ -86,6 +87,10 @@ async fn a_listener_has_an_address_only_while_it_listens() {
 // possible, which is 1024 on the soft provider, and what is more than that is no error.
 #[tokio::test]
 async fn a_backlog_is_a_limit() {
+    // It raises a limit of its process.
+    if !alone(module_path!(), "a_backlog_is_a_limit") {
+        return;
+    }
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     const EXCESS: usize = 7;
     // Each of a thousand that wait has a socket at either end.

@@ -30,5 +30,4 @@ mod send_sync;
 mod shared_receive_queue;
 mod slow_peers;
 mod status;
-mod trace;
 mod window;

@@ -1,6 +1,7 @@
 //! Peers that take their time: no provider's timer ends the wait before the one that the adapter announces.
 //!
 //! Runs on: soft, rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::time::Duration;
 
@@ -72,8 +73,10 @@ async fn an_accept_that_comes_too_late_finds_nobody() {
             let link = connect_on(&adapter, &asked.active, &asked.connector).await;
             exchange(&adapter, &asked.active, &link.passive).await;
         }
-        // Longer than a test may take.
-        Some(_) => pass(TEN_SECONDS).await,
-        None => pass(Duration::from_secs(3600)).await,
+        Some(_) => eprintln!("skipped: the limit of this adapter is longer than a test may take"),
+        None => {
+            pass(Duration::from_secs(3600)).await;
+            assert!(!asked.connecting.is_finished(), "there is no limit");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The device that a test runs on: the soft provider, or in the guest machine a kernel driver.
 //!
-//! A test file with a line `Runs on: soft, rxe, siw` in its header is run on each of these; the machine that runs it
-//! says by [`DEVICE`] which one it is this time. A file without that line is about the soft provider, on the host.
+//! A module with a line `Runs on: soft, rxe, siw` in its header runs on each of these devices; the variable
+//! `TOKIO_RDMA_TEST_DEVICE` names the device. A module without that line is about the soft provider, on the host.
 
 use std::env;
 use std::net::{IpAddr, SocketAddr, TcpListener};

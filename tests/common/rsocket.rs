@@ -79,7 +79,7 @@ fn rstream_cases() -> Vec<Rstream> {
         version: 0,
         size: 1000,
         count: 100,
-        iterations: 10,
+        iterations: 3,
         flags: "-T b",
         config: StreamConfig::default(),
     };
@@ -92,7 +92,7 @@ fn rstream_cases() -> Vec<Rstream> {
         Rstream { flags: "", ..plain },
         Rstream { flags: "-T b -T a", ..plain },
         Rstream { size: 1, ..plain },
-        Rstream { size: 1_000_000, count: 3, iterations: 2, ..plain },
+        Rstream { size: 1_000_000, count: 2, iterations: 1, ..plain },
         // Rings of 8 KiB there, without messages inline; and of 4 KiB here.
         Rstream { size: 30_000, count: 10, iterations: 2, flags: "-T b -B 4096 -i 0", ..plain },
         Rstream { size: 30_000, count: 10, iterations: 2, config: small, ..plain },

@@ -149,7 +149,7 @@ pub async fn nothing_held() {
 }
 
 /// One test at a time: they count what the process has.
-pub fn alone() -> MutexGuard<'static, ()> {
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use common::guest::{addresses, is_guest, start};
 
 /// The two ends run side by side, and each time in another order.
-const TIMES: usize = 10;
+const TIMES: usize = 5;
 
 /// What it says when a Send of async-rdma has gone either way, and the connection has ended in order.
 const SAID: [&str; 4] = [

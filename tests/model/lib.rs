@@ -1,7 +1,7 @@
-//! The lowest layers of the crate with loom's locks: `flight::model` explores how completions and those who wait for them
-//! interleave.
+//! The lowest layers of the crate with loom's locks. `flight::model` explores every interleaving of completions and waiting
+//! tasks.
 //!
-//! A package of its own, because everything else would have to be compiled once more with these locks.
+//! This is a package of its own so that the other layers need not be compiled with these locks.
 #![allow(
     dead_code,
     unused_imports,

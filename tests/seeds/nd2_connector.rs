@@ -1,6 +1,6 @@
 //! `IND2Connector`, walked from the top of its page to the bottom: methods, parameters, return values, notes and
 //! remarks in the page's order. Each test is named after the method and the item. Here: Bind, Connect, CompleteConnect;
-//! the rest of the page is in `nd2_connector_accept.rs`.
+//! the rest of the page is in the module `accept`.
 //!
 //! Common to all methods, and so said once: a length that goes with a pointer (`cbAddress`, `cbPrivateData`) is part of
 //! the Rust type, `OVERLAPPED` is the future, `ND_PENDING` a future that is not ready, and `ND_ACCESS_VIOLATION` (a bad

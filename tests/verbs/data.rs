@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use common::raw::{bytes, failure, room, success};
-use common::verbs::{Link, alone, connected_at, driver, nothing_held, resources};
+use common::verbs::{Link, connected_at, driver, nothing_held, one_at_a_time, resources};
 use common::*;
 use futures::future::join_all;
 use tokio::runtime::Builder;
@@ -113,7 +113,7 @@ fn nothing_of_windows_and_shared_queues_is_left() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let adapter = adapter();

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
 use common::cm::exchange;
-use common::verbs::{FOREVER, Link, Process, alone, connected_at_with, driver, role, run, say};
+use common::verbs::{FOREVER, Link, Process, connected_at_with, driver, one_at_a_time, role, run, say};
 use common::*;
 use futures::FutureExt;
 use nix::sys::resource::{Resource, setrlimit};
@@ -139,7 +139,7 @@ async fn talk(
 async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     let Some(driver) = driver() else { return };
     let link = {
-        let _alone = alone();
+        let _turn = one_at_a_time();
         Link::new(driver)
     };
     let adapter = link.open();
@@ -345,7 +345,7 @@ async fn no_permission_is_said_to_be_that() {
         return;
     }
     // No device may appear meanwhile.
-    let _alone = alone();
+    let _turn = one_at_a_time();
     for which in ["rdma_cm", "uverbs"] {
         let _closed = Closed::new(which);
         let mut process = Process::start(module_path!(), "open", &v4().to_string(), Some(NOBODY));
@@ -386,7 +386,7 @@ async fn the_limit_on_locked_memory_is_said_to_be_that() {
         return;
     }
     // Nobody may take the permission away meanwhile.
-    let _alone = alone();
+    let _turn = one_at_a_time();
     let mut process = Process::start(module_path!(), "lock", "-", Some(NOBODY));
     assert_eq!(process.hear(), "as it should be");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::cm::exchange;
 use common::life::polled;
-use common::verbs::{Link, alone, descriptors, driver, nothing_held, resources};
+use common::verbs::{Link, descriptors, driver, nothing_held, one_at_a_time, resources};
 use common::*;
 use futures::future::{BoxFuture, join_all};
 use tokio::runtime::{Builder, Runtime};
@@ -22,7 +22,7 @@ fn leaves_nothing<F: Future<Output = ()>>(test: impl FnOnce(Adapter) -> F) {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     let runtime = runtime();
     // What the runtime and the libraries open once they are used.
     runtime.block_on(async {
@@ -173,7 +173,7 @@ fn a_connect_that_is_given_up_holds_nobody_up() {
     let Some(driver) = driver() else { return };
     // The kernel's connect is not waited for, but the end of this test is.
     std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1").expect("root in the guest");
-    let _alone = alone();
+    let _turn = one_at_a_time();
     // One thread: what blocked it would keep it from its own events.
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

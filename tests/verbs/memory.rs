@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use common::life::{eventually, poll_once};
 use common::raw::{bytes, room, success};
-use common::verbs::{alone, driver};
+use common::verbs::{driver, one_at_a_time};
 use common::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_rdma::{Access, PoolConfig};
@@ -47,7 +47,7 @@ fn much_memory_is_registered_and_given_back_on_other_threads() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     runtime().block_on(async {
         let adapter = adapter();
         let before = registrations();
@@ -96,7 +96,7 @@ fn much_memory_that_is_dropped_is_given_back_on_other_threads() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     runtime().block_on(async {
         let adapter = adapter();
         let before = registrations();
@@ -120,7 +120,7 @@ fn without_a_runtime_memory_is_given_back_at_once() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     let runtime = runtime();
     let before = registrations();
     let (region, ended, buffer) = runtime.block_on(async {
@@ -144,7 +144,7 @@ fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     runtime().block_on(async {
         let adapter = adapter();
         let before = registrations();
@@ -173,7 +173,7 @@ fn a_region_of_a_forgotten_request_stays_until_that_is_done() {
     if driver().is_none() {
         return;
     }
-    let _alone = alone();
+    let _turn = one_at_a_time();
     runtime().block_on(async {
         let adapter = adapter();
         let Pair { active, passive } = connected(&adapter).await;

@@ -1,4 +1,4 @@
-//! Peers that are not this crate, byte by byte: what they may do, what they may not, and what we send them.
+//! Tests with peers that are raw sockets: allowed frames, forbidden frames, and the frames that this crate sends.
 
 mod bad_extensions;
 mod bad_input;

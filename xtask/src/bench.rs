@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::tally::Tally;
 use crate::test::Settings;
-use crate::{Usage, exec, packages};
+use crate::{Usage, exec, packages, steps};
 
 /// The program that measures, and where a release build puts it.
 const SUITE: &str = "target/release/suite";
@@ -149,11 +149,11 @@ fn measure_in_guest() -> Result<(), String> {
     fs::write(GUEST, said).map_err(|error| format!("cannot write {GUEST}: {error}"))
 }
 
-/// The step: whether every line of ours still runs. How fast is not looked at.
+/// The step: whether every line of ours still runs. How fast does not matter, so the program is the one that the step
+/// `tests` has built.
 pub(crate) fn step(_settings: &Settings) -> Tally {
-    let built = exec::show(exec::cargo(&["build", "--release", "-p", "suite"]), BUILD_LIMIT);
-    Tally::check(built.and_then(|()| {
-        let mut suite = Command::new(SUITE);
+    Tally::check(steps::build_programs().and_then(|()| {
+        let mut suite = Command::new("target/debug/suite");
         suite.arg("smoke");
         exec::show(suite, exec::minutes(5))
     }))

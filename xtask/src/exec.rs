@@ -22,10 +22,10 @@ pub(crate) const fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)
 }
 
-/// The cargo that started us, with these arguments.
+/// The cargo that started us, with these arguments. It builds in `target`, where the steps look for what it has built.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments);
+    command.args(arguments).env_remove("CARGO_TARGET_DIR");
     command
 }
 

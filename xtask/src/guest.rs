@@ -12,9 +12,9 @@ pub(crate) mod bench;
 mod image;
 mod machine;
 mod modules;
+mod permits;
 mod progress;
 mod suite;
-mod turns;
 
 use machine::{Clock, Machine, Siw};
 pub(crate) use suite::{interop, rxe, siw};

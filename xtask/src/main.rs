@@ -57,6 +57,12 @@ const TASKS: &[Task] = &[
         run: rows::main,
     },
     Task {
+        name: "oldest",
+        arguments: "",
+        about: "make the lock file with the oldest versions of all dependencies anew, after a change of Cargo.toml",
+        run: oldest::main,
+    },
+    Task {
         name: "guest",
         arguments: "[--siw stock|p2p] [--clock processor] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",

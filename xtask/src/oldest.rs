@@ -1,32 +1,46 @@
 //! The `oldest` step: the crate builds with the oldest versions of its dependencies that Cargo.toml allows.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use crate::exec::{self, minutes};
-use crate::packages;
 use crate::tally::Tally;
 use crate::test::Settings;
+use crate::{Usage, packages};
 
-/// Where the manifest and its lock file are written.
+/// Where the manifest is written.
 const FOLDER: &str = "target/oldest";
 
-/// The step: one check for the lock file, one for each set of features.
-pub(crate) fn step(settings: &Settings) -> Tally {
-    let locked = write_manifest().and_then(|()| {
+/// The lock file with the oldest versions. It is kept, because the newest versions of other crates may want newer ones.
+const LOCK: &str = "xtask/oldest.lock";
+
+/// The command: makes the lock file anew.
+pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
+    Usage::none(arguments)?;
+    let made = write_manifest().and_then(|()| {
+        let _ = fs::remove_file(lock());
         let mut command = cargo(&["-Zdirect-minimal-versions", "generate-lockfile"]);
-        // The option is not stable. It only chooses versions; what is built, is built without it.
+        // The option is not stable, and only chooses versions: nothing is compiled with it.
         command.env("RUSTC_BOOTSTRAP", "1");
-        exec::show(command, minutes(5))
+        exec::show(command, minutes(5))?;
+        copy(&lock(), Path::new(LOCK))
     });
-    let mut tally = Tally::check(locked);
-    if tally.failed > 0 {
-        return tally;
+    Ok(if Tally::check(made).failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The step: one check for each set of features.
+pub(crate) fn step(settings: &Settings) -> Tally {
+    let written = write_manifest().and_then(|()| copy(Path::new(LOCK), &lock()));
+    if let Err(sentence) = written {
+        return Tally::check(Err(sentence));
     }
-    tally += Tally::check(exec::show(check(&[]), minutes(10)));
+    let mut tally = Tally::check(exec::show(check(&[]), minutes(10)));
     tally += packages::skipped(packages::VERBS, settings)
         .unwrap_or_else(|| Tally::check(exec::show(check(&["--all-features"]), minutes(10))));
+    if tally.failed > 0 {
+        println!("if Cargo.toml asks for other versions than {LOCK} has: cargo xtask oldest");
+    }
     tally
 }
 
@@ -42,12 +56,21 @@ fn check(features: &[&str]) -> Command {
     cargo(&[&["check", "--lib", "--locked", "--target-dir", "target"], features].concat())
 }
 
-/// Writes the manifest, and removes the lock file of an earlier run.
+/// The lock file beside the manifest.
+fn lock() -> PathBuf {
+    Path::new(FOLDER).join("Cargo.lock")
+}
+
+/// Copies a file.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map(drop).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+}
+
+/// Writes the manifest.
 fn write_manifest() -> Result<(), String> {
     let wrong = |error: std::io::Error| format!("{FOLDER}: {error}");
     let manifest = fs::read_to_string("Cargo.toml").map_err(wrong)?;
     fs::create_dir_all(FOLDER).map_err(wrong)?;
-    let _ = fs::remove_file(Path::new(FOLDER).join("Cargo.lock"));
     fs::write(Path::new(FOLDER).join("Cargo.toml"), library_only(&manifest)).map_err(wrong)
 }
 

@@ -22,12 +22,24 @@ pub(crate) fn fmt(_settings: &Settings) -> Tally {
 /// Does clippy have nothing to say, of everything there is and of the set of features that a user has by default?
 pub(crate) fn clippy(settings: &Settings) -> Tally {
     let with = |set: &[&str]| {
-        let command = cargo(&[&["clippy", "--all-targets"], set, &["--", "-D", "warnings"]].concat());
+        let command = cargo(&[&["clippy"], set, &["--", "-D", "warnings"]].concat());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let mut tally = if_verbs(settings, || with(&["--workspace", "--all-features"]));
+    let everything: &[&str] = if has_verbs() { &["--all-features"] } else { &[] };
+    let mut tally = Tally::check(with(&[&["--workspace", "--all-targets"], everything].concat()));
+    tally += skipped_part(settings);
     tally += Tally::check(with(&[]));
     tally
+}
+
+/// Whether what has the verbs provider in it can be built here.
+fn has_verbs() -> bool {
+    packages::lacking(packages::VERBS).is_none()
+}
+
+/// What counts for a check that was done without the verbs provider.
+fn skipped_part(settings: &Settings) -> Tally {
+    packages::skipped(packages::VERBS, settings).unwrap_or_default()
 }
 
 /// The features for what is above streams: each has to build without the others.
@@ -52,8 +64,11 @@ pub(crate) fn doc(settings: &Settings) -> Tally {
         command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let mut tally = if_verbs(settings, || doc(&["--workspace", "--all-features"]));
-    tally += Tally::check(doc(&[]));
+    let everything: &[&str] = if has_verbs() { &["--all-features"] } else { &[] };
+    let mut tally = Tally::check(doc(&[&["--workspace"], everything].concat()));
+    tally += skipped_part(settings);
+    // As docs.rs has it, which has no verbs libraries.
+    tally += Tally::check(doc(&["--features", &FRAMEWORKS.join(",")]));
     tally
 }
 
@@ -77,18 +92,33 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
 pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--features", "tokio-rdma/verbs"];
 
 /// [`EVERYTHING`] that can be built here.
-pub(crate) fn selection() -> &'static [&'static str] {
-    if packages::lacking(packages::VERBS).is_none() { &EVERYTHING } else { &EVERYTHING[..1] }
+fn selection() -> &'static [&'static str] {
+    if has_verbs() { &EVERYTHING } else { &EVERYTHING[..1] }
+}
+
+/// Builds every example and the programs of every package.
+///
+/// # Errors
+/// A sentence, if one of them cannot be built.
+pub(crate) fn build_programs() -> Result<(), String> {
+    let command = cargo(&[&["build", "--examples", "--bins"], selection()].concat());
+    exec::show(command, minutes(BUILD_MINUTES))
 }
 
 /// Unit tests and integration tests.
 pub(crate) fn tests(settings: &Settings) -> Tally {
     // Some tests run the examples, which `cargo test` does not build when it is given targets to choose.
-    let examples = cargo(&[&["build", "--examples"], selection()].concat());
-    if let Err(sentence) = exec::show(examples, minutes(BUILD_MINUTES)) {
+    if let Err(sentence) = build_programs() {
         return Tally::check(Err(sentence));
     }
     cargo_test(settings, &[&["--tests"], selection()].concat(), &[])
+}
+
+/// Unit tests of the crate with its default features, and the tests of what it says about the verbs provider.
+pub(crate) fn default_set(settings: &Settings) -> Tally {
+    let mut tally = cargo_test(settings, &["--lib"], &[]);
+    tally += cargo_test(settings, &["--test", "api"], &["catalogue::", "no_device::"]);
+    tally
 }
 
 /// Loom's exploration of what the queues of completions do.

@@ -39,6 +39,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "oldest", place: HOST, about: "builds with the oldest versions of all dependencies", run: oldest::step },
     Step { name: "doc", place: HOST, about: "documentation, warnings denied", run: steps::doc },
     Step { name: "tests", place: HOST, about: "unit and integration tests", run: steps::tests },
+    Step { name: "default", place: HOST, about: "unit tests with the default features alone", run: steps::default_set },
     Step { name: "model", place: HOST, about: "every interleaving of completions and those who wait for them", run: steps::model },
     Step { name: "doctests", place: HOST, about: "code in the documentation", run: steps::doctests },
     Step { name: "examples", place: HOST, about: "the package that is published: each example builds from it, and runs", run: examples::step },

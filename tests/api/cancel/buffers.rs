@@ -115,7 +115,7 @@ async fn a_read_whose_future_was_dropped_leaves_the_next_one_its_answer() {
     }
 }
 
-// CAN-09: see `can_soft.rs` for reads that are cut short.
+// CAN-09: see `cancel::soft` for reads that are cut short.
 #[tokio::test]
 async fn receives_come_back_intact_when_they_are_flushed() {
     let adapter = adapter();

@@ -18,20 +18,20 @@ const FOLDERS: &[&str] = &["tests", "examples/frameworks/tests"];
 /// A file of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Module {
-    /// The test program that it is in.
+    /// The name of its test program.
     pub(super) program: String,
     /// Its path in that, such as `accept::refused`; empty for `main.rs`.
     path: String,
-    /// The words of the suites that it belongs to.
+    /// The suites that run it, as its header names them.
     pub(super) runs_on: Vec<String>,
 }
 
 /// A module with its tests, as one process runs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// What the reader is told, such as `api accept::refused`.
+    /// Its name in the output, such as `api accept::refused`.
     pub(super) name: String,
-    /// Where the program is.
+    /// The path of the program.
     pub(super) program: PathBuf,
     /// The names of its tests, as the program knows them.
     pub(super) tests: Vec<String>,
@@ -39,9 +39,9 @@ pub(super) struct Unit {
 
 #[cfg(test)]
 impl Unit {
-    /// One without tests.
-    pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), program: PathBuf::from("/x"), tests: Vec::new() }
+    /// One with so many tests.
+    pub(super) fn new(name: &str, tests: usize) -> Self {
+        Self { name: name.to_owned(), program: PathBuf::from("/x"), tests: vec!["test".into(); tests] }
     }
 }
 
@@ -57,13 +57,16 @@ pub(super) fn all(words: &[&str]) -> Result<Vec<Module>, String> {
         layers::list(Path::new(folder), &mut files).map_err(|error| wrong(folder, &error))?;
         files.sort();
         for file in &files {
-            let Some((program, path)) = place(folder, file) else { continue };
-            if !Path::new(folder).join(&program).join("main.rs").is_file() {
-                continue; // a library
-            }
             let text = fs::read_to_string(file).map_err(|error| wrong(file, &error))?;
             let runs_on = runs_on(&text, words).map_err(|error| wrong(file, &error))?;
-            modules.push(Module { program, path, runs_on });
+            let is_program = |program: &str| Path::new(folder).join(program).join("main.rs").is_file();
+            match place(folder, file).filter(|(program, _)| is_program(program)) {
+                Some((program, path)) => modules.push(Module { program, path, runs_on }),
+                None if runs_on.is_empty() => {} // of a library
+                None => {
+                    return Err(wrong(file, &"it says where it runs, and is in no folder with a main.rs"));
+                }
+            }
         }
     }
     Ok(modules)

@@ -35,7 +35,7 @@ pub(super) struct Progress<'a> {
 /// A program that runs.
 struct Current<'a> {
     /// Which one.
-    name: &'a str,
+    unit: &'a Unit,
     /// Since when.
     started: Instant,
     /// What it says of its tests.
@@ -86,7 +86,7 @@ impl<'a> Progress<'a> {
         let Some(unit) = self.units.get(self.begun) else { return };
         self.begun += 1;
         self.current = Some(Current {
-            name: &unit.name,
+            unit,
             started: Instant::now(),
             report: Report::new(self.settings.ci),
             said: Failure::new(&format!("{}: {}", self.place, unit.name)),
@@ -101,7 +101,13 @@ impl<'a> Progress<'a> {
             current.said.push(sentence);
         }
         let mut failures = current.report.take_failures();
-        let tally = current.report.finish(outcome);
+        let ended_well = outcome.is_ok();
+        let mut tally = current.report.finish(outcome);
+        let (wanted, ran) = (current.unit.tests.len(), tally.passed + tally.failed + tally.skipped);
+        if ended_well && ran != wanted {
+            current.said.push(&format!("{ran} tests have run, and {wanted} are in the module"));
+            tally += Tally::FAILED;
+        }
         if failures.is_empty() && tally.failed > 0 {
             failures.push(current.said);
         } else {
@@ -109,7 +115,7 @@ impl<'a> Progress<'a> {
         }
         self.settings.remember(failures);
         let seconds = current.started.elapsed().as_secs_f32();
-        println!("{}: {:<24} {tally}, {seconds:.1} s", self.place, current.name);
+        println!("{}: {:<24} {tally}, {seconds:.1} s", self.place, current.unit.name);
         self.tally += tally;
     }
 }
@@ -147,8 +153,8 @@ mod tests {
     use super::*;
 
     /// What is made of the output of a machine in which these programs were to run.
-    fn read(names: &[&str], output: &str, ended: Result<(), String>) -> (usize, Tally, usize) {
-        let units: Vec<Unit> = names.iter().map(|name| Unit::new(name)).collect();
+    fn read(units: &[(&str, usize)], output: &str, ended: Result<(), String>) -> (usize, Tally, usize) {
+        let units: Vec<Unit> = units.iter().map(|(name, tests)| Unit::new(name, *tests)).collect();
         let settings = Settings::default();
         let mut progress = Progress::new("guest rxe", &units, 9, &settings);
         output.lines().for_each(|line| progress.line(line));
@@ -163,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_hung_program_is_a_failure_and_the_next_one_counts() {
-        let (begun, tally, remembered) = read(&["x", "y", "z"], &[ONE, HUNG, GOOD].concat(), Ok(()));
+        let (begun, tally, remembered) =
+            read(&[("x", 2), ("y", 2), ("z", 1)], &[ONE, HUNG, GOOD].concat(), Ok(()));
         assert_eq!((begun, remembered), (3, 2));
         assert_eq!(tally, Tally { passed: 2, failed: 2, skipped: 0 });
     }
@@ -171,21 +178,28 @@ mod tests {
     #[test]
     fn what_ran_when_the_machine_broke_has_failed() {
         let output = [ONE, "\x1ebegin 1\nrunning 1 test\n"].concat();
-        let (begun, tally, remembered) = read(&["x", "y", "z"], &output, Err("an oops".into()));
+        let (begun, tally, remembered) =
+            read(&[("x", 2), ("y", 2), ("z", 1)], &output, Err("an oops".into()));
         assert_eq!((begun, remembered), (2, 2));
         assert_eq!(tally, Tally { passed: 1, failed: 2, skipped: 0 });
     }
 
     #[test]
     fn a_machine_that_does_not_start_is_a_failure() {
-        let (begun, tally, _) = read(&["x"], "", Err("no machine".into()));
+        let (begun, tally, _) = read(&[("x", 1)], "", Err("no machine".into()));
         assert_eq!((begun, tally), (0, Tally::FAILED));
     }
 
     #[test]
     fn a_status_without_a_failed_test_is_a_failure() {
         let output = GOOD.replace("end 0", "end 1");
-        let (_, tally, remembered) = read(&["x"], &output, Ok(()));
+        let (_, tally, remembered) = read(&[("x", 1)], &output, Ok(()));
+        assert_eq!((tally, remembered), (Tally { passed: 1, failed: 1, skipped: 0 }, 1));
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_is_a_failure() {
+        let (_, tally, remembered) = read(&[("x", 2)], GOOD, Ok(()));
         assert_eq!((tally, remembered), (Tally { passed: 1, failed: 1, skipped: 0 }, 1));
     }
 }

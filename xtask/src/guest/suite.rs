@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::image::{self, Image};
 use super::machine::{Clock, Machine, Siw};
 use super::modules::{self, Module, Unit};
+use super::permits;
 use super::progress::Progress;
-use super::turns;
 use crate::exec::{self, minutes};
 use crate::packages;
 use crate::steps;
@@ -85,13 +85,13 @@ fn failed(sentence: String) -> Tally {
     Tally::FAILED
 }
 
-/// What all suites need, made by the first of them.
+/// The inputs of all suites, which the first suite prepares.
 struct Prepared {
     /// The parts of the machine.
     image: Image,
-    /// Every module of tests.
+    /// All modules of tests.
     modules: Vec<Module>,
-    /// Every test program.
+    /// All test programs.
     programs: Vec<Program>,
 }
 
@@ -122,7 +122,7 @@ impl Suite {
         for program in programs {
             units.extend(modules::units(self.word, modules, &program.name, &program.path)?);
         }
-        let _turn = turns::take();
+        let _permit = permits::acquire();
         if units.is_empty() {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
@@ -149,7 +149,8 @@ impl Suite {
             let (begun, sum) = progress.finish(ended.map(|_| ()));
             tally += sum;
             if begun == 0 {
-                tally.failed += left.len().saturating_sub(1);
+                // Whatever the reason is, none of them has run.
+                tally.failed += left.len().saturating_sub(sum.failed);
                 break;
             }
             left = &left[begun..];
@@ -213,7 +214,9 @@ fn program(message: &str) -> Option<Program> {
     if !message.contains("\"reason\":\"compiler-artifact\"") || !message.contains("\"kind\":[\"test\"]") {
         return None;
     }
-    Some(Program { name: text_of(message, "name")?, path: text_of(message, "executable")?.into() })
+    let name = text_of(message, "name")?;
+    let is_ours = text_of(message, "src_path")?.ends_with(&format!("tests/{name}/main.rs"));
+    is_ours.then_some(Program { path: text_of(message, "executable")?.into(), name })
 }
 
 /// The text with this name in a line of JSON: the first, wherever it is.

@@ -8,7 +8,7 @@ pub(crate) const PAGE: &str = "docs/spec/features.md";
 /// The words before the reason of a row that is out.
 const REASON: &str = "Not offered: ";
 
-/// What a row asks of this version.
+/// The state of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// A test must cite it.

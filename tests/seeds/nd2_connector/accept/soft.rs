@@ -1,5 +1,5 @@
 //! `IND2Connector`: ND_DEVICE_REMOVED of Accept, Reject and Disconnect, in a network that can be taken away. The page is
-//! walked in `nd2_connector_accept.rs`.
+//! walked in the module above.
 
 use common::net::isolated;
 use common::seeds::*;

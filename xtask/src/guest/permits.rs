@@ -1,0 +1,61 @@
+//! Limits how many guest machines run at once, by the memory that is available.
+
+use std::fs;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+/// The memory of one machine in KiB, with what QEMU adds.
+const MACHINE: usize = 3 << 20;
+
+/// A semaphore.
+struct Semaphore {
+    /// How many permits are left.
+    permits: Mutex<usize>,
+    /// Notified when a permit is returned.
+    returned: Condvar,
+}
+
+/// The permission to run one machine, until it is dropped.
+pub(super) struct Permit(&'static Semaphore);
+
+/// Waits until one more machine may run.
+pub(super) fn acquire() -> Permit {
+    static MACHINES: OnceLock<Semaphore> = OnceLock::new();
+    let semaphore = MACHINES.get_or_init(|| {
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Semaphore { permits: Mutex::new(machines(available(&memory))), returned: Condvar::new() }
+    });
+    let permits = semaphore.permits.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = semaphore.returned.wait_while(permits, |permits| *permits == 0);
+    *wait.unwrap_or_else(PoisonError::into_inner) -= 1;
+    Permit(semaphore)
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        *self.0.permits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.returned.notify_one();
+    }
+}
+
+/// How many machines fit into this much memory. One is tried in any case.
+fn machines(available: usize) -> usize {
+    (available / MACHINE).max(1)
+}
+
+/// The available memory in KiB, from the text of `/proc/meminfo`.
+fn available(memory: &str) -> usize {
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_limits_the_machines() {
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24000000 kB\n"), 24_000_000);
+        assert_eq!((machines(24_000_000), machines(7_000_000), machines(0)), (7, 2, 1));
+        assert_eq!(available("nothing"), 0);
+    }
+}
