@@ -20,6 +20,8 @@ pub(crate) struct Step {
     pub(crate) about: &'static str,
     /// Where it does so: the end of a run has one line for each of these.
     pub(crate) place: &'static str,
+    /// Whether it runs beside the step before it.
+    pub(crate) beside: bool,
     /// Runs it; returns how many tests or checks it was, and prints why any of them failed.
     pub(crate) run: fn(&Settings) -> Tally,
 }
@@ -30,24 +32,24 @@ const HOST: &str = "host";
 /// Every step, in order: the quick ones first. A new step is a new line.
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "packages", place: HOST, about: "system packages that some tests need; installs them when run as root", run: packages::step },
-    Step { name: "layers", place: HOST, about: "every module uses only its own layer and those below", run: steps::layers },
-    Step { name: "rows", place: HOST, about: "the feature table of docs/spec: every row that is required is cited by a test", run: steps::rows },
-    Step { name: "fmt", place: HOST, about: "formatting", run: steps::fmt },
-    Step { name: "clippy", place: HOST, about: "lints, warnings denied", run: steps::clippy },
-    Step { name: "features", place: HOST, about: "builds with other sets of features", run: steps::features },
-    Step { name: "oldest", place: HOST, about: "builds with the oldest versions of all dependencies", run: oldest::step },
-    Step { name: "doc", place: HOST, about: "documentation, warnings denied", run: steps::doc },
-    Step { name: "tests", place: HOST, about: "unit and integration tests", run: steps::tests },
-    Step { name: "default", place: HOST, about: "unit tests with the default features alone", run: steps::default_set },
-    Step { name: "model", place: HOST, about: "every interleaving of completions and those who wait for them", run: steps::model },
-    Step { name: "doctests", place: HOST, about: "code in the documentation", run: steps::doctests },
-    Step { name: "examples", place: HOST, about: "the package that is published: each example builds from it, and runs", run: examples::step },
-    Step { name: "bench", place: HOST, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
-    Step { name: "async-rdma", place: HOST, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
-    Step { name: "guest-rxe", place: "guest rxe", about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
-    Step { name: "guest-siw", place: "guest siw", about: "the same, verbs over siw", run: guest::siw },
-    Step { name: "guest-interop", place: "guest interop", about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
+    Step { name: "packages", place: HOST, beside: false, about: "system packages that some tests need; installs them when run as root", run: packages::step },
+    Step { name: "layers", place: HOST, beside: false, about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "rows", place: HOST, beside: false, about: "the feature table of docs/spec: every row that is required is cited by a test", run: steps::rows },
+    Step { name: "fmt", place: HOST, beside: false, about: "formatting", run: steps::fmt },
+    Step { name: "clippy", place: HOST, beside: false, about: "lints, warnings denied", run: steps::clippy },
+    Step { name: "features", place: HOST, beside: false, about: "builds with other sets of features", run: steps::features },
+    Step { name: "oldest", place: HOST, beside: false, about: "builds with the oldest versions of all dependencies", run: oldest::step },
+    Step { name: "doc", place: HOST, beside: false, about: "documentation, warnings denied", run: steps::doc },
+    Step { name: "tests", place: HOST, beside: false, about: "unit and integration tests", run: steps::tests },
+    Step { name: "default", place: HOST, beside: false, about: "unit tests with the default features alone", run: steps::default_set },
+    Step { name: "model", place: HOST, beside: false, about: "every interleaving of completions and those who wait for them", run: steps::model },
+    Step { name: "doctests", place: HOST, beside: false, about: "code in the documentation", run: steps::doctests },
+    Step { name: "examples", place: HOST, beside: false, about: "the package that is published: each example builds from it, and runs", run: examples::step },
+    Step { name: "async-rdma", place: HOST, beside: true, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
+    Step { name: "bench", place: HOST, beside: false, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
+    Step { name: "guest-rxe", place: "guest rxe", beside: false, about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
+    Step { name: "guest-siw", place: "guest siw", beside: true, about: "the same, verbs over siw", run: guest::siw },
+    Step { name: "guest-interop", place: "guest interop", beside: true, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
 ];
 
 /// What the steps may look at, and the place for what the end of the run says of them.
@@ -142,7 +144,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let started = Instant::now();
     let mut places: Vec<(&str, Tally)> = Vec::new();
     let mut rows = Vec::new();
-    for group in steps.chunk_by(|one, next| one.place != HOST && next.place != HOST) {
+    for group in steps.chunk_by(|_, next| next.beside) {
         for (step, (tally, took)) in group.iter().zip(run(group, &settings)) {
             rows.push(row(step.name, tally, took));
             match places.last_mut().filter(|(place, _)| *place == step.place) {

@@ -22,7 +22,7 @@ const RUNNER: &str = include_str!("../../guest/tests.sh");
 const HOST: &str = "soft";
 
 /// How long a suite may take in all. What has not been run by then counts as failed.
-const SUITE_LIMIT: Duration = minutes(25);
+const SUITE_LIMIT: Duration = minutes(35);
 
 /// How many times as long everything takes with AddressSanitizer.
 const SANITIZED: u32 = 3;
