@@ -114,8 +114,9 @@ pub(crate) fn quiet_lines(
 fn shown(command: &Command) -> String {
     let mut text = String::from("$");
     for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
-        text += &format!(" {}='{value}'", name.to_string_lossy());
+        if let Some(value) = value {
+            text += &format!(" {}='{}'", name.to_string_lossy(), value.to_string_lossy());
+        }
     }
     let program = command.get_program().to_string_lossy();
     text += &format!(" {}", program.rsplit('/').next().unwrap_or(&program));

@@ -1,7 +1,8 @@
-//! Limits how many guest machines run at once, by the memory that is available.
+//! Limits how many guest machines run at once, by the memory and the processors that there are.
 
 use std::fs;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
 
 /// The memory of one machine in KiB, with what QEMU adds.
 const MACHINE: usize = 3 << 20;
@@ -22,7 +23,8 @@ pub(super) fn acquire() -> Permit {
     static MACHINES: OnceLock<Semaphore> = OnceLock::new();
     let semaphore = MACHINES.get_or_init(|| {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        Semaphore { permits: Mutex::new(machines(available(&memory))), returned: Condvar::new() }
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        Semaphore { permits: Mutex::new(machines(available(&memory), processors)), returned: Condvar::new() }
     });
     let permits = semaphore.permits.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = semaphore.returned.wait_while(permits, |permits| *permits == 0);
@@ -37,9 +39,10 @@ impl Drop for Permit {
     }
 }
 
-/// How many machines fit into this much memory. One is tried in any case.
-fn machines(available: usize) -> usize {
-    (available / MACHINE).max(1)
+/// How many machines fit into this much memory, with a processor for each: an emulated machine that has to wait for one
+/// misses the time limits of its tests. One is tried in any case.
+fn machines(available: usize, processors: usize) -> usize {
+    (available / MACHINE).min(processors).max(1)
 }
 
 /// The available memory in KiB, from the text of `/proc/meminfo`.
@@ -53,9 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_limits_the_machines() {
+    fn memory_and_processors_limit_the_machines() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24000000 kB\n"), 24_000_000);
-        assert_eq!((machines(24_000_000), machines(7_000_000), machines(0)), (7, 2, 1));
+        assert_eq!((machines(24_000_000, 8), machines(7_000_000, 8), machines(0, 8)), (7, 2, 1));
+        assert_eq!((machines(24_000_000, 2), machines(24_000_000, 0)), (2, 1));
         assert_eq!(available("nothing"), 0);
     }
 }

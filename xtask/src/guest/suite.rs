@@ -73,8 +73,10 @@ fn step(suite: &Suite, settings: &Settings) -> Tally {
     unless_lacking(settings, || suite.run(settings).unwrap_or_else(failed))
 }
 
-/// Does something that is skipped where packages are missing.
+/// Does something with a machine of its own, which is skipped where packages are missing.
 fn unless_lacking(settings: &Settings, run: impl FnOnce() -> Tally) -> Tally {
+    // First of all: the steps run in the order in which they are listed.
+    let _permit = permits::acquire();
     let packages = [packages::VERBS, packages::ASYNC_RDMA, packages::GUEST].concat();
     packages::skipped(&packages, settings).unwrap_or_else(run)
 }
@@ -122,7 +124,6 @@ impl Suite {
         for program in programs {
             units.extend(modules::units(self.word, modules, &program.name, &program.path)?);
         }
-        let _permit = permits::acquire();
         if units.is_empty() {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
