@@ -37,7 +37,7 @@ fn has_verbs() -> bool {
     packages::lacking(packages::VERBS).is_none()
 }
 
-/// What counts for a check that was done without the verbs provider.
+/// The count of a check that was done without the verbs provider.
 fn skipped_part(settings: &Settings) -> Tally {
     packages::skipped(packages::VERBS, settings).unwrap_or_default()
 }

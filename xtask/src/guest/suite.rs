@@ -150,7 +150,7 @@ impl Suite {
             let (begun, sum) = progress.finish(ended.map(|_| ()));
             tally += sum;
             if begun == 0 {
-                // Whatever the reason is, none of them has run.
+                // None of them has run.
                 tally.failed += left.len().saturating_sub(sum.failed);
                 break;
             }
