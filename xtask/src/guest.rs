@@ -16,7 +16,7 @@ mod permits;
 mod progress;
 mod suite;
 
-use machine::{Clock, Machine, Siw};
+use machine::{Machine, Processors, Siw};
 pub(crate) use suite::{interop, rxe, siw};
 
 /// How long a command may take unless it is told otherwise.
@@ -29,8 +29,6 @@ struct Request {
     siw: Siw,
     /// How long the command may take.
     limit: Duration,
-    /// Where the machine takes the time from.
-    clock: Clock,
     /// The command and its arguments.
     command: Vec<String>,
 }
@@ -39,7 +37,6 @@ impl Request {
     /// Reads the command line.
     fn parse(arguments: &[String]) -> Result<Self, Usage> {
         let mut siw = Siw::Stock;
-        let mut clock = Clock::Device;
         let mut seconds = DEFAULT_SECONDS;
         let mut words = arguments.iter();
         let mut next = words.next();
@@ -51,7 +48,6 @@ impl Request {
             let value = value.ok_or_else(|| Usage(format!("`{name}` needs a value")))?;
             match name {
                 "--siw" => siw = Siw::parse(&value)?,
-                "--clock" if value == "processor" => clock = Clock::Processor,
                 "--timeout" => {
                     seconds = value
                         .parse()
@@ -68,7 +64,7 @@ impl Request {
         if command.is_empty() {
             return Err(Usage("`guest` needs a command to run".into()));
         }
-        Ok(Self { siw, limit: Duration::from_secs(seconds), clock, command })
+        Ok(Self { siw, limit: Duration::from_secs(seconds), command })
     }
 }
 
@@ -85,8 +81,8 @@ impl Request {
     fn run(&self) -> Result<u8, String> {
         let image = image::prepare()?;
         let folder = crate::origin();
-        Machine { image: &image, siw: self.siw, limit: self.limit, folder, clock: self.clock }
-            .run(&self.command)
+        let processors = Processors::AtOnce;
+        Machine { image: &image, siw: self.siw, limit: self.limit, folder, processors }.run(&self.command)
     }
 }
 

@@ -64,7 +64,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "guest",
-        arguments: "[--siw stock|p2p] [--clock processor] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
+        arguments: "[--siw stock|p2p] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
         run: guest::main,
     },

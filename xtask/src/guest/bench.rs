@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::machine::{Clock, Siw};
+use super::machine::Siw;
 use super::{Request, exit_code};
 use crate::{Usage, exec};
 
@@ -21,8 +21,7 @@ const LIMIT: Duration = exec::minutes(30);
 /// The command: the arguments are those of the program's `compare`.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let status = build().and_then(|()| {
-        let request =
-            Request { siw: Siw::Stock, limit: LIMIT, clock: Clock::Processor, command: command(arguments) };
+        let request = Request { siw: Siw::Stock, limit: LIMIT, command: command(arguments) };
         request.run()
     });
     Ok(exit_code(status))

@@ -35,25 +35,28 @@ const DEVICES: &[(&str, &str)] = &[
     ("TOKIO_RDMA_SIW_ADDR6", "fd78::1"),
 ];
 
-/// An oops ends the machine. A processor that seems to stand still is one of a busy host.
+/// An oops ends the machine. A processor that seems to stand still is one of a busy host. The time is that of the
+/// processor's counter, which is read without a system call, as on a real machine: of its own accord the kernel does not
+/// trust that of an emulated processor, and asks a device.
 const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check nowatchdog \
-    rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
+    rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0 tsc=reliable clocksource=tsc";
 
-/// Where the machine takes the time from.
+/// How the two processors of the machine share those of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clock {
-    /// What the kernel trusts: a device, since it does not trust the counter of an emulated processor.
-    Device,
-    /// The counter of the processor, as on a machine that is not emulated: the time is read without a system call.
-    Processor,
+pub(super) enum Processors {
+    /// Each has a thread of the host.
+    AtOnce,
+    /// They take turns in one thread. Machines that run side by side then have a processor of the host each, where threads
+    /// of all machines would wait for locks whose owner has been preempted.
+    InTurn,
 }
 
-impl Clock {
-    /// What the kernel is told.
-    fn kernel_options(self) -> &'static str {
+impl Processors {
+    /// The argument of QEMU's option `-accel`.
+    fn accelerator(self) -> &'static str {
         match self {
-            Self::Device => "",
-            Self::Processor => " tsc=reliable clocksource=tsc",
+            Self::AtOnce => "tcg,thread=multi",
+            Self::InTurn => "tcg,thread=single",
         }
     }
 }
@@ -103,8 +106,8 @@ pub(super) struct Machine<'a> {
     pub(super) limit: Duration,
     /// The folder in which the command starts.
     pub(super) folder: &'a Path,
-    /// Where it takes the time from.
-    pub(super) clock: Clock,
+    /// How its processors run.
+    pub(super) processors: Processors,
 }
 
 impl Machine<'_> {
@@ -143,7 +146,7 @@ impl Machine<'_> {
         // QEMU takes no descriptor below 3, and refuses one that can be read where it only writes: these are pipes.
         command.args(["-c", "exec qemu-system-x86_64 \"$@\" 3>&1 4>&2", "qemu"]);
         // Not KVM: it may be there and yet hang the kernel.
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2560M", "-smp", "2"]);
+        command.args(["-accel", self.processors.accelerator(), "-cpu", "max", "-m", "2560M", "-smp", "2"]);
         command.args([
             "-display",
             "none",
@@ -154,7 +157,7 @@ impl Machine<'_> {
             "-no-reboot",
         ]);
         command.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initramfs.gz"));
-        command.args(["-append", &format!("{KERNEL_OPTIONS}{}", self.clock.kernel_options())]);
+        command.args(["-append", KERNEL_OPTIONS]);
         command.arg("-serial").arg(option("file:", &folder.join("console")));
         let host = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap";
         let run = option("local,mount_tag=run,security_model=none,multidevs=remap,path=", folder);

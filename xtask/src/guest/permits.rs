@@ -4,11 +4,18 @@ use std::fs;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use super::machine::Processors;
+
 /// The memory of one machine in KiB, with what QEMU adds.
 const MACHINE: usize = 3 << 20;
 
+/// How many machines there is work for: a suite each.
+pub(super) const SUITES: usize = 3;
+
 /// A semaphore.
 struct Semaphore {
+    /// How the processors of each machine run.
+    processors: Processors,
     /// How many permits are left.
     permits: Mutex<usize>,
     /// Notified when a permit is returned.
@@ -24,12 +31,24 @@ pub(super) fn acquire() -> Permit {
     let semaphore = MACHINES.get_or_init(|| {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        Semaphore { permits: Mutex::new(machines(available(&memory), processors)), returned: Condvar::new() }
+        let machines = machines(available(&memory), processors);
+        Semaphore {
+            processors: share(machines, processors),
+            permits: Mutex::new(machines),
+            returned: Condvar::new(),
+        }
     });
     let permits = semaphore.permits.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = semaphore.returned.wait_while(permits, |permits| *permits == 0);
     *wait.unwrap_or_else(PoisonError::into_inner) -= 1;
     Permit(semaphore)
+}
+
+impl Permit {
+    /// How the processors of the machine are to run.
+    pub(super) fn processors(&self) -> Processors {
+        self.0.processors
+    }
 }
 
 impl Drop for Permit {
@@ -42,7 +61,12 @@ impl Drop for Permit {
 /// How many machines fit into this much memory, with a processor for each: an emulated machine that has to wait for one
 /// misses the time limits of its tests. One is tried in any case.
 fn machines(available: usize, processors: usize) -> usize {
-    (available / MACHINE).min(processors).max(1)
+    (available / MACHINE).min(processors).clamp(1, SUITES)
+}
+
+/// How the two processors of each of these machines run on those of the host.
+fn share(machines: usize, processors: usize) -> Processors {
+    if processors >= 2 * machines { Processors::AtOnce } else { Processors::InTurn }
 }
 
 /// The available memory in KiB, from the text of `/proc/meminfo`.
@@ -58,8 +82,17 @@ mod tests {
     #[test]
     fn memory_and_processors_limit_the_machines() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24000000 kB\n"), 24_000_000);
-        assert_eq!((machines(24_000_000, 8), machines(7_000_000, 8), machines(0, 8)), (7, 2, 1));
+        assert_eq!((machines(24_000_000, 8), machines(7_000_000, 8), machines(0, 8)), (3, 2, 1));
         assert_eq!((machines(24_000_000, 2), machines(24_000_000, 0)), (2, 1));
         assert_eq!(available("nothing"), 0);
+    }
+
+    #[test]
+    fn a_machine_with_half_as_many_processors_of_the_host_runs_its_own_in_turn() {
+        assert_eq!((share(1, 2), share(2, 4)), (Processors::AtOnce, Processors::AtOnce));
+        assert_eq!(
+            (share(1, 1), share(2, 2), share(2, 3)),
+            (Processors::InTurn, Processors::InTurn, Processors::InTurn)
+        );
     }
 }

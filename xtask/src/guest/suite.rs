@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::image::{self, Image};
-use super::machine::{Clock, Machine, Siw};
+use super::machine::{Machine, Processors, Siw};
 use super::modules::{self, Module, Unit};
 use super::permits;
 use super::progress::Progress;
@@ -41,7 +41,7 @@ struct Suite {
 }
 
 /// All of them.
-const SUITES: [Suite; 3] = [
+const SUITES: [Suite; permits::SUITES] = [
     Suite { word: "rxe", place: "guest rxe", device: Some("rxe"), seconds: 300 },
     Suite { word: "siw", place: "guest siw", device: Some("siw"), seconds: 300 },
     Suite { word: "guest", place: "guest interop", device: None, seconds: 900 },
@@ -59,10 +59,10 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
 
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
-    unless_lacking(settings, || {
+    unless_lacking(settings, |processors| {
         // A test of this suite runs its program, and is skipped if there is none.
         let built = steps::build_async_rdma().map_or_else(failed, |()| Tally::default());
-        let mut tally = SUITES[2].run(settings).unwrap_or_else(failed);
+        let mut tally = SUITES[2].run(settings, processors).unwrap_or_else(failed);
         tally += built;
         tally
     })
@@ -70,15 +70,15 @@ pub(crate) fn interop(settings: &Settings) -> Tally {
 
 /// One step.
 fn step(suite: &Suite, settings: &Settings) -> Tally {
-    unless_lacking(settings, || suite.run(settings).unwrap_or_else(failed))
+    unless_lacking(settings, |processors| suite.run(settings, processors).unwrap_or_else(failed))
 }
 
-/// Does something with a machine of its own, which is skipped where packages are missing.
-fn unless_lacking(settings: &Settings, run: impl FnOnce() -> Tally) -> Tally {
+/// Does something with a machine of its own, whose processors run as they are told to; it is skipped where packages are missing.
+fn unless_lacking(settings: &Settings, run: impl FnOnce(Processors) -> Tally) -> Tally {
     // First of all: the steps run in the order in which they are listed.
-    let _permit = permits::acquire();
+    let permit = permits::acquire();
     let packages = [packages::VERBS, packages::ASYNC_RDMA, packages::GUEST].concat();
-    packages::skipped(&packages, settings).unwrap_or_else(run)
+    packages::skipped(&packages, settings).unwrap_or_else(|| run(permit.processors()))
 }
 
 /// Something other than a test has failed.
@@ -118,7 +118,7 @@ impl Prepared {
 
 impl Suite {
     /// Runs the modules in as few starts of the machine as it takes: one, unless its kernel breaks.
-    fn run(&self, settings: &Settings) -> Result<Tally, String> {
+    fn run(&self, settings: &Settings, processors: Processors) -> Result<Tally, String> {
         let Prepared { image, modules, programs } = Prepared::get(settings.sanitizer)?;
         let mut units = Vec::new();
         for program in programs {
@@ -142,8 +142,7 @@ impl Suite {
                 break;
             }
             let folder = crate::root();
-            let machine =
-                Machine { image, siw: Siw::Stock, limit: time, folder: &folder, clock: Clock::Device };
+            let machine = Machine { image, siw: Siw::Stock, limit: time, folder: &folder, processors };
             let mut progress = Progress::new(self.place, left, seconds, settings);
             let command = self.command(left, seconds);
             let ended = machine.run_lines(&command, |line| progress.line(line));
