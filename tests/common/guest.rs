@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -300,11 +300,14 @@ pub fn start(program: impl Into<PathBuf>, arguments: &str, port: Option<u16>) ->
     program
 }
 
-/// Compiles a program of `tests/c`; what comes of it stays in the memory of the machine.
+/// Compiles a program of `tests/c`, one of its own for each call: another test may be running its own. What comes of it stays in
+/// the memory of the machine.
 pub fn c_program(name: &str, libraries: &str) -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let source = format!("{}/../c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
-    let program = PathBuf::from(scratch).join(name);
+    let program = PathBuf::from(scratch).join(format!("{name}-{}-{number}", std::process::id()));
     let arguments = format!("-Wall -o {} {source} {libraries}", program.display());
     Program::start("cc", &arguments).finish().expect_success();
     program
