@@ -435,7 +435,10 @@ impl Slice {
             byte.write(cell.load(Ordering::Relaxed));
         };
         let load_word = |cell: &AtomicU64, word: &mut [MaybeUninit<u8>; WORD]| {
-            *word = cell.load(Ordering::Relaxed).to_ne_bytes().map(MaybeUninit::new);
+            let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
+            // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the same,
+            // but calls a closure for each byte in a build without optimisation.)
+            *word = unsafe { std::mem::transmute::<[u8; WORD], [MaybeUninit<u8>; WORD]>(bytes) };
         };
         cells.head.iter().zip(head).for_each(load);
         let ((blocks, cells_left), (groups, left)) =
