@@ -23,7 +23,7 @@ fn queue_pairs_of_async_rdma_meet_and_send_both_ways() {
     if !is_guest() {
         return;
     }
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/interop/async-rdma/target/debug/rendezvous");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debug/rendezvous");
     if !Path::new(program).is_file() {
         return eprintln!("skipped: interop/async-rdma is not built (cargo xtask test --filter async-rdma)");
     }

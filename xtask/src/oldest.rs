@@ -12,6 +12,9 @@ use crate::{Usage, packages};
 /// Where the manifest is written.
 const FOLDER: &str = "target/oldest";
 
+/// Where it is built: hardly a crate has the version that it has elsewhere, and nobody waits for another's lock.
+const TARGET: &str = "target/oldest/target";
+
 /// The lock file with the oldest versions. It is kept, because the newest versions of other crates may want newer ones.
 const LOCK: &str = "xtask/oldest.lock";
 
@@ -53,7 +56,7 @@ fn cargo(arguments: &[&str]) -> Command {
 
 /// Checks the library.
 fn check(features: &[&str]) -> Command {
-    cargo(&[&["check", "--lib", "--locked", "--target-dir", "target"], features].concat())
+    cargo(&[&["check", "--lib", "--locked", "--target-dir", TARGET], features].concat())
 }
 
 /// The lock file beside the manifest.

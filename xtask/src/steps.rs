@@ -132,9 +132,9 @@ const ASYNC_RDMA: [&str; 5] = [
     "--locked",
     "--manifest-path",
     "interop/async-rdma/Cargo.toml",
-    // Where its tests in the guest machine look for the program, whatever the environment says.
+    // What both build is built once; and the tests in the guest machine look for the program here, whatever the environment says.
     "--target-dir",
-    "interop/async-rdma/target",
+    "target",
 ];
 
 /// Builds that crate.

@@ -38,7 +38,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", place: HOST, beside: false, about: "formatting", run: steps::fmt },
     Step { name: "clippy", place: HOST, beside: false, about: "lints, warnings denied", run: steps::clippy },
     Step { name: "features", place: HOST, beside: false, about: "builds with other sets of features", run: steps::features },
-    Step { name: "oldest", place: HOST, beside: false, about: "builds with the oldest versions of all dependencies", run: oldest::step },
+    Step { name: "oldest", place: HOST, beside: true, about: "builds with the oldest versions of all dependencies", run: oldest::step },
     Step { name: "doc", place: HOST, beside: false, about: "documentation, warnings denied", run: steps::doc },
     Step { name: "tests", place: HOST, beside: false, about: "unit and integration tests", run: steps::tests },
     Step { name: "default", place: HOST, beside: false, about: "unit tests with the default features alone", run: steps::default_set },
