@@ -119,7 +119,7 @@ pub use io::{
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,
-    SharedReceiveConfig, SharedReceiveQueue, WorkBuffer, WorkOptions, WorkResult,
+    SharedReceiveConfig, SharedReceiveQueue, WorkBuffer, WorkCompletion, WorkOptions,
 };
 pub use status::Status;
 pub use types::{Access, DisconnectReason, PrivateData, ReadLimits};

@@ -177,7 +177,7 @@ pub enum DisconnectReason {
     Peer,
     /// The connection broke.
     Lost {
-        /// The status that the oldest outstanding request of the initiator queue finished with.
+        /// The status that the oldest outstanding request of the send queue finished with.
         status: Status,
         /// What the provider noticed.
         reason: Reason,

@@ -11,8 +11,8 @@ use crate::Open;
 
 /// As large as cmtime's.
 fn queue_pair(adapter: &Adapter) -> io::Result<QueuePair> {
-    let config = QueuePairConfig::default().receive_depth(1).initiator_depth(1);
-    Ok(adapter.queue_pair(config.receive_entries(1).initiator_entries(1))?)
+    let config = QueuePairConfig::default().receive_depth(1).send_depth(1);
+    Ok(adapter.queue_pair(config.receive_entries(1).send_entries(1))?)
 }
 
 /// Accepts connections and sees each of them leave.

@@ -12,11 +12,7 @@ const MESSAGE: usize = 64;
 const DEPTH: usize = 16;
 
 fn config() -> QueuePairConfig {
-    QueuePairConfig::default()
-        .receive_depth(DEPTH)
-        .initiator_depth(DEPTH)
-        .receive_entries(1)
-        .initiator_entries(1)
+    QueuePairConfig::default().receive_depth(DEPTH).send_depth(DEPTH).receive_entries(1).send_entries(1)
 }
 
 /// Echoes what one client sends, until it leaves.

@@ -73,7 +73,7 @@ impl Stage {
     }
 
     async fn one_end(&self, active: bool) -> io::Result<End> {
-        let config = QueuePairConfig::default().receive_depth(16).initiator_depth(16);
+        let config = QueuePairConfig::default().receive_depth(16).send_depth(16);
         let queue_pair = self.adapter.queue_pair(config)?;
         let connection = if active {
             let connector = self.adapter.connector();

@@ -16,8 +16,7 @@ pub(crate) struct Messages<'a> {
 
 impl<'a> Messages<'a> {
     pub(crate) fn new(options: &'a Options, adapter: &Adapter) -> io::Result<Self> {
-        let queue_pair =
-            adapter.queue_pair(QueuePairConfig::default().receive_depth(2).initiator_depth(16))?;
+        let queue_pair = adapter.queue_pair(QueuePairConfig::default().receive_depth(2).send_depth(16))?;
         let receive = queue_pair.receive(adapter.buffer(RemoteRegion::LEN)?)?;
         Ok(Self { options, adapter: adapter.clone(), queue_pair, receive })
     }

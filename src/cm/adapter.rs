@@ -78,13 +78,13 @@ pub struct AdapterInfo {
     pub passive_sends_first: bool,
     /// Whether a request in which the peer finds a violation fails with a status of its own and only the others finish
     /// `CANCELED`. Where it is false (iWARP drivers), all of them finish `CANCELED`.
-    pub blames_requests: bool,
+    pub per_request_errors: bool,
     /// Whether the passive side may agree to serve fewer reads than the active side offers to issue. Where it is false
     /// (`siw`) it serves what was offered, up to the adapter's limit.
-    pub accept_lowers_reads: bool,
+    pub accept_limits_reads: bool,
     /// Whether a request that its peer has withdrawn is known to be void before it is answered. Where it is false
     /// (devices) an accept finds out, and a reject does not.
-    pub notices_withdrawal: bool,
+    pub detects_withdrawal: bool,
     /// Whether a region without [`REMOTE_READ`](Access::REMOTE_READ) is safe from being read by a peer. Where it is false
     /// (`siw`), every region and buffer can be read by whoever guesses its key.
     pub checks_remote_read: bool,
@@ -109,7 +109,7 @@ pub struct AdapterInfo {
     pub invalidates: bool,
     /// Whether a message with a solicited event can be told from one without. Where it cannot (devices, whose completions
     /// do not say), every message counts as solicited: such a notification is met too often, and never too late.
-    pub tells_solicited: bool,
+    pub solicited_events: bool,
     /// Whether the key of a memory window reaches no further than what the window was bound to. `rxe` lets it reach all of
     /// the region, with the rights of the window.
     pub checks_window_bounds: bool,
@@ -168,9 +168,9 @@ impl Adapter {
             in_order_dma: known.in_order,
             early_completion: known.early_completion,
             passive_sends_first: known.passive_sends_first,
-            blames_requests: known.blames_requests,
-            accept_lowers_reads: known.accept_lowers_reads,
-            notices_withdrawal: known.notices_withdrawal,
+            per_request_errors: known.per_request_errors,
+            accept_limits_reads: known.accept_limits_reads,
+            detects_withdrawal: known.detects_withdrawal,
             checks_remote_read: known.checks_remote_read,
             read_sink_required: known.read_sink,
             answer_timeout: known.answer_timeout,
@@ -180,7 +180,7 @@ impl Adapter {
             memory_windows: known.windows,
             atomics: known.atomics,
             invalidates: known.invalidates,
-            tells_solicited: known.tells_solicited,
+            solicited_events: known.solicited_events,
             checks_window_bounds: known.checks_window_bounds,
             waits_for_shared_receives: known.waits_for_shared_receives,
             immediate: known.immediate.0,

@@ -41,7 +41,7 @@ pub enum Reason {
     /// The peer broke the protocol before a Terminate could be said.
     Protocol(DecodeError),
     /// Nothing was heard from the peer for the path timeout.
-    Silence,
+    PathTimeout,
     /// An event of rdma_cm, with its status: a negative errno, or InfiniBand's reason when it rejects
     /// (rdma_get_cm_event(3)).
     Cm {
@@ -67,7 +67,7 @@ impl fmt::Display for Reason {
                 write!(f, "{who} terminated: layer {layer}, type {etype}, code {code}")
             }
             Self::Protocol(error) => error.fmt(f),
-            Self::Silence => f.write_str("nothing heard from the peer"),
+            Self::PathTimeout => f.write_str("nothing heard from the peer"),
             Self::Cm { event: CmEvent::REJECTED, status } => match IbRejectReason::from_status(*status) {
                 Some(reason) => write!(f, "rejected: {reason}"),
                 None => write!(f, "rejected: {}", io::Error::from_raw_os_error(status.saturating_neg())),

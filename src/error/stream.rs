@@ -149,7 +149,9 @@ impl StreamBroken {
     /// The ND status.
     pub fn status(&self) -> Status {
         match self {
-            Self::Connection(DisconnectReason::Lost { reason: Reason::Silence, .. }) => Status::IO_TIMEOUT,
+            Self::Connection(DisconnectReason::Lost { reason: Reason::PathTimeout, .. }) => {
+                Status::IO_TIMEOUT
+            }
             Self::Connection(DisconnectReason::Peer | DisconnectReason::Lost { .. }) | Self::Post(_) => {
                 Status::CONNECTION_DISCONNECTED
             }

@@ -71,7 +71,7 @@ impl StreamConfig {
         self
     }
 
-    /// How many requests of the initiator queue may be outstanding (`sqsize_default`, `RDMA_SQSIZE`), 16 to 65534; capped by
+    /// How many requests of the send queue may be outstanding (`sqsize_default`, `RDMA_SQSIZE`), 16 to 65534; capped by
     /// what the adapter has.
     #[must_use]
     pub fn send_depth(mut self, depth: usize) -> Self {

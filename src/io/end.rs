@@ -19,7 +19,7 @@ use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::metrics::Traffic;
 use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Event, Hello, Machine, Message, Span, Transfer};
-use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkOptions, WorkResult};
+use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion, WorkOptions};
 use crate::status::Status;
 use crate::types::{DisconnectReason, OpKind, RemoteKey};
 
@@ -55,7 +55,7 @@ pub(super) struct End {
 struct State {
     machine: Machine,
     /// Taken from a completion queue, and empty between calls.
-    results: Vec<WorkResult>,
+    results: Vec<WorkCompletion>,
     /// The next places for messages and entries that go out.
     messages: usize,
     entries: usize,
@@ -424,7 +424,7 @@ impl End {
         any
     }
 
-    fn handle(&self, state: &mut State, result: WorkResult) {
+    fn handle(&self, state: &mut State, result: WorkCompletion) {
         match (result.status, result.kind) {
             // Nothing that it says counts any more.
             (_, OpKind::Receive) if matches!(state.ended, Some(StreamBroken::Protocol(_))) => {}
@@ -441,7 +441,7 @@ impl End {
         }
     }
 
-    fn receive(&self, state: &mut State, result: &WorkResult) -> Result<(), ProtocolError> {
+    fn receive(&self, state: &mut State, result: &WorkCompletion) -> Result<(), ProtocolError> {
         // The number of a receive is that of its slot.
         let slot = usize::try_from(result.context).unwrap_or_default();
         let message = match (self.carrier, result.immediate) {

@@ -59,13 +59,13 @@ impl Prepared {
         let queue = |depth| adapter.completion_queue(CompletionQueueConfig::default().depth(depth));
         let queues = Queues { receives: queue(receives)?, initiator: queue(sends)? };
         let queue_pair = QueuePairConfig::default()
-            .initiator_depth(sends)
+            .send_depth(sends)
             .receive_depth(receives)
-            .initiator_entries(1)
+            .send_entries(1)
             .receive_entries(1)
             .inline(inline)
             .receive_completions(&queues.receives)
-            .initiator_completions(&queues.initiator);
+            .send_completions(&queues.initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
 
         let [send_buffer, receive_buffer] = config.buffers(&info);

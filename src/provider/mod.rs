@@ -131,9 +131,9 @@ pub(crate) struct Capabilities {
     pub(crate) in_order: bool,
     pub(crate) early_completion: bool,
     pub(crate) passive_sends_first: bool,
-    pub(crate) blames_requests: bool,
-    pub(crate) accept_lowers_reads: bool,
-    pub(crate) notices_withdrawal: bool,
+    pub(crate) per_request_errors: bool,
+    pub(crate) accept_limits_reads: bool,
+    pub(crate) detects_withdrawal: bool,
     pub(crate) checks_remote_read: bool,
     pub(crate) read_sink: bool,
     pub(crate) answer_timeout: Option<Duration>,
@@ -144,7 +144,7 @@ pub(crate) struct Capabilities {
     pub(crate) windows: bool,
     pub(crate) atomics: bool,
     pub(crate) invalidates: bool,
-    pub(crate) tells_solicited: bool,
+    pub(crate) solicited_events: bool,
     pub(crate) checks_window_bounds: bool,
     pub(crate) waits_for_shared_receives: bool,
     /// Immediate data with a write, and with a send.
@@ -154,9 +154,9 @@ pub(crate) struct Capabilities {
 /// What a queue pair is made of.
 pub(crate) struct QueuePairParts {
     pub(crate) receive_depth: usize,
-    pub(crate) initiator_depth: usize,
+    pub(crate) send_depth: usize,
     pub(crate) receive_entries: usize,
-    pub(crate) initiator_entries: usize,
+    pub(crate) send_entries: usize,
     /// The most bytes of an inline request.
     pub(crate) inline: usize,
     /// Where receives complete. Those of a shared queue have its table.
@@ -487,7 +487,7 @@ impl QueuePair {
         dispatch!(self, QueuePair(queue_pair) => queue_pair.receive(ticket, payload))
     }
 
-    /// Posts a request of the initiator queue.
+    /// Posts a request of the send queue.
     ///
     /// # Errors
     /// Why not, with the payload.

@@ -1,4 +1,4 @@
-//! What is posted to the initiator queue.
+//! What is posted to the send queue.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) struct Target {
     pub(crate) address: u64,
 }
 
-/// A request of the initiator queue. Its limits, rights and lengths have been checked against the capabilities of
+/// A request of the send queue. Its limits, rights and lengths have been checked against the capabilities of
 /// the adapter; whether it can be posted now has not.
 pub(crate) struct Work {
     pub(crate) ticket: Ticket,

@@ -21,7 +21,7 @@ impl Batch {
     }
 
     /// Has the device look at what was posted. So does dropping it.
-    pub fn ring(self) {}
+    pub fn submit(self) {}
 }
 
 impl Deref for Batch {

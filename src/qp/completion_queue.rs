@@ -74,7 +74,7 @@ impl CompletionQueueConfig {
 /// The result of a work request (`ND2_RESULT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WorkResult {
+pub struct WorkCompletion {
     /// How it ended.
     pub status: Status,
     /// What it was.
@@ -168,7 +168,7 @@ impl CompletionQueue {
     /// `IND2CompletionQueue::GetResults`.
     ///
     /// The device is looked at, too, so that a result need not wait for the reactor.
-    pub fn poll(&self, most: usize, results: &mut Vec<WorkResult>) -> usize {
+    pub fn poll(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         if self.core.results.len() < most {
             self.progress();
         }
@@ -181,12 +181,12 @@ impl CompletionQueue {
     }
 
     /// [`poll`](Self::poll) without looking at the device.
-    pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkResult>) -> usize {
+    pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         self.core.results.poll(most, |polled| {
             let Polled { label, owner, status, bytes, extra } = polled;
             // Every request has a label until its completion is taken, which was done just now.
             let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
-            results.push(WorkResult {
+            results.push(WorkCompletion {
                 status,
                 kind,
                 bytes,

@@ -9,14 +9,14 @@ use crate::provider::Capabilities;
 #[derive(Clone, Debug)]
 pub struct QueuePairConfig {
     pub(crate) receive_depth: usize,
-    pub(crate) initiator_depth: usize,
+    pub(crate) send_depth: usize,
     pub(crate) receive_entries: usize,
-    pub(crate) initiator_entries: usize,
+    pub(crate) send_entries: usize,
     /// `None`: as much as is usual, if the adapter has it.
     pub(crate) inline: Option<usize>,
     pub(crate) context: u64,
     pub(crate) receive_completions: Option<CompletionQueue>,
-    pub(crate) initiator_completions: Option<CompletionQueue>,
+    pub(crate) send_completions: Option<CompletionQueue>,
     pub(crate) shared: Option<SharedReceiveQueue>,
 }
 
@@ -28,13 +28,13 @@ impl Default for QueuePairConfig {
     fn default() -> Self {
         Self {
             receive_depth: 128,
-            initiator_depth: 128,
+            send_depth: 128,
             receive_entries: 4,
-            initiator_entries: 4,
+            send_entries: 4,
             inline: None,
             context: 0,
             receive_completions: None,
-            initiator_completions: None,
+            send_completions: None,
             shared: None,
         }
     }
@@ -48,10 +48,11 @@ impl QueuePairConfig {
         self
     }
 
-    /// The most requests of the initiator queue that may be outstanding.
+    /// The most requests of the send queue that may be outstanding: everything that is not a receive. (`initiatorQueueDepth`
+    /// of ND, `max_send_wr` of verbs.)
     #[must_use]
-    pub fn initiator_depth(mut self, depth: usize) -> Self {
-        self.initiator_depth = depth;
+    pub fn send_depth(mut self, depth: usize) -> Self {
+        self.send_depth = depth;
         self
     }
 
@@ -62,10 +63,10 @@ impl QueuePairConfig {
         self
     }
 
-    /// The most scatter-gather entries of a send, write or read.
+    /// The most scatter-gather entries of a request of the send queue.
     #[must_use]
-    pub fn initiator_entries(mut self, entries: usize) -> Self {
-        self.initiator_entries = entries;
+    pub fn send_entries(mut self, entries: usize) -> Self {
+        self.send_entries = entries;
         self
     }
 
@@ -86,7 +87,7 @@ impl QueuePairConfig {
     /// Both queues leave their results in this completion queue, to be polled by hand.
     #[must_use]
     pub fn completions(self, queue: &CompletionQueue) -> Self {
-        self.receive_completions(queue).initiator_completions(queue)
+        self.receive_completions(queue).send_completions(queue)
     }
 
     /// Receives leave their results in this completion queue. Default: they feed their futures.
@@ -96,11 +97,11 @@ impl QueuePairConfig {
         self
     }
 
-    /// The requests of the initiator queue leave their results in this completion queue. Default: they feed their
+    /// The requests of the send queue leave their results in this completion queue. Default: they feed their
     /// futures.
     #[must_use]
-    pub fn initiator_completions(mut self, queue: &CompletionQueue) -> Self {
-        self.initiator_completions = Some(queue.clone());
+    pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
+        self.send_completions = Some(queue.clone());
         self
     }
 
@@ -126,7 +127,7 @@ impl QueuePairConfig {
         if foreign(&self.receive_completions) {
             return wrong(2, "completion queue of another adapter");
         }
-        if foreign(&self.initiator_completions) {
+        if foreign(&self.send_completions) {
             return wrong(3, "completion queue of another adapter");
         }
         if self.shared.as_ref().is_some_and(|shared| shared.domain() != domain) {
@@ -135,9 +136,9 @@ impl QueuePairConfig {
         let own = self.shared.is_none();
         let limits = [
             (5, "receive queue depth", self.receive_depth, capabilities.depth, own),
-            (6, "initiator queue depth", self.initiator_depth, capabilities.depth, true),
+            (6, "send queue depth", self.send_depth, capabilities.depth, true),
             (7, "receive scatter-gather entries", self.receive_entries, capabilities.entries, own),
-            (8, "initiator scatter-gather entries", self.initiator_entries, capabilities.entries, true),
+            (8, "send scatter-gather entries", self.send_entries, capabilities.entries, true),
         ];
         let broken = |(_, _, value, maximum, counts): &(u8, &str, usize, usize, bool)| {
             *counts && (*value == 0 || value > maximum)

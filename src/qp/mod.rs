@@ -10,8 +10,8 @@ mod shared;
 
 pub use crate::flight::{Completion, NotifyKind, Op, WorkBuffer};
 pub use batch::Batch;
-pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkResult};
+pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkCompletion};
 pub use config::QueuePairConfig;
 pub use options::WorkOptions;
 pub use pair::QueuePair;
-pub use shared::{Low, SharedReceiveConfig, SharedReceiveQueue};
+pub use shared::{BelowThreshold, SharedReceiveConfig, SharedReceiveQueue};

@@ -14,7 +14,7 @@ use crate::provider::{self, Capabilities, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
-/// A queue pair (IND2QueuePair): a receive queue and an initiator queue.
+/// A queue pair (IND2QueuePair): a receive queue and an send queue.
 ///
 /// A work request is posted by the call and completed by the future. The call returns an error when nothing was
 /// submitted, and gives the buffer back; the future yields the completion and the buffer. Calls take effect in the
@@ -85,17 +85,17 @@ impl QueuePair {
             }
             None => outlet(&config.receive_completions, &table),
         };
-        let queues = [&config.initiator_completions, &config.receive_completions];
+        let queues = [&config.send_completions, &config.receive_completions];
         let affinity = queues.into_iter().flatten().find_map(CompletionQueue::affinity);
         let inline = config.inline_bytes(capabilities.inline);
         let provider = adapter.queue_pair(QueuePairParts {
             receive_depth: config.receive_depth,
-            initiator_depth: config.initiator_depth,
+            send_depth: config.send_depth,
             receive_entries: config.receive_entries,
-            initiator_entries: config.initiator_entries,
+            send_entries: config.send_entries,
             inline,
             receive,
-            initiator: outlet(&config.initiator_completions, &table),
+            initiator: outlet(&config.send_completions, &table),
             shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
             affinity,
         })?;
@@ -103,11 +103,11 @@ impl QueuePair {
         let joined = OnceLock::new();
         let handle = Arc::new(Handle { provider, table, domain, config, capabilities, inline, joined });
         let owner: Weak<dyn flight::Owner> = Arc::<Handle>::downgrade(&handle);
-        let queues = [&handle.config.initiator_completions, &handle.config.receive_completions];
+        let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(owner.clone()));
         let _ = handle.joined.set(places.collect());
         // One that overran before it knew of this queue pair does not tell it.
-        let queues = [&handle.config.initiator_completions, &handle.config.receive_completions];
+        let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         if queues.into_iter().flatten().any(|queue| queue.results().dead() == Some(Status::BUFFER_OVERFLOW)) {
             handle.provider.overrun();
         }

@@ -1,4 +1,4 @@
-//! The posting calls of the initiator queue.
+//! The posting calls of the send queue.
 
 use super::options::WorkOptions;
 use super::pair::QueuePair;
@@ -220,7 +220,7 @@ impl QueuePair {
             // The device names the sink to the peer.
             (true, true) => Access::LOCAL_WRITE | Access::READ_SINK,
         };
-        let mut entries = handle.config.initiator_entries;
+        let mut entries = handle.config.send_entries;
         if reads {
             entries = entries.min(handle.capabilities.read_entries);
         }

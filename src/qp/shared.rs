@@ -43,7 +43,7 @@ impl SharedReceiveConfig {
         self
     }
 
-    /// With fewer receives than this outstanding, [`SharedReceiveQueue::low`] is ready. Default: 0, never.
+    /// With fewer receives than this outstanding, [`SharedReceiveQueue::below_threshold`] is ready. Default: 0, never.
     #[must_use]
     pub fn threshold(mut self, receives: usize) -> Self {
         self.threshold = receives;
@@ -192,8 +192,8 @@ impl SharedReceiveQueue {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub fn low(&self) -> Low {
-        Low { watch: self.core.count.watch() }
+    pub fn below_threshold(&self) -> BelowThreshold {
+        BelowThreshold { watch: self.core.count.watch() }
     }
 
     /// How many receives are outstanding.
@@ -242,13 +242,13 @@ impl fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// A wait of [`SharedReceiveQueue::low`].
+/// A wait of [`SharedReceiveQueue::below_threshold`].
 #[must_use = "futures do nothing unless awaited"]
-pub struct Low {
+pub struct BelowThreshold {
     watch: Watch,
 }
 
-impl Future for Low {
+impl Future for BelowThreshold {
     type Output = Result<(), NotifyError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -259,8 +259,8 @@ impl Future for Low {
     }
 }
 
-impl fmt::Debug for Low {
+impl fmt::Debug for BelowThreshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Low").finish_non_exhaustive()
+        f.debug_struct("BelowThreshold").finish_non_exhaustive()
     }
 }

@@ -133,7 +133,7 @@ async fn reject_sees_that_the_peer_left_before() {
     let asked = requested(&adapter, v4(), ConnectParams::default()).await;
     abandon(asked.connecting).await;
     let rejected = within(asked.request.reject(b"no")).await;
-    if !adapter.info().notices_withdrawal {
+    if !adapter.info().detects_withdrawal {
         // Nobody hears it, and nobody says so.
         return rejected.expect("said");
     }

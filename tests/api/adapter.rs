@@ -62,9 +62,9 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
         common::adapter().completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let most = QueuePairConfig::default()
         .receive_depth(depth)
-        .initiator_depth(depth)
+        .send_depth(depth)
         .receive_entries(entries)
-        .initiator_entries(entries);
+        .send_entries(entries);
     match adapter.queue_pair(most.clone()) {
         Ok(_) => {}
         // QP-22: what one queue may have, the machine need not have the memory for.
@@ -76,12 +76,12 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
     for (over, number) in [
         // QP-01
         (most.clone().receive_completions(&foreign), 2),
-        (most.clone().initiator_completions(&foreign), 3),
+        (most.clone().send_completions(&foreign), 3),
         (most.clone().receive_depth(depth + 1), 5),
-        (most.clone().initiator_depth(depth + 1), 6),
-        (most.clone().initiator_depth(0), 6),
+        (most.clone().send_depth(depth + 1), 6),
+        (most.clone().send_depth(0), 6),
         (most.clone().receive_entries(entries + 1), 7),
-        (most.clone().initiator_entries(entries + 1), 8),
+        (most.clone().send_entries(entries + 1), 8),
         (most.clone().inline(inline + 1), 9),
     ] {
         let error = adapter.queue_pair(over).expect_err("too much");

@@ -184,7 +184,7 @@ async fn atomics_and_reads_take_turns_within_the_limit() {
 #[tokio::test]
 async fn without_reads_there_are_no_atomics() {
     let adapter = adapter();
-    if !has_atomics(&adapter).await || !adapter.info().accept_lowers_reads {
+    if !has_atomics(&adapter).await || !adapter.info().accept_limits_reads {
         return;
     }
     let none = ReadLimits::NONE;
@@ -211,7 +211,7 @@ async fn an_atomic_needs_the_right() {
         let behind = add(&adapter, &pair.active.queue_pair, &at(&region, 0), 1);
         // QP-21
         let status = failure(refused).await;
-        if blames_requests(&adapter) {
+        if per_request_errors(&adapter) {
             assert_eq!(status, Status::ACCESS_VIOLATION, "{variant}");
         }
         assert_eq!(failure(behind).await, Status::CANCELED, "{variant}");

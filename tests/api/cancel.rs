@@ -183,7 +183,7 @@ async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
 #[tokio::test]
 async fn what_is_answered_at_once_wakes_nobody() {
     let adapter = adapter();
-    let config = QueuePairConfig::default().receive_depth(4).initiator_depth(4);
+    let config = QueuePairConfig::default().receive_depth(4).send_depth(4);
     let full = adapter.queue_pair(config).expect("a queue pair");
     let log = Log::default();
     let mut pending: Vec<_> = (0..4)

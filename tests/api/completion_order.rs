@@ -80,7 +80,7 @@ impl Side {
             adapter.completion_queue(config).expect("a completion queue")
         };
         let (sent, received) = (queue(), queue());
-        let config = QueuePairConfig::default().initiator_completions(&sent).receive_completions(&received);
+        let config = QueuePairConfig::default().send_completions(&sent).receive_completions(&received);
         let queue_pair = adapter.queue_pair(config).expect("a queue pair");
         let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         if adapter.info().atomics {
@@ -126,7 +126,7 @@ impl Side {
             };
             ops.push(op);
             if step.ring {
-                batch.ring();
+                batch.submit();
                 batch = self.queue_pair.batch();
             }
         }

@@ -16,7 +16,7 @@ use tokio_rdma::error::{NotifyError, OpenError, ResizeError};
 use tokio_rdma::types::OpKind;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind, Op,
-    QueuePair, QueuePairConfig, Status, WorkOptions, WorkResult,
+    QueuePair, QueuePairConfig, Status, WorkCompletion, WorkOptions,
 };
 
 fn queue(adapter: &Adapter, depth: usize) -> CompletionQueue {
@@ -40,7 +40,7 @@ async fn send(adapter: &Adapter, queue_pair: &QueuePair, message: &[u8], options
     success(queue_pair.send_with(bytes(adapter, message), options).expect("posted")).await;
 }
 
-fn polled(queue: &CompletionQueue, most: usize) -> Vec<WorkResult> {
+fn polled(queue: &CompletionQueue, most: usize) -> Vec<WorkCompletion> {
     let mut results = Vec::new();
     let count = queue.poll(most, &mut results);
     assert_eq!(count, results.len());
@@ -67,7 +67,8 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
         assert!(first == (count == 0));
         for result in polled(&results, most) {
             // CQ-09
-            let WorkResult { status, kind, bytes, queue_pair, context, immediate, invalidated, .. } = result;
+            let WorkCompletion { status, kind, bytes, queue_pair, context, immediate, invalidated, .. } =
+                result;
             assert_eq!((status, kind, queue_pair), (Status::SUCCESS, OpKind::Receive, 77));
             assert_eq!((bytes as u64, context), (expected, expected), "in the order of the posts");
             assert_eq!((immediate, invalidated), (None, None));
@@ -89,7 +90,7 @@ async fn the_queues_of_a_queue_pair_are_separate() {
     let adapter = adapter();
     let (sent, received) = (queue(&adapter, 8), queue(&adapter, 8));
     // QP-01
-    let config = QueuePairConfig::default().initiator_completions(&sent).receive_completions(&received);
+    let config = QueuePairConfig::default().send_completions(&sent).receive_completions(&received);
     let [active, passive] =
         [1, 2].map(|context| adapter.queue_pair(config.clone().context(context)).expect("a queue pair"));
     let params = (ConnectParams::default(), AcceptParams::default());
@@ -153,7 +154,7 @@ async fn a_solicited_event_is_for_who_waits_for_those() {
     send(&adapter, sender, b"any", WorkOptions::default()).await;
     within(results_len(&results, 1)).await;
     let told = (&mut solicited).now_or_never().is_some();
-    assert_eq!(told, !adapter.info().tells_solicited, "an ordinary message is not what it waits for");
+    assert_eq!(told, !adapter.info().solicited_events, "an ordinary message is not what it waits for");
     if told {
         solicited = results.notify(NotifyKind::Solicited);
     }

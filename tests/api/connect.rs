@@ -146,7 +146,7 @@ async fn private_data_and_read_limits_cross_both_ways_and_messages_follow() {
         let active_side = async {
             let reply = connector.connect(&active, address, connect).await.expect("accepted");
             assert_data(&adapter, reply.private_data(), b"answer");
-            let outbound = if accept_lowers_reads(&adapter) { 4 } else { 5 };
+            let outbound = if accept_limits_reads(&adapter) { 4 } else { 5 };
             assert_eq!(reply.read_limits(), ReadLimits::new(2, outbound));
             reply.complete().await.expect("complete")
         };

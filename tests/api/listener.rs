@@ -354,7 +354,7 @@ async fn a_request_is_inspected_before_it_is_accepted() {
         let reply = outcome(asked.connecting).await.expect("the peer accepts");
         // LS-12
         assert_data(&adapter, reply.private_data(), b"me");
-        let served = if accept_lowers_reads(&adapter) { 1 } else { 9 };
+        let served = if accept_limits_reads(&adapter) { 1 } else { 9 };
         assert_eq!(reply.read_limits(), ReadLimits::new(1, served));
         let _ours = within(reply.complete()).await.expect("complete");
         let (theirs, _passive) = outcome(accepting).await.expect("accepted");

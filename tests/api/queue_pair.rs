@@ -484,7 +484,7 @@ async fn a_message_longer_than_its_receive_fails_the_receive_and_the_connection(
         // QP-19, ERR-06: ndmval. The sender has its success where it has it early, as on iWARP; both lose the
         // connection.
         let info = adapter.info();
-        if info.early_completion && info.blames_requests {
+        if info.early_completion && info.per_request_errors {
             assert_eq!(success(send).await.0, length, "{segments}");
         } else if info.early_completion {
             // Whichever is first, the completion or the peer's Terminate.
@@ -643,7 +643,7 @@ async fn the_passive_side_may_be_the_first_to_send() {
 #[tokio::test]
 async fn depths_are_per_queue_pair_and_a_full_queue_recovers() {
     let adapter = adapter();
-    let small = QueuePairConfig::default().initiator_depth(2).receive_depth(2);
+    let small = QueuePairConfig::default().send_depth(2).receive_depth(2);
     let queue_pair = adapter.queue_pair(small).expect("a queue pair");
     let receives = [queue_pair.receive(room(&adapter, 1)), queue_pair.receive(room(&adapter, 1))];
     let error = queue_pair.receive(bytes(&adapter, b"kept")).expect_err("full");

@@ -22,7 +22,7 @@ struct Seen {
 /// Connects with these limits.
 async fn negotiate(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -> Seen {
     let (listener, address) = listening_at(adapter, v4());
-    let config = QueuePairConfig::default().receive_depth(1).initiator_depth(1);
+    let config = QueuePairConfig::default().receive_depth(1).send_depth(1);
     let [active, passive] = [(), ()].map(|()| adapter.queue_pair(config.clone()).expect("a queue pair"));
     let connector = adapter.connector();
     let active_side = async {
@@ -45,7 +45,7 @@ async fn negotiate(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -
 /// where the adapter announces that an accept cannot lower what is read from it, its inbound limit has no say.
 fn expected(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -> Seen {
     let cap = adapter.info().max_read_limits;
-    let served = if accept_lowers_reads(adapter) { accept.inbound } else { u32::MAX };
+    let served = if accept_limits_reads(adapter) { accept.inbound } else { u32::MAX };
     let least = |values: [u32; 4]| values.into_iter().min().expect("four");
     let read_by_active = least([connect.outbound, cap.outbound, served, cap.inbound]);
     let read_by_passive = least([connect.inbound, cap.inbound, accept.outbound, cap.outbound]);
@@ -83,7 +83,7 @@ proptest! {
         let (connect, accept) = (ReadLimits::new(a, b), ReadLimits::new(c, d));
         let (seen, lowered) = runtime.block_on(async {
             let adapter = adapter();
-            (negotiate(&adapter, connect, accept).await, accept_lowers_reads(&adapter))
+            (negotiate(&adapter, connect, accept).await, accept_limits_reads(&adapter))
         });
         prop_assert_eq!(seen.active, seen.passive.swapped());
         prop_assert_eq!(seen.reply, seen.active);
@@ -141,7 +141,7 @@ async fn the_active_side_refuses_limits_that_it_does_not_like() {
     let adapter = adapter();
     let accept = AcceptParams::default().read_limits(ReadLimits::NONE);
     let open = half_open_with(&adapter, v4(), ConnectParams::default(), accept).await;
-    let served = if accept_lowers_reads(&adapter) { 0 } else { ReadLimits::default().outbound };
+    let served = if accept_limits_reads(&adapter) { 0 } else { ReadLimits::default().outbound };
     assert_eq!(open.reply.read_limits(), ReadLimits::new(0, served));
     within(open.reply.reject(b"")).await.expect("rejected");
     assert_refused(&adapter, outcome(open.accepting)).await;

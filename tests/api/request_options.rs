@@ -31,7 +31,7 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
         // Results that nobody polls keep their requests open nowhere but on a device, so what fills the queue are
         // reads, of which one is in flight at a time.
         let limits = ReadLimits::new(1, 1);
-        let active = adapter.queue_pair(QueuePairConfig::default().initiator_depth(3)).expect("a queue pair");
+        let active = adapter.queue_pair(QueuePairConfig::default().send_depth(3)).expect("a queue pair");
         let connect = ConnectParams::default().read_limits(limits);
         let accept = AcceptParams::default().read_limits(limits);
         let pair = connected_queue_pairs(&adapter, active, queue_pair(&adapter), connect, accept).await;
@@ -60,7 +60,7 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
 #[tokio::test]
 async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
     let adapter = adapter();
-    let config = QueuePairConfig::default().initiator_entries(2).receive_entries(1).inline(32);
+    let config = QueuePairConfig::default().send_entries(2).receive_entries(1).inline(32);
     let pair = active_with(&adapter, config).await;
     let queue_pair = &pair.active.queue_pair;
     let parts = |count: usize| (0..count).map(|_| room(&adapter, 4)).collect::<Vec<_>>();
@@ -90,7 +90,7 @@ async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
 async fn silent_successes_leave_no_result_and_failures_do() {
     for (adapter, variant) in variants() {
         let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
-        let pair = active_with(&adapter, QueuePairConfig::default().initiator_completions(&results)).await;
+        let pair = active_with(&adapter, QueuePairConfig::default().send_completions(&results)).await;
         let region = adapter.register(64, ALL).await.expect("registered");
         let queue_pair = &pair.active.queue_pair;
         let write =
@@ -164,7 +164,7 @@ async fn inline_bytes_are_copied_by_the_call() {
             continue;
         }
         let size = most.min(24);
-        let pair = active_with(&adapter, QueuePairConfig::default().initiator_entries(1).inline(size)).await;
+        let pair = active_with(&adapter, QueuePairConfig::default().send_entries(1).inline(size)).await;
         let queue_pair = &pair.active.queue_pair;
         let region = adapter.register(64, ALL).await.expect("registered");
         let mut message: Vec<u8> = (0..size as u8).collect();
@@ -229,7 +229,7 @@ async fn a_batch_goes_out_with_its_bell() {
             if dropped {
                 drop(batch);
             } else {
-                batch.ring();
+                batch.submit();
             }
             // QP-15
             join_all(sends.into_iter().map(success)).await;
@@ -292,7 +292,7 @@ async fn as_many_receives_are_taken_as_the_queue_is_deep() {
         let batch = sender.batch();
         let some = left.min(100);
         let sends: Vec<_> = (0..some).map(|_| batch.send(()).expect("posted")).collect();
-        batch.ring();
+        batch.submit();
         for send in within(join_all(sends)).await {
             send.0.expect("sent");
         }

@@ -121,7 +121,7 @@ async fn one_bad_entry_spoils_a_list_and_all_come_back() {
         assert!(matches!(&error.buffer[0], Entry::Buffer(buffer) if &buffer[..] == b"good"));
     }
     let entries = adapter.info().max_entries.min(8);
-    let config = QueuePairConfig::default().initiator_entries(entries).receive_entries(entries);
+    let config = QueuePairConfig::default().send_entries(entries).receive_entries(entries);
     let narrow = adapter.queue_pair(config).expect("a queue pair");
     let slices = |count| vec![readable.slice(0..1).expect("within"); count];
     let error = narrow.receive(slices(entries + 1)).expect_err("it lacks the right, first of all");

@@ -200,9 +200,9 @@ async fn few_receives_are_told() {
         let Some(queue) = shared(&adapter, config) else { return };
         let pair = served_by(&adapter, &queue).await;
         // SRQ-03: there are few.
-        within(queue.low()).await.expect("told");
+        within(queue.below_threshold()).await.expect("told");
         let receives = post(&adapter, &queue, 6);
-        let (mut low, forgotten) = (queue.low(), queue.low());
+        let (mut low, forgotten) = (queue.below_threshold(), queue.below_threshold());
         drop(forgotten);
         let mut taken = receives.into_iter();
         for number in 0..3 {
@@ -246,7 +246,7 @@ async fn depth_and_threshold_can_be_changed() {
     assert!(matches!(queue.modify(Some(held - 1), Some(0)), Err(ResizeError::TooSmall { .. })));
     assert_eq!((queue.len(), queue.depth()), (held, depth), "nothing has changed");
     queue.modify(None, Some(held)).expect("changed");
-    let mut low = queue.low();
+    let mut low = queue.below_threshold();
     assert!((&mut low).now_or_never().is_none(), "as many as that are not few");
     if grows {
         queue.modify(Some(held + 1), Some(held + 1)).expect("changed");

@@ -103,7 +103,7 @@ async fn assert_refused_access(
     };
     let reason = within(pair.passive.connection.disconnected()).await;
     assert!(matches!(reason, tokio_rdma::DisconnectReason::Lost { .. }), "{case}: {reason:?}");
-    if let Some(status) = status.filter(|_| blames_requests(adapter)) {
+    if let Some(status) = status.filter(|_| per_request_errors(adapter)) {
         assert_eq!(status, Status::ACCESS_VIOLATION, "{case}");
     }
     within(pair.active.connection.disconnected()).await;

@@ -32,13 +32,13 @@ pub fn passive_sends_first(adapter: &Adapter) -> bool {
 }
 
 /// Whether a request that the peer finds in violation is the one that says so, the others being cancelled.
-pub fn blames_requests(adapter: &Adapter) -> bool {
-    adapter.info().blames_requests
+pub fn per_request_errors(adapter: &Adapter) -> bool {
+    adapter.info().per_request_errors
 }
 
 /// Whether an accept may agree to fewer inbound reads than it was offered.
-pub fn accept_lowers_reads(adapter: &Adapter) -> bool {
-    adapter.info().accept_lowers_reads
+pub fn accept_limits_reads(adapter: &Adapter) -> bool {
+    adapter.info().accept_limits_reads
 }
 
 /// How long a peer may take to accept.
@@ -129,7 +129,7 @@ pub async fn assert_withdrawn<H: std::fmt::Debug>(
         Err(retained) => {
             let aborted = matches!(retained.error, AcceptError::Aborted { .. });
             let refused = matches!(retained.error, AcceptError::Refused { .. });
-            assert!(aborted || (refused && !notices_withdrawal(adapter)), "{retained:?}");
+            assert!(aborted || (refused && !detects_withdrawal(adapter)), "{retained:?}");
             let expected = if aborted { Status::CONNECTION_ABORTED } else { Status::CONNECTION_REFUSED };
             assert_eq!(retained.status(), expected);
             // LS-16: burnt.
@@ -175,15 +175,15 @@ pub async fn assert_used_up(adapter: &Adapter, queue_pair: &QueuePair) {
 }
 
 /// Whether a reject finds out that its peer has gone.
-pub fn notices_withdrawal(adapter: &Adapter) -> bool {
-    adapter.info().notices_withdrawal
+pub fn detects_withdrawal(adapter: &Adapter) -> bool {
+    adapter.info().detects_withdrawal
 }
 
 /// The status of the request that the peer found in violation. Where the adapter does not know which one it was, it is
 /// cancelled with the others, or has some other failure.
 #[track_caller]
 pub fn assert_blamed(adapter: &Adapter, found: Status, expected: Status, case: &str) {
-    if blames_requests(adapter) {
+    if per_request_errors(adapter) {
         assert_eq!(found, expected, "{case}");
     } else {
         assert_ne!(found, Status::SUCCESS, "{case}: {expected:?} would be the right one");
@@ -201,7 +201,7 @@ pub async fn assert_broken(adapter: &Adapter, pair: &Pair, status: Status, why: 
     match within(pair.active.connection.disconnected()).await {
         DisconnectReason::Lost { status: found, .. } => assert_blamed(adapter, found, status, case),
         // Who cannot tell a violation by the peer may not tell its Terminate from a goodbye either.
-        DisconnectReason::Peer => assert!(!blames_requests(adapter), "{case}: {status:?} is no goodbye"),
+        DisconnectReason::Peer => assert!(!per_request_errors(adapter), "{case}: {status:?} is no goodbye"),
         other => panic!("{other:?}"),
     }
     assert_ended(&pair.passive.connection).await;

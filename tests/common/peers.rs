@@ -23,7 +23,7 @@ struct End {
 /// So many receives of this size; nothing can come before they are there.
 fn ready(adapter: &Adapter, count: usize, size: usize) -> (QueuePair, Vec<Op<Buffer>>) {
     let depth = count.max(1);
-    let config = QueuePairConfig::default().receive_depth(depth).initiator_depth(depth);
+    let config = QueuePairConfig::default().receive_depth(depth).send_depth(depth);
     let queue_pair = adapter.queue_pair(config).expect("a queue pair");
     let receive = |_| queue_pair.receive(adapter.buffer(size).expect("memory")).expect("posted");
     let receives = (0..count).map(receive).collect();

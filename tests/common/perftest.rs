@@ -165,7 +165,7 @@ struct Test {
 impl Test {
     /// A queue pair with all its receives.
     fn new(adapter: &Adapter, run: Run) -> Self {
-        let config = QueuePairConfig::default().receive_depth(run.count).initiator_depth(run.count);
+        let config = QueuePairConfig::default().receive_depth(run.count).send_depth(run.count);
         let queue_pair = adapter.queue_pair(config).expect("a queue pair");
         let messages = if run.program == Program::SendLatency { run.count } else { 0 };
         let receive = |_| queue_pair.receive(adapter.buffer(run.size).expect("memory")).expect("posted");

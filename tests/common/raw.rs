@@ -462,7 +462,7 @@ pub async fn terminated(connection: &Connection) -> (Status, bool, (u8, u8, u8))
     }
 }
 
-/// Outcomes of an initiator queue in which something is refused by the peer: successes that were early, one failure
+/// Outcomes of a send queue in which something is refused by the peer: successes that were early, one failure
 /// that says what happened, and nothing but `CANCELED` behind it.
 pub async fn one_failure(ops: Vec<Op<Buffer>>) -> Status {
     let mut failures = Vec::new();

@@ -1,11 +1,11 @@
 //! Results of completion queues that are polled by hand.
 
-use tokio_rdma::{CompletionQueue, NotifyKind, WorkResult};
+use tokio_rdma::{CompletionQueue, NotifyKind, WorkCompletion};
 
 use super::within;
 
 /// Takes results until there are so many, a few at a time, and sleeps in between.
-pub async fn collect(queue: &CompletionQueue, count: usize) -> Vec<WorkResult> {
+pub async fn collect(queue: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
     let mut results = Vec::new();
     within(async {
         while results.len() < count {

@@ -21,7 +21,7 @@ async fn status<B: WorkBuffer>(op: Op<B>) -> Status {
     within(op).await.0.map_or_else(|error| error.status(), |_| Status::SUCCESS)
 }
 
-/// What an end does while its path breaks: the calls of the initiator queue, oldest first.
+/// What an end does while its path breaks: the calls of the send queue, oldest first.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Idle,

@@ -386,7 +386,7 @@ async fn a_frozen_peer_is_noticed_by_its_silence() {
         let requests: Vec<_> = (0..reads).map(|_| live.read()).collect();
         let reason = within(live.connection.disconnected()).await;
         // DIS-11: TCP is still answered, RDMA reads are not.
-        let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::Silence };
+        let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout };
         assert_eq!(reason, lost, "{reads} reads");
         let mut expected = Status::IO_TIMEOUT;
         for request in requests {

@@ -35,7 +35,7 @@ async fn remarks_limits_go_there_and_back_and_the_queue_pair_gets_them() {
     let accepting = accepting(request, &passive, accept_limits(0, 4));
     let reply = within(connecting).await.expect("joined").expect("accepted");
     // ERR-06: where an accept cannot lower what is read from it, the offer stands.
-    let (reads, outcome) = if accept_lowers_reads(&adapter) {
+    let (reads, outcome) = if accept_limits_reads(&adapter) {
         (0, Err(PostErrorKind::NoReads))
     } else {
         (3, Ok(Status::SUCCESS))

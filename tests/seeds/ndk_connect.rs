@@ -93,7 +93,7 @@ async fn inbound_and_outbound_read_limit_are_lowered_to_the_adapter_and_the_peer
     for (own, peer, effective) in [
         ((8, 6), (16, 16), ReadLimits::new(8, 6)),
         // ERR-06
-        ((8, 6), (5, 3), ReadLimits::new(3, if accept_lowers_reads(&adapter) { 5 } else { 6 })),
+        ((8, 6), (5, 3), ReadLimits::new(3, if accept_limits_reads(&adapter) { 5 } else { 6 })),
         ((u32::MAX, u32::MAX), (u32::MAX, u32::MAX), most),
         ((0, 9), (9, 9), ReadLimits::new(0, 9)),
     ] {

@@ -266,6 +266,6 @@ async fn usage_limits_that_are_not_set_have_a_default() {
     assert_eq!(plain.active.connection.read_limits(), ReadLimits::new(16, 16));
     let lowered = connected_with(&adapter, ConnectParams::default(), accept_limits(2, 3)).await;
     // ERR-06
-    let served = if accept_lowers_reads(&adapter) { 2 } else { 16 };
+    let served = if accept_limits_reads(&adapter) { 2 } else { 16 };
     assert_eq!(lowered.active.connection.read_limits(), ReadLimits::new(3, served));
 }

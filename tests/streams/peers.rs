@@ -50,7 +50,7 @@ struct Half {
 
 impl Half {
     async fn new(adapter: &Adapter) -> Self {
-        let config = QueuePairConfig::default().receive_depth(RECEIVES).initiator_depth(512);
+        let config = QueuePairConfig::default().receive_depth(RECEIVES).send_depth(512);
         let queue_pair = adapter.queue_pair(config).expect("a queue pair");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region = adapter.register(RING + 2 * HALF, access).await.expect("registered");

@@ -193,7 +193,7 @@ async fn silent_requests_do_not_use_up_the_queue() {
     }
     let adapter = adapter();
     let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
-    let config = QueuePairConfig::default().initiator_depth(DEPTH).initiator_completions(&results);
+    let config = QueuePairConfig::default().send_depth(DEPTH).send_completions(&results);
     let active = adapter.queue_pair(config).expect("a queue pair");
     let params = (ConnectParams::default(), AcceptParams::default());
     let pair = connected_queue_pairs(&adapter, active, queue_pair(&adapter), params.0, params.1).await;

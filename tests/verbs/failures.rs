@@ -260,24 +260,24 @@ async fn more_than_the_device_has_is_refused() {
     let config = QueuePairConfig::default;
     for (config, case) in [
         (config().receive_depth(depth + 1), "receives"),
-        (config().initiator_depth(depth + 1), "initiators"),
+        (config().send_depth(depth + 1), "initiators"),
         (config().receive_depth(usize::MAX), "receives beyond all"),
         (config().receive_entries(entries + 1), "receive entries"),
-        (config().initiator_entries(entries + 1), "initiator entries"),
-        (config().initiator_entries(usize::MAX), "initiator entries beyond all"),
+        (config().send_entries(entries + 1), "initiator entries"),
+        (config().send_entries(usize::MAX), "initiator entries beyond all"),
     ] {
         let error = adapter.queue_pair(config).expect_err(case);
         assert!(matches!(error, OpenError::InvalidParameter { .. }), "{case}: {error:?}");
     }
     // What it says it has, it has.
     for (config, case) in [
-        (config().receive_depth(depth).initiator_depth(depth), "depths"),
-        (config().receive_depth(1).initiator_depth(1), "one of each"),
-        (config().receive_entries(entries).initiator_entries(entries), "entries"),
+        (config().receive_depth(depth).send_depth(depth), "depths"),
+        (config().receive_depth(1).send_depth(1), "one of each"),
+        (config().receive_entries(entries).send_entries(entries), "entries"),
     ] {
         adapter.queue_pair(config).expect(case);
     }
-    let own = adapter.queue_pair(config().receive_entries(1).initiator_entries(1)).expect("a queue pair");
+    let own = adapter.queue_pair(config().receive_entries(1).send_entries(1)).expect("a queue pair");
     let two = || vec![adapter.buffer(8).expect("memory"), adapter.buffer(8).expect("memory")];
     let refused = own.receive(two()).map(drop).expect_err("more entries than the queue pair has");
     assert_eq!(refused.status(), Status::DATA_OVERRUN);

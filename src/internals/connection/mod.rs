@@ -165,7 +165,7 @@ async fn run(harness: &Harness, input: &mut Input<'_>) {
     } else {
         (&harness.adapter, &harness.listener)
     };
-    let config = QueuePairConfig::default().receive_depth(8).initiator_depth(8);
+    let config = QueuePairConfig::default().receive_depth(8).send_depth(8);
     let queue_pair = adapter.queue_pair(config).expect("a queue pair");
     let probe = adapter.register(16, Access::REMOTE_WRITE | Access::REMOTE_READ).await.expect("registered");
     let mut session = if options.active {

@@ -68,8 +68,8 @@ impl Prepared {
             QueuePairConfig::default()
                 .receive_depth(receive_depth)
                 .receive_entries(1)
-                .initiator_depth(send_depth)
-                .initiator_entries(2),
+                .send_depth(send_depth)
+                .send_entries(2),
         )?;
         // Those that are posted, those that are sent from or wait for that, and those that are handed out.
         let buffers = receive_depth + config.send_depth + 1 + config.receive_depth;

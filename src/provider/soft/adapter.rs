@@ -164,9 +164,9 @@ impl AdapterCore {
             early_completion: true,
             // What the passive side posts first waits for the peer's first word.
             passive_sends_first: true,
-            blames_requests: true,
-            accept_lowers_reads: true,
-            notices_withdrawal: true,
+            per_request_errors: true,
+            accept_limits_reads: true,
+            detects_withdrawal: true,
             checks_remote_read: true,
             // It knows what it has asked for.
             read_sink: false,
@@ -177,7 +177,7 @@ impl AdapterCore {
             windows: true,
             atomics: true,
             invalidates: true,
-            tells_solicited: true,
+            solicited_events: true,
             checks_window_bounds: true,
             waits_for_shared_receives: true,
             // RFC 7306 has no Send that carries any.

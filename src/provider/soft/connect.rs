@@ -432,8 +432,7 @@ impl Cm {
         rtr: Rtr,
     ) -> Option<(Arc<Link>, Driver)> {
         let socket = Socket::new(stream);
-        let mut queue =
-            SendQueue::new(queue_pair.initiator_depth, negotiated.limits.outbound, negotiated.crc);
+        let mut queue = SendQueue::new(queue_pair.send_depth, negotiated.limits.outbound, negotiated.crc);
         match role {
             Role::Active => queue.preface(rtr),
             Role::Passive => queue.held = true,

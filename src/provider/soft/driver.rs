@@ -210,7 +210,7 @@ impl Driver {
                 timing.asked = owes;
             }
             if asked && owes {
-                self.lost(Reason::Silence, Status::IO_TIMEOUT, None);
+                self.lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
                 return Poll::Ready(());
             }
         }
@@ -356,7 +356,7 @@ impl Driver {
         self.link.cm.closed(false);
     }
 
-    /// Finishes every request: the oldest of the initiator queue with `first`, all others with `rest`.
+    /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
     fn flush(&mut self, first: Status, rest: Status) {
         // The reader lets go of the sink that it may be writing to, before the read completes.
         let current = self.receiver.take_receive();

@@ -272,7 +272,7 @@ impl Link {
         drop(socket);
     }
 
-    /// Posts a request of the initiator queue and writes it, if nothing is ahead of it.
+    /// Posts a request of the send queue and writes it, if nothing is ahead of it.
     ///
     /// # Errors
     /// Why it was not posted; the payload comes back.
@@ -326,7 +326,7 @@ impl Link {
         self.go_on(sending);
     }
 
-    /// Finishes every request of the initiator queue: the oldest with `first`, all others with `rest`. Nothing is bound
+    /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound
     /// for the peer any more.
     pub(super) fn flush(&self, first: Status, rest: Status, after: &mut Aftermath) {
         let mut sending = self.quiet_queue();

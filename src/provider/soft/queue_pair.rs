@@ -20,7 +20,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
     pub(crate) outlets: Outlets,
     pub(crate) receives: Receives,
-    pub(crate) initiator_depth: usize,
+    pub(crate) send_depth: usize,
     binding: Mutex<Binding>,
     link: OnceLock<Arc<Link>>,
     membership: OnceLock<Membership>,
@@ -37,7 +37,7 @@ struct Binding {
 impl QueuePairCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Arc<Self> {
         // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
-        let _ = (parts.receive_entries, parts.initiator_entries, parts.inline, parts.affinity);
+        let _ = (parts.receive_entries, parts.send_entries, parts.inline, parts.affinity);
         let receives = match parts.shared {
             Some(provider::SharedReceives::Soft(shared)) => Receives::Shared(shared),
             // Creating checked that all is of one adapter.
@@ -46,7 +46,7 @@ impl QueuePairCore {
         let core = Arc::new(Self {
             outlets: Outlets { initiator: parts.initiator, receive: parts.receive },
             receives,
-            initiator_depth: parts.initiator_depth,
+            send_depth: parts.send_depth,
             binding: Mutex::new(Binding {
                 state: QueuePairState::Unconnected,
                 cm: Weak::new(),
@@ -134,7 +134,7 @@ impl QueuePairCore {
             .map_err(|(kind, receive)| (kind, receive.payload))
     }
 
-    /// Posts a request of the initiator queue.
+    /// Posts a request of the send queue.
     ///
     /// # Errors
     /// Why not; the payload comes back.

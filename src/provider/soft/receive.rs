@@ -51,7 +51,7 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub(crate) terminate: Terminate,
-    /// The status of the oldest request of the initiator queue: something to blame for a bad answer to it.
+    /// The status of the oldest request of the send queue: something to blame for a bad answer to it.
     pub(crate) blame: Status,
 }
 

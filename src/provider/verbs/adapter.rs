@@ -360,16 +360,16 @@ impl AdapterCore {
             in_order: false,
             early_completion: iwarp,
             passive_sends_first: !iwarp,
-            blames_requests: !iwarp,
-            accept_lowers_reads: !iwarp,
+            per_request_errors: !iwarp,
+            accept_limits_reads: !iwarp,
             // The kernel has no event for it before the request is answered.
-            notices_withdrawal: false,
+            detects_withdrawal: false,
             checks_remote_read: !iwarp,
             read_sink: self.requires_read_sink(),
             answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
             inline: self.inline,
             completions: 1 << 20,
-            // All of them may complete on one queue pair, beside the requests of its initiator queue.
+            // All of them may complete on one queue pair, beside the requests of its send queue.
             shared_depth: if self.attributes.max_srq > 0 {
                 size(self.attributes.max_srq_wr.min(self.max_completions() / 2))
             } else {
@@ -381,7 +381,7 @@ impl AdapterCore {
             invalidates: !iwarp && self.attributes.invalidates,
             immediate: (!iwarp, !iwarp),
             // A completion does not say so, only the kind of interrupt does.
-            tells_solicited: false,
+            solicited_events: false,
             // Up to now `rxe` looks at the bounds of the region.
             checks_window_bounds: !self.is_rxe(),
             // There is no way to say over iWARP that a receiver is not ready.

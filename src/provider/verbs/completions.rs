@@ -225,7 +225,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Makes a queue pair whose completions are for `owner`, with room for so many requests of the initiator queue and so
+    /// Makes a queue pair whose completions are for `owner`, with room for so many requests of the send queue and so
     /// many receives, whose completions come by this vector. It may use the shared receives.
     ///
     /// # Errors

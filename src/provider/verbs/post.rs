@@ -99,7 +99,7 @@ impl QueuePairCore {
         }
     }
 
-    /// Posts a request of the initiator queue.
+    /// Posts a request of the send queue.
     ///
     /// # Errors
     /// Why not; the payload comes back.

@@ -66,7 +66,7 @@ pub(super) struct Inner {
     pub(super) reads: u32,
     pub(super) initiator: Queue,
     pub(super) receives: Queue,
-    /// Requests that wait for the doorbell: the last of the initiator queue.
+    /// Requests that wait for the doorbell: the last of the send queue.
     pub(super) deferred: Vec<Deferred>,
     /// The device has refused some of these: nothing is posted any more.
     pub(super) refused: bool,
@@ -94,9 +94,9 @@ impl QueuePairCore {
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let capacities = Capacities {
             receive: small(parts.receive_depth),
-            send: small(parts.initiator_depth),
+            send: small(parts.send_depth),
             receive_entries: small(parts.receive_entries),
-            send_entries: small(parts.initiator_entries),
+            send_entries: small(parts.send_entries),
             inline: small(parts.inline),
         };
         let shared = match parts.shared {

@@ -84,7 +84,7 @@ async fn nothing_of_a_batch_is_sent_before_its_bell() {
     let ops: Vec<_> = (0..16).map(|_| batch.send(bytes(&adapter, b"later")).expect("posted")).collect();
     // QP-15
     assert_eq!(peer.message_now().await, None);
-    batch.ring();
+    batch.submit();
     for op in ops {
         // What one system call has taken is over with it.
         assert!(op.now_or_never().expect("sent").0.is_ok());

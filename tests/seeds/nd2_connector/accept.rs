@@ -38,7 +38,7 @@ async fn accept_inbound_and_outbound_read_limit_may_be_zero() {
     ] {
         let adapter = adapter();
         // ERR-06
-        let active_reads = if accept_lowers_reads(&adapter) { active_reads } else { Ok(Status::SUCCESS) };
+        let active_reads = if accept_limits_reads(&adapter) { active_reads } else { Ok(Status::SUCCESS) };
         let pair = connected_with(&adapter, ConnectParams::default(), params).await;
         let (active, passive) = (&pair.active.queue_pair, &pair.passive.queue_pair);
         speak_first((&adapter, active), (&adapter, passive)).await;
@@ -222,7 +222,7 @@ async fn reject_nd_connection_aborted() {
     abandon(asked.connecting).await;
     settled().await;
     let rejected = within(asked.request.reject(b"too late")).await;
-    if !notices_withdrawal(&adapter) && rejected.is_ok() {
+    if !detects_withdrawal(&adapter) && rejected.is_ok() {
         return;
     }
     let error = rejected.expect_err("the peer is gone");
@@ -252,7 +252,7 @@ async fn reject_nd_invalid_buffer_size_on_either_side() {
 async fn reject_remarks_the_connecting_side_dislikes_the_limits() {
     let adapter = adapter();
     let half = half_open(&adapter, limits(4, 4), accept_limits(0, 0)).await;
-    let served = if accept_lowers_reads(&adapter) { 0 } else { 4 };
+    let served = if accept_limits_reads(&adapter) { 0 } else { 4 };
     assert_eq!(half.reply.read_limits(), ReadLimits::new(0, served));
     within(half.reply.reject(b"")).await.expect("rejected");
     // X1: not ND_CONNECTION_ABORTED, as the page of Accept has it.
@@ -275,7 +275,7 @@ async fn get_read_limits_are_the_peers_swapped_and_capped() {
         assert_eq!(asked.request.read_limits(), ReadLimits::new(inbound, outbound));
         let _accepting = accepting(asked.request, &queue_pair(&adapter), accept_limits(answer.0, answer.1));
         let reply = within(asked.connecting).await.expect("joined").expect("accepted");
-        let served = if accept_lowers_reads(&adapter) { answer.0 } else { u32::MAX };
+        let served = if accept_limits_reads(&adapter) { answer.0 } else { u32::MAX };
         assert_eq!(reply.read_limits(), ReadLimits::new(outbound.min(answer.1), inbound.min(served)));
     }
 }

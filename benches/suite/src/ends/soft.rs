@@ -59,7 +59,7 @@ fn open(address: IpAddr, end: &End) -> io::Result<Adapter> {
 
 /// As large as a connection of one request at a time needs it.
 fn small() -> QueuePairConfig {
-    QueuePairConfig::default().receive_depth(1).initiator_depth(1).receive_entries(1).initiator_entries(1)
+    QueuePairConfig::default().receive_depth(1).send_depth(1).receive_entries(1).send_entries(1)
 }
 
 /// Accepts all further connections, and waits for the end of each.
@@ -83,7 +83,7 @@ async fn greeted(adapter: &Adapter, address: SocketAddr) -> io::Result<(QueuePai
     Ok((queue_pair, reply.complete().await?))
 }
 
-/// A request of the initiator queue in flight.
+/// A request of the send queue in flight.
 type Flying = VecDeque<Op<RegionSlice>>;
 
 /// Waits for the oldest one.
@@ -223,7 +223,7 @@ impl Active {
         for _ in 0..WINDOW {
             flying.push_back(batch.write(local.clone(), &self.remote)?);
         }
-        batch.ring();
+        batch.submit();
         while !flying.is_empty() {
             finish(&mut flying).await?;
         }
