@@ -1,13 +1,13 @@
 //! How many receives a shared receive queue holds, and who wants to know when there are few.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
 use super::table::{After, Aftermath};
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 struct Waiting {
     waker: Option<Waker>,
@@ -44,13 +44,9 @@ impl LowWater {
         Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, dead: None }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A receive is about to be posted: whether there is room.
     pub(crate) fn reserve(&self) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let room = inner.held < inner.depth;
         inner.held += usize::from(room);
         room
@@ -58,17 +54,17 @@ impl LowWater {
 
     /// A message has taken a receive, or one that was reserved was not posted.
     pub(crate) fn taken(&self, after: &mut Aftermath) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.held = inner.held.saturating_sub(1);
         inner.tell(after);
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.lock().held
+        self.0.lock().held
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.lock().depth
+        self.0.lock().depth
     }
 
     /// Sets what is given. The threshold is at most the depth.
@@ -77,7 +73,7 @@ impl LowWater {
     /// How many receives there are, when they are more than `depth`. Nothing has changed then.
     pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         if let Some(depth) = depth {
             if inner.held > depth {
                 return Err(inner.held);
@@ -94,7 +90,7 @@ impl LowWater {
     /// Nobody waits any more.
     pub(crate) fn end(&self, status: Status) {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.dead.get_or_insert(status);
         inner.tell(&mut after);
         drop(inner);
@@ -104,7 +100,7 @@ impl LowWater {
     /// Asks to be told when there are few; at once, if there are.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let place = inner.waiting.insert(Waiting { waker: None, told: false });
         inner.tell(&mut after);
         drop(inner);
@@ -122,7 +118,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Ready with the status by which the queue has ended, if it has.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let mut inner = self.count.lock();
+        let mut inner = self.count.0.lock();
         let dead = inner.dead;
         match inner.waiting.get_mut(self.place) {
             Some(waiting) if !waiting.told => {
@@ -138,7 +134,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let waiting = self.count.lock().waiting.try_remove(self.place);
+        let waiting = self.count.0.lock().waiting.try_remove(self.place);
         drop(waiting);
     }
 }

@@ -5,7 +5,7 @@
 //! any result, of those that the peer solicited, or of failures (IND2CompletionQueue::Notify).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::LowWater;
 use super::table::{After, Aftermath, Completed, Label, Table, Ticket};
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// As many results are polled without an allocation: whoever sleeps in between finds a few.
 const AT_ONCE: usize = 4;
@@ -112,18 +112,14 @@ impl Results {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends `owner` when results are lost, until what this returns is dropped.
     pub(crate) fn join(self: &Arc<Self>, owner: Weak<dyn Owner>) -> Joined {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         Joined { results: self.clone(), place: inner.owners.insert(owner) }
     }
 
     fn push(&self, entry: Entry, after: &mut Aftermath) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         if inner.dead.is_none() && inner.entries.len() < inner.depth {
             let news = match (entry.completed.status, entry.completed.extra.solicited) {
                 (Status::SUCCESS, false) => NotifyKind::Any,
@@ -152,7 +148,7 @@ impl Results {
     /// Takes up to `most` results, oldest first, and hands the completion of each to its future.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(Polled)) -> usize {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let count = most.min(inner.entries.len());
         let taken: SmallVec<[Entry; AT_ONCE]> = inner.entries.drain(..count).collect();
         if inner.entries.is_empty() {
@@ -170,16 +166,16 @@ impl Results {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().entries.len()
+        self.0.lock().entries.len()
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.lock().depth
+        self.0.lock().depth
     }
 
     /// How it has ended, if it has.
     pub(crate) fn dead(&self) -> Option<Status> {
-        self.lock().dead
+        self.0.lock().dead
     }
 
     /// Makes room for so many results.
@@ -187,7 +183,7 @@ impl Results {
     /// # Errors
     /// How many there are, when they are more.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let held = inner.entries.len();
         if held > depth {
             return Err(held);
@@ -199,7 +195,7 @@ impl Results {
     /// The adapter is gone: what is there can be polled, and nobody waits any more.
     pub(crate) fn end(&self, status: Status) {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.dead.get_or_insert(status);
         inner.tell(&mut after);
         drop(inner);
@@ -209,7 +205,7 @@ impl Results {
     /// Asks to be told.
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
         let mut after = Aftermath::default();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let place = inner.waiting.insert(Waiting { kind, waker: None, told: None });
         inner.tell(&mut after);
         drop(inner);
@@ -222,7 +218,7 @@ impl Drop for Results {
     /// Nobody polls any more: what is left reaches its futures.
     fn drop(&mut self) {
         let mut after = Aftermath::default();
-        let entries = std::mem::take(&mut self.lock().entries);
+        let entries = std::mem::take(&mut self.0.lock().entries);
         for Entry { table, ticket, completed, .. } in entries {
             table.complete(ticket, completed, &mut after);
         }
@@ -238,7 +234,7 @@ pub(crate) struct Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let owner = self.results.lock().owners.try_remove(self.place);
+        let owner = self.results.0.lock().owners.try_remove(self.place);
         drop(owner);
     }
 }
@@ -253,7 +249,7 @@ pub(crate) struct Notified {
 impl Notified {
     /// Ready with the status by which the queue has ended, if it has.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let mut inner = self.results.lock();
+        let mut inner = self.results.0.lock();
         let dead = inner.dead;
         match inner.waiting.get_mut(self.place) {
             Some(waiting) if waiting.told.is_none() => {
@@ -274,7 +270,7 @@ impl Drop for Notified {
     /// What nobody has heard is news to whoever asks next.
     fn drop(&mut self) {
         let mut after = Aftermath::default();
-        let mut inner = self.results.lock();
+        let mut inner = self.results.0.lock();
         let waiting = inner.waiting.try_remove(self.place);
         if let (false, Some(Waiting { told: Some(Told::News(news)), .. })) = (self.heard, &waiting)
             && !inner.entries.is_empty()

@@ -1,6 +1,5 @@
 //! The slots in which completions meet the futures that wait for them.
 
-use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -8,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Payload;
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::types::OpKind;
 
 /// Names the slot of one work request, until its completion has been collected.
@@ -120,18 +119,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, Slab<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A slot for a request about to be posted.
     pub(crate) fn open(&self, label: Label) -> Ticket {
-        Ticket(self.lock().insert(Slot { label, state: State::Pending(None) }))
+        Ticket(self.slots.lock().insert(Slot { label, state: State::Pending(None) }))
     }
 
     /// Gives the slot back unused: the post failed inline.
     pub(crate) fn close(&self, ticket: Ticket) {
-        let slot = self.lock().try_remove(ticket.0);
+        let slot = self.slots.lock().try_remove(ticket.0);
         drop(slot);
     }
 
@@ -143,7 +138,7 @@ impl Table {
         completed: Completed,
         after: &mut Aftermath,
     ) -> Option<Label> {
-        let mut slots = self.lock();
+        let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(ticket.0) else {
             drop(slots);
             after.0.push(After::Free(completed));
@@ -169,7 +164,7 @@ impl Table {
 
     /// The completion, once: afterwards the ticket is void.
     pub(crate) fn poll(&self, ticket: Ticket, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
-        let mut slots = self.lock();
+        let mut slots = self.slots.lock();
         let replaced = match slots.get_mut(ticket.0) {
             Some(Slot { state: State::Pending(waker), .. }) => {
                 if waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
@@ -191,7 +186,7 @@ impl Table {
 
     /// The future is gone. What it would have got is dropped now, or when the provider is done with it.
     pub(crate) fn abandon(&self, ticket: Ticket) {
-        let mut slots = self.lock();
+        let mut slots = self.slots.lock();
         let old = match slots.get_mut(ticket.0) {
             Some(Slot { state: state @ State::Pending(_), .. }) => {
                 Some(std::mem::replace(state, State::Orphaned))
@@ -206,7 +201,7 @@ impl Table {
     /// How many requests are open, orphans included.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.slots.lock().len()
     }
 }
 
@@ -247,7 +242,7 @@ mod tests {
         after.settle();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(matches!(table.poll(ticket, &mut cx), Poll::Ready(Some(Completed { bytes: 8, .. }))));
-        assert!(table.lock().is_empty());
+        assert!(table.slots.lock().is_empty());
     }
 
     // CAN-09
@@ -256,11 +251,11 @@ mod tests {
         let table = Table::default();
         let ticket = table.open(SEND);
         table.abandon(ticket);
-        assert_eq!(table.lock().len(), 1, "the provider still has the payload");
+        assert_eq!(table.slots.lock().len(), 1, "the provider still has the payload");
         let mut after = Aftermath::default();
         table.complete(ticket, completed(), &mut after);
         assert!(matches!(after.0.as_slice(), [After::Free(_)]));
-        assert!(table.lock().is_empty());
+        assert!(table.slots.lock().is_empty());
     }
 
     // CAN-08
@@ -269,7 +264,7 @@ mod tests {
         let table = Table::default();
         let ticket = table.open(SEND);
         table.close(ticket);
-        assert!(table.lock().is_empty());
+        assert!(table.slots.lock().is_empty());
         let mut after = Aftermath::default();
         assert_eq!(table.complete(ticket, completed(), &mut after), None, "nobody is waiting");
         assert!(matches!(after.0.as_slice(), [After::Free(_)]));

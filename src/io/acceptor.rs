@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::cm::{Adapter, Listener, Request};
 use crate::error::{BindError, StreamError};
+use crate::sync::Mutex;
 
 /// How many peers of a listener may be between request and [`Acceptor::accept`]: each has its memory already. Further ones
 /// wait with the adapter.
@@ -89,7 +90,7 @@ impl<T> Drop for Acceptor<T> {
     fn drop(&mut self) {
         // The tasks end when the runtime comes to it; the port is free at once (`LS-08`).
         self.listeners.iter().for_each(Listener::close);
-        let queue = std::mem::take(&mut self.ready.lock().queue);
+        let queue = std::mem::take(&mut self.ready.made.lock().queue);
         drop(queue);
     }
 }
@@ -116,14 +117,9 @@ impl<T> Ready<T> {
         Self { made, more: Notify::new(), stream: AtomicWaker::new() }
     }
 
-    /// Nothing that is done under this lock can leave it in disorder.
-    fn lock(&self) -> MutexGuard<'_, Made<T>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next, or `None` when there will be none.
     fn take(&self) -> Poll<Option<io::Result<T>>> {
-        let mut made = self.lock();
+        let mut made = self.made.lock();
         let taken = made.queue.pop_front();
         let ended = made.makers == 0;
         drop(made);
@@ -135,7 +131,7 @@ impl<T> Ready<T> {
     }
 
     fn put(&self, made: T, place: OwnedSemaphorePermit) {
-        self.lock().queue.push_back((Ok(made), Some(place)));
+        self.made.lock().queue.push_back((Ok(made), Some(place)));
         self.wake();
     }
 
@@ -154,7 +150,7 @@ struct Maker<T> {
 
 impl<T> Drop for Maker<T> {
     fn drop(&mut self) {
-        let mut made = self.ready.lock();
+        let mut made = self.ready.made.lock();
         made.makers -= 1;
         // One of several has lost its adapter: the others go on.
         if made.makers == 0 {

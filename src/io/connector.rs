@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime::{Handle, Id};
@@ -15,6 +15,7 @@ use super::race::{HEAD_START, in_turns, race};
 use super::stream::RdmaStream;
 use crate::cm::{Adapter, Provider, ProviderKind};
 use crate::error::{OpenError, StreamError};
+use crate::sync::Mutex;
 use crate::types::AdapterId;
 
 /// Connects streams by name or address, over whichever adapter leads there.
@@ -172,7 +173,7 @@ impl RdmaConnector {
         let mut last = OpenError::Unsupported("no provider is compiled in");
         for provider in providers {
             match provider.local_for(peer).and_then(|local| provider.resolve(local)) {
-                Ok(id) => return open_once(&mut lock(kept), &provider, id),
+                Ok(id) => return open_once(&mut kept.lock(), &provider, id),
                 Err(error) => last = error,
             }
         }
@@ -197,11 +198,6 @@ fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result
         adapter: adapter.clone(),
     });
     Ok(adapter)
-}
-
-/// Nothing that is done under this lock can leave it in disorder.
-fn lock(kept: &Mutex<Vec<Kept>>) -> MutexGuard<'_, Vec<Kept>> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for RdmaConnector {
@@ -232,7 +228,7 @@ mod tests {
 
     fn kept(connector: &RdmaConnector) -> usize {
         match &connector.source {
-            Source::Providers(_, kept) => lock(kept).len(),
+            Source::Providers(_, kept) => kept.lock().len(),
             Source::Adapter(_) => 0,
         }
     }

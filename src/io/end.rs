@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Event, Hello, Machine, Message, Span, Transfer};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion, WorkOptions};
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
 use crate::types::{DisconnectReason, OpKind, RemoteKey};
 
 /// How many results are taken at once.
@@ -160,7 +161,7 @@ impl End {
     }
 
     fn hold(&self) -> Held<'_> {
-        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.state.lock();
         self.bells.hold();
         Held { end: self, guard: Some(guard) }
     }

@@ -527,9 +527,8 @@ mod vectored;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
+    use crate::sync::Mutex;
     use proptest::prelude::*;
 
     proptest! {
@@ -606,11 +605,11 @@ mod tests {
 
     impl Home for Shelf {
         fn come_back(&self, memory: Owned) {
-            self.back.lock().expect("not poisoned").push(memory);
+            self.back.lock().push(memory);
         }
 
         fn frozen(&self, _: &[u8], memory: WeakFrozen) {
-            *self.frozen.lock().expect("not poisoned") = Some(memory);
+            *self.frozen.lock() = Some(memory);
         }
     }
 
@@ -620,7 +619,7 @@ mod tests {
         let mut memory = Owned::zeroed(16).expect("memory").at_home(shelf.clone());
         memory.copy_from_slice(b"what was written");
         let frozen = memory.freeze();
-        let watched = shelf.frozen.lock().expect("not poisoned").take().expect("it is told");
+        let watched = shelf.frozen.lock().take().expect("it is told");
         assert!(watched.slice(9, 8).is_none());
         let slice = watched.slice(9, 7).expect("in bounds");
         assert_eq!((slice.is_writable(), slice.write(0, b"nothing")), (false, 0));
@@ -637,13 +636,13 @@ mod tests {
         assert_eq!((slice.read(0, &mut found), &found), (7, b"written"));
         assert_eq!(&frozen[..], b"what was written");
         drop(frozen);
-        assert!(shelf.back.lock().expect("not poisoned").is_empty(), "a slice is left");
+        assert!(shelf.back.lock().is_empty(), "a slice is left");
         drop(slice);
         assert!(watched.slice(0, 1).is_none(), "it is another allocation now");
-        let mut thawed = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+        let mut thawed = shelf.back.lock().pop().expect("it came back");
         thawed[0] = b'W';
         assert_eq!(thawed.share().whole().write(0, b"now"), 3);
-        assert!(shelf.back.lock().expect("not poisoned").is_empty(), "it goes home once");
+        assert!(shelf.back.lock().is_empty(), "it goes home once");
     }
 
     #[test]
@@ -654,9 +653,9 @@ mod tests {
         let slice = memory.share().slice(2, 2).expect("in bounds");
         let other = slice.clone();
         drop(slice);
-        assert!(shelf.back.lock().expect("not poisoned").is_empty());
+        assert!(shelf.back.lock().is_empty());
         drop(other);
-        let back = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+        let back = shelf.back.lock().pop().expect("it came back");
         assert_eq!((back.as_ptr(), back.len()), (address, 8));
     }
 
@@ -686,7 +685,7 @@ mod tests {
             }
 
             fn retire(&self, memory: Memory) {
-                self.retired.lock().expect("not poisoned").push(memory);
+                self.retired.lock().push(memory);
             }
         }
 
@@ -702,7 +701,7 @@ mod tests {
             let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
             drop(memory);
             assert_eq!(device.asked.load(Ordering::SeqCst), 0, "not yet");
-            let retired = std::mem::take(&mut *device.retired.lock().expect("not poisoned"));
+            let retired = std::mem::take(&mut *device.retired.lock());
             assert_eq!(retired.len(), 1);
             drop(retired);
             assert_eq!(device.asked.load(Ordering::SeqCst), 1);
@@ -714,7 +713,7 @@ mod tests {
             let attached = device.clone();
             let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
             drop(memory.expect("attached").at_home(shelf.clone()));
-            let back = shelf.back.lock().expect("not poisoned").pop().expect("it came back");
+            let back = shelf.back.lock().pop().expect("it came back");
             assert_eq!(back.share().whole().for_device().map(|(_, key)| key), Some(7));
             assert_eq!(device.asked.load(Ordering::SeqCst), 0);
         }
@@ -726,7 +725,7 @@ mod tests {
             let memory = memory.expect("attached").at_home(shelf.clone());
             let start = memory.as_ptr().addr() as u64;
             let frozen = memory.freeze();
-            let watched = shelf.frozen.lock().expect("not poisoned").take().expect("it is told");
+            let watched = shelf.frozen.lock().take().expect("it is told");
             let slice = watched.slice(3, 5).expect("in bounds");
             assert_eq!(slice.for_device(), Some((start + 3, 7)));
             assert_eq!(slice.for_device_to_write(), None);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, TryAcquireError};
@@ -15,6 +15,7 @@ use crate::error::RegisterError;
 use crate::memory::{Home, Owned, Slice, WeakFrozen};
 use crate::provider::Adapter;
 use crate::provider::members::{Member, Membership};
+use crate::sync::Mutex;
 use crate::types::Access;
 
 /// The size of a pool.
@@ -99,13 +100,9 @@ struct State {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn close(&self) {
         let idle = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.closed = true;
             let idle = std::mem::take(&mut state.idle);
             state.allocated -= idle.len();
@@ -121,7 +118,7 @@ impl Inner {
             return Some(Owned::empty().share().whole());
         }
         let start = bytes.as_ptr().addr();
-        let state = self.lock();
+        let state = self.state.lock();
         let (first, (length, memory)) = state.frozen.range(..=start).next_back()?;
         let offset = start - first;
         // While `bytes` lives, nothing else is at its address.
@@ -132,7 +129,7 @@ impl Inner {
 impl Home for Inner {
     fn come_back(&self, memory: Owned) {
         let surplus = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.frozen.remove(&memory.as_ptr().addr());
             if state.closed {
                 state.allocated -= 1;
@@ -148,7 +145,7 @@ impl Home for Inner {
     }
 
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen) {
-        self.lock().frozen.insert(bytes.as_ptr().addr(), (bytes.len(), memory));
+        self.state.lock().frozen.insert(bytes.as_ptr().addr(), (bytes.len(), memory));
     }
 }
 
@@ -171,7 +168,7 @@ impl Claim {
 
     /// One that is there.
     fn idle(&mut self) -> Option<Buffer> {
-        let memory = self.0.as_ref()?.lock().idle.pop()?;
+        let memory = self.0.as_ref()?.state.lock().idle.pop()?;
         self.take(memory)
     }
 
@@ -179,7 +176,7 @@ impl Claim {
     fn make(mut self) -> Result<Buffer, RegisterError> {
         let inner = self.0.as_ref().ok_or(RegisterError::DeviceRemoved)?;
         let memory = inner.adapter.allocate(inner.config.length)?;
-        inner.lock().allocated += 1;
+        inner.state.lock().allocated += 1;
         self.take(memory).ok_or(RegisterError::DeviceRemoved)
     }
 
@@ -238,12 +235,12 @@ impl Pool {
 
     /// How many buffers it has made, which it keeps.
     pub fn allocated(&self) -> usize {
-        self.inner().lock().allocated
+        self.inner().state.lock().allocated
     }
 
     /// How many of them are not here: somebody has them, a provider does, or they are [`Bytes`].
     pub fn in_use(&self) -> usize {
-        let state = self.inner().lock();
+        let state = self.inner().state.lock();
         state.allocated - state.idle.len()
     }
 

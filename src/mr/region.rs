@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use bytes::BufMut;
 
@@ -12,6 +12,7 @@ use super::{at_leisure, check_length};
 use crate::error::RegisterError;
 use crate::memory::{Owned, Shared, Slice};
 use crate::provider::{Adapter, Registration};
+use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
 
 /// Registered memory (IND2MemoryRegion).
@@ -38,27 +39,23 @@ struct Inner {
 }
 
 impl Inner {
-    fn current(&self) -> RwLockReadGuard<'_, Registration> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn deregister(&self) -> Result<(), RegisterError> {
         // Not under the lock: it takes long, and others look.
-        let registration = self.current().clone();
+        let registration = self.current.read().clone();
         self.adapter.deregister(&registration)
     }
 
     fn register_again(&self, access: Access) -> Result<(), RegisterError> {
-        let old = self.current().clone();
+        let old = self.current.read().clone();
         let new = self.adapter.register_again(&old, access)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self.current.write() = new;
         Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.adapter.release(&self.current());
+        self.adapter.release(&self.current.read());
     }
 }
 
@@ -91,19 +88,19 @@ impl Region {
 
     /// The rights it was last registered with.
     pub fn access(&self) -> Access {
-        self.inner.current().access()
+        self.inner.current.read().access()
     }
 
     /// The key (GetRemoteToken): of the registration of the moment, or of the last one.
     pub fn key(&self) -> RemoteKey {
-        self.inner.current().key()
+        self.inner.current.read().key()
     }
 
     /// What a peer needs to reach all of it. A region of more than 4 GiB is cut to what a length can say; see
     /// [`remote_part`](Self::remote_part).
     pub fn remote(&self) -> RemoteRegion {
         let length = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        let current = self.inner.current();
+        let current = self.inner.current.read();
         RemoteRegion { address: current.address(), key: current.key(), length }
     }
 
@@ -115,7 +112,7 @@ impl Region {
         let needed = range.end;
         self.check(&range)?;
         let length = u32::try_from(range.len()).map_err(|_| TooShort { needed })?;
-        let current = self.inner.current();
+        let current = self.inner.current.read();
         let address = current.address().wrapping_add(range.start as u64);
         Ok(RemoteRegion { address, key: current.key(), length })
     }
@@ -217,7 +214,7 @@ impl Region {
 
     /// Whether it has a key by which the memory can be reached.
     pub fn is_registered(&self) -> bool {
-        self.inner.current().is_valid()
+        self.inner.current.read().is_valid()
     }
 
     pub(crate) fn is_of(&self, domain: u64) -> bool {
@@ -225,7 +222,7 @@ impl Region {
     }
 
     pub(crate) fn registration(&self) -> Registration {
-        self.inner.current().clone()
+        self.inner.current.read().clone()
     }
 }
 
@@ -263,7 +260,7 @@ impl Single for RegionSlice {
     type Rest = Self;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
-        let current = self.region.inner.current();
+        let current = self.region.inner.current.read();
         self.region.is_of(domain) && current.access().contains(access) && current.is_valid()
     }
 

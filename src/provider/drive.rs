@@ -5,7 +5,6 @@
 //! runs once the lock is gone: it is collected in a [`Later`].
 
 use std::net::SocketAddr;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use crate::flight::Aftermath;
 use crate::metrics::{Notes, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
+use crate::sync::MutexGuard;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);

@@ -1,8 +1,10 @@
 //! What must end when an adapter goes away.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use slab::Slab;
+
+use crate::sync::Mutex;
 
 /// An object that ends with its adapter.
 pub(crate) trait Member: Send + Sync {
@@ -20,13 +22,9 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Members(Mutex<Slab<Weak<dyn Member>>>);
 
 impl Members {
-    fn lock(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts an object on the list, until what this returns is dropped.
     pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
-        Membership { members: Arc::downgrade(self), place: self.lock().insert(member) }
+        Membership { members: Arc::downgrade(self), place: self.0.lock().insert(member) }
     }
 
     /// Tells every one of them that the adapter is gone.
@@ -41,7 +39,7 @@ impl Members {
     }
 
     fn tell(&self, news: impl Fn(&dyn Member)) {
-        let members: Vec<_> = self.lock().iter().filter_map(|(_, member)| member.upgrade()).collect();
+        let members: Vec<_> = self.0.lock().iter().filter_map(|(_, member)| member.upgrade()).collect();
         members.iter().for_each(|member| news(&**member));
     }
 }
@@ -55,7 +53,7 @@ pub(crate) struct Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Some(members) = self.members.upgrade() {
-            let _member = members.lock().try_remove(self.place);
+            let _member = members.0.lock().try_remove(self.place);
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::id::CmId;
 use super::{call, ffi};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Private data as the device gave it: with the padding that InfiniBand adds, at most 255 bytes.
 pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
@@ -47,7 +49,7 @@ impl EventChannel {
 
     /// The lock under which the fields of identifiers are read and written.
     pub(super) fn fields(&self) -> MutexGuard<'_, ()> {
-        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fields.lock()
     }
 
     /// The next event, copied, and acknowledged before this returns; `None` when there is none.

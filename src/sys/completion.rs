@@ -5,13 +5,15 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::device::Context;
 use super::ffi::number as flag;
 use super::{call, ffi};
+
+use crate::sync::Mutex;
 
 /// Keys of completion queues.
 pub(crate) type Keys = SmallVec<[u64; 16]>;
@@ -175,7 +177,7 @@ impl CompletionQueue {
 
     /// How many completions there is room for.
     pub(crate) fn entries(&self) -> u32 {
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.entries.lock()
     }
 
     /// Makes room for at least that many completions. Those that are there stay.
@@ -184,7 +186,7 @@ impl CompletionQueue {
     /// `EINVAL` for more than the device allows or less than are there, `EOPNOTSUPP` where the size is fixed.
     pub(crate) fn resize(&self, entries: u32) -> io::Result<()> {
         let entries = number(entries)?;
-        let mut has = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has = self.entries.lock();
         // SAFETY: the queue is live.
         call::number(|| unsafe { ffi::ibv_resize_cq(self.as_ptr(), entries) })?;
         // SAFETY: the queue is live, and the lock keeps the library from writing this.

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::cm::{Adapter, Connection};
 use crate::error::CompletionError;
 use crate::mr::{Buffer, Region};
 use crate::qp::{Completion, QueuePair, QueuePairConfig};
+use crate::sync::Mutex;
 use crate::types::{Access, DisconnectReason, ReadLimits};
 use crate::wire::ddp::Tagged;
 use crate::wire::mpa::{StartFrame, StartKind};
@@ -41,14 +42,14 @@ const BLANK: u8 = 0xee;
 /// What the last check writes.
 const PROBE: u8 = 0x77;
 
-static HARNESSES: Mutex<Vec<Harness>> = Mutex::new(Vec::new());
+static HARNESSES: LazyLock<Mutex<Vec<Harness>>> = LazyLock::new(Mutex::default);
 
 /// Runs one connection.
 ///
 /// # Panics
 /// When our end does anything that it must not.
 pub fn fuzz_connection(bytes: &[u8]) {
-    let kept = HARNESSES.lock().ok().and_then(|mut harnesses| harnesses.pop());
+    let kept = HARNESSES.lock().pop();
     let harness = kept.unwrap_or_else(Harness::new);
     let metrics = harness.runtime.metrics();
     harness.runtime.block_on(async {
@@ -62,9 +63,7 @@ pub fn fuzz_connection(bytes: &[u8]) {
             tokio::task::yield_now().await;
         }
     });
-    if let Ok(mut harnesses) = HARNESSES.lock() {
-        harnesses.push(harness);
-    }
+    HARNESSES.lock().push(harness);
 }
 
 /// Bytes that are never [`SECRET`], [`BLANK`] or a mistake.

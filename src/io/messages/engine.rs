@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use crate::mr::{Buffer, Entry, Pool, PoolConfig, Region, RegionSlice};
 use crate::proto::messages::{CONTROLS, Channel, HEADER, Hello, Received};
 use crate::qp::{Op, QueuePair, QueuePairConfig};
 use crate::status::Status;
+use crate::sync::Mutex;
 use crate::types::{Access, DisconnectReason, Role};
 
 /// A message up to this length is copied out of its receive: that is cheaper than to give the receive away, and its
@@ -202,7 +203,7 @@ impl Engine {
             self.collect_sends(cx);
         }
         while let Some(verdict) = &mut self.verdict {
-            let verdict = verdict.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let verdict = verdict.get_mut();
             let Poll::Ready(reason) = verdict.as_mut().poll(cx) else { break };
             self.verdict = None;
             match reason {

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::sync::Mutex;
 
 /// The ports to choose from when the caller gives port 0, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,12 +77,8 @@ pub(crate) fn candidates(range: PortRange) -> impl Iterator<Item = u16> {
 /// Who holds a port: addresses, of which at most one is unspecified per family, by namespace and port.
 type Table = HashMap<(Namespace, u16), Vec<IpAddr>>;
 
+/// Every change is one step, so that a panic elsewhere cannot leave the table half changed.
 static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
-
-fn held() -> MutexGuard<'static, Table> {
-    // Every change is one step, so that a panic elsewhere cannot leave the table half changed.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A local address and port that a connector, connection or listener of this process holds until this is
 /// dropped.
@@ -111,7 +109,7 @@ impl fmt::Debug for PortLease {
 
 impl Drop for PortLease {
     fn drop(&mut self) {
-        let mut table = held();
+        let mut table = HELD.lock();
         let key = (self.namespace, self.port);
         if let Some(holders) = table.get_mut(&key) {
             holders.retain(|ip| *ip != self.ip);
@@ -131,7 +129,7 @@ impl Drop for PortLease {
 pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Option<PortLease> {
     let ip = ip.to_canonical();
     let namespace = namespace.unwrap_or_else(Namespace::of_thread);
-    let mut table = held();
+    let mut table = HELD.lock();
     let holders = table.entry((namespace, port)).or_default();
     let taken = holders.iter().any(|holder| {
         let any = holder.is_unspecified() || ip.is_unspecified();
@@ -197,7 +195,7 @@ mod tests {
             drop(lease(None, address(second), PORT).expect("released"));
         }
         let key = (Namespace::of_thread(), PORT);
-        assert!(!held().contains_key(&key), "nothing is left behind");
+        assert!(!HELD.lock().contains_key(&key), "nothing is left behind");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use crate::provider::net::options::SocketError;
 use crate::provider::params::AcceptParams;
 use crate::provider::requests::{GetRequest, Requests, Source};
 use crate::status::Status;
+use crate::sync::Mutex;
 use crate::types::{ReadLimits, Role};
 
 /// How long to leave the kernel alone when it has no descriptor or memory for another connection.
@@ -73,16 +74,12 @@ impl ListenerCore {
         core
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// IND2Listener::Bind.
     ///
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.requests.machine.may_bind().map_err(bind_error)?;
         let address = net::canonical(address);
         if !self.adapter.owns(address.ip()) {
@@ -110,7 +107,7 @@ impl ListenerCore {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.requests.machine.may_listen().map_err(bind_error)?;
         // The sockets belong to the adapter's runtime, whoever calls.
         let _home = self.adapter.runtime.enter();
@@ -129,7 +126,7 @@ impl ListenerCore {
                 (listener, self.adapter.runtime.spawn(task).abort_handle())
             })
             .collect();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.bound.is_some() {
             inner.tasks = tasks;
         } else {
@@ -145,7 +142,7 @@ impl ListenerCore {
     /// # Errors
     /// `InvalidDeviceState` when it does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.requests.machine.local_address_ready()?;
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
@@ -157,7 +154,7 @@ impl ListenerCore {
 
     /// A request has come in full.
     fn arrived(&self, incoming: Incoming) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut dead = Vec::new();
         if inner.requests.machine.is_full() {
             // Those who have left do not keep a place from those who wait.
@@ -176,7 +173,7 @@ impl ListenerCore {
         end: impl FnOnce(&mut Listener<Incoming>) -> Leftovers<Incoming>,
         error: fn() -> AcceptError,
     ) -> Vec<Incoming> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let (wakers, requests) = inner.requests.end(end, error);
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
@@ -196,7 +193,7 @@ impl ListenerCore {
 
     /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
     pub(crate) fn cancel(&self) {
-        let wakers = self.lock().requests.cancel();
+        let wakers = self.inner.lock().requests.cancel();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -206,7 +203,7 @@ impl Source for ListenerCore {
     type Connector = Arc<Cm>;
 
     fn with<T>(&self, act: impl FnOnce(&mut Requests<Incoming>) -> T) -> T {
-        act(&mut self.lock().requests)
+        act(&mut self.inner.lock().requests)
     }
 
     fn hand_out(&self, Incoming { terms, transport, local, peer }: Incoming) -> Arc<Cm> {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::{Namespace, PortRange};
 use crate::provider::{Capabilities, ProviderKind, next_domain};
+use crate::sync::Mutex;
 use crate::types::{AdapterId, ReadLimits};
 
 /// What the soft provider can do; none of it depends on the machine.
@@ -82,7 +83,7 @@ impl AdapterCore {
             monitor: Mutex::default(),
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
-        *core.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
+        *core.monitor.lock() = Some(watch);
         debug!(adapter = %core.interface.name, number = core.number, "opened");
         Ok(core)
     }
@@ -197,7 +198,7 @@ impl AdapterCore {
 
 impl Drop for AdapterCore {
     fn drop(&mut self) {
-        let monitor = self.monitor.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let monitor = self.monitor.get_mut();
         if let Some(monitor) = monitor.take() {
             monitor.abort();
         }

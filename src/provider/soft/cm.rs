@@ -1,7 +1,7 @@
 //! One connector of the soft provider: the ND state machine, the socket it speaks of, and the futures that wait.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tracing::debug;
@@ -18,6 +18,7 @@ use crate::provider::members::{Member, Membership};
 use crate::provider::net::bind::BoundSocket;
 use crate::provider::net::ports::PortLease;
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
 use crate::types::{ConnectionId, DisconnectReason};
 
 /// How an attempt or a connection came to its end.
@@ -274,7 +275,7 @@ impl Drive for Cm {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     fn carry_out(&self, inner: &mut Inner, action: Action, _later: &mut Later) {

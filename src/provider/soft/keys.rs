@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use super::window::{Binding, Live};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::{Shared, Slice};
+use crate::sync::{RwLock, RwLockReadGuard};
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
 
@@ -52,7 +53,7 @@ impl Registration {
 
     /// `None` once it has been deregistered.
     pub(crate) fn hold(&self) -> Option<Valid<'_>> {
-        let valid = self.valid.read().unwrap_or_else(PoisonError::into_inner);
+        let valid = self.valid.read();
         valid.then_some(Valid(valid))
     }
 
@@ -61,7 +62,7 @@ impl Registration {
     }
 
     fn revoke(&self) {
-        *self.valid.write().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.valid.write() = false;
     }
 }
 
@@ -150,14 +151,6 @@ pub(crate) struct KeyTable {
 }
 
 impl KeyTable {
-    fn read(&self) -> RwLockReadGuard<'_, Keys> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Keys> {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers memory under a fresh random key.
     ///
     /// # Errors
@@ -167,7 +160,7 @@ impl KeyTable {
         memory: Shared,
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
-        let mut keys = self.write();
+        let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources)?;
         memory.set_named();
         let registration = Arc::new(Registration { memory, key, access, valid: RwLock::new(true) });
@@ -182,7 +175,7 @@ impl KeyTable {
     /// `Busy` while a window is bound to it (`MR-04`): nothing has changed then.
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         let removed = {
-            let mut keys = self.write();
+            let mut keys = self.keys.write();
             if keys.has(registration) && keys.bound.contains_key(&registration.key) {
                 return Err(RegisterError::Busy);
             }
@@ -195,7 +188,7 @@ impl KeyTable {
 
     /// The same for a region that nobody has any more: what is bound to it is of no use from now on.
     pub(crate) fn release(&self, registration: &Registration) {
-        let removed = self.write().remove(registration);
+        let removed = self.keys.write().remove(registration);
         registration.revoke();
         drop(removed);
     }
@@ -211,7 +204,7 @@ impl KeyTable {
         access: Access,
         link: u64,
     ) -> Result<Arc<Binding>, PostErrorKind> {
-        let mut keys = self.write();
+        let mut keys = self.keys.write();
         if !keys.has(registration) {
             return Err(PostErrorKind::AccessViolation);
         }
@@ -225,7 +218,7 @@ impl KeyTable {
     /// Takes the key of a window back. When this returns, no byte is being moved by it, and none will be.
     pub(super) fn unbind(&self, binding: &Binding) {
         let removed = {
-            let mut keys = self.write();
+            let mut keys = self.keys.write();
             let mine = matches!(keys.names.get(&binding.key()),
                 Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
             if mine {
@@ -248,7 +241,7 @@ impl KeyTable {
     /// Takes back the keys of all windows that the peer of this connection may use.
     pub(super) fn unbind_all(&self, link: u64) {
         let mine: Vec<_> = {
-            let keys = self.read();
+            let keys = self.keys.read();
             let windows = keys.names.values().filter_map(|named| match named {
                 Named::Window(binding) if binding.link() == link => Some(binding.clone()),
                 _ => None,
@@ -261,7 +254,7 @@ impl KeyTable {
     /// The window that the peer of this connection may take back by this key: one that it may use (RFC 5040 section 5.3,
     /// `NdkSendAndInvalidate`). A region is never a peer's to take.
     pub(crate) fn window(&self, key: u32, link: u64) -> Option<Arc<Binding>> {
-        match self.read().names.get(&key) {
+        match self.keys.read().names.get(&key) {
             Some(Named::Window(binding)) if binding.link() == link && binding.hold().is_some() => {
                 Some(binding.clone())
             }
@@ -294,7 +287,7 @@ impl KeyTable {
             Intent::Read => Access::REMOTE_READ,
             Intent::Atomic => Access::REMOTE_ATOMIC,
         };
-        let named = self.read().names.get(&key).cloned();
+        let named = self.keys.read().names.get(&key).cloned();
         let (registration, binding, access) = match named {
             Some(Named::Region(registration)) => {
                 let access = registration.access;
@@ -353,8 +346,8 @@ mod tests {
         let mut second = register();
         table.deregister(&second).expect("nothing is bound to it");
         Arc::get_mut(&mut second).expect("the only handle").key = first.key;
-        *second.valid.write().expect("not poisoned") = true;
-        table.write().names.insert(first.key, Named::Region(second.clone()));
+        *second.valid.write() = true;
+        table.keys.write().names.insert(first.key, Named::Region(second.clone()));
         table.deregister(&first).expect("it is not registered");
         assert!(reaches(second.key) && second.is_valid());
         table.deregister(&second).expect("nothing is bound to it");

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -20,6 +20,7 @@ use crate::flight::{Aftermath, Outlet, Payload};
 use crate::memory;
 use crate::provider::work::{Flags, Work};
 use crate::status::Status;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::Role;
 
 /// What the connection manager tells the driver.
@@ -193,20 +194,19 @@ impl Link {
             keys,
             cm,
             sending,
-            quiet: Condvar::new(),
+            quiet: Condvar::default(),
         })
     }
 
     pub(crate) fn send_queue(&self) -> SendHalf<'_> {
-        SendHalf(self.sending.lock().unwrap_or_else(PoisonError::into_inner))
+        SendHalf(self.sending.lock())
     }
 
     /// The sending half when nobody is writing: for the endings, which must not take memory away from under a writer.
     pub(super) fn quiet_queue(&self) -> SendHalf<'_> {
-        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sending = self.sending.lock();
         sending.awaited += 1;
-        let quiet = self.quiet.wait_while(sending, |sending| sending.queue.is_writing());
-        let mut sending = quiet.unwrap_or_else(PoisonError::into_inner);
+        let mut sending = self.quiet.wait_while(sending, |sending| sending.queue.is_writing());
         sending.awaited -= 1;
         SendHalf(sending)
     }

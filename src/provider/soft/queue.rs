@@ -1,13 +1,14 @@
 //! Where a queue pair takes its receives from.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::shared::SharedReceives;
 use crate::error::PostErrorKind;
 use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::status::Status;
+use crate::sync::Mutex;
 
 /// A posted receive.
 pub(crate) struct Receive {
@@ -40,16 +41,12 @@ impl ReceiveQueue {
         Self { inner: Mutex::default(), depth }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Posts a receive: at any time, connected or not (`QP-05`).
     ///
     /// # Errors
     /// `QueueFull`; nothing has been posted then.
     fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
             let mut after = Aftermath::default();
@@ -66,12 +63,12 @@ impl ReceiveQueue {
 
     /// The receive for the next message.
     fn take(&self) -> Option<Receive> {
-        self.lock().queue.pop_front()
+        self.inner.lock().queue.pop_front()
     }
 
     /// The message never came: the receive is the next one again.
     fn put_back(&self, receive: Receive, outlet: &Outlet, after: &mut Aftermath) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
             return cancel(receive, Status::CANCELED, outlet, after);
@@ -88,7 +85,7 @@ impl ReceiveQueue {
         outlet: &Outlet,
         after: &mut Aftermath,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.dead |= dead;
         interrupt(current, status, outlet, after);
         for receive in inner.queue.drain(..) {

@@ -1,6 +1,6 @@
 //! A queue pair: its two queues, and the connection it belongs to.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::adapter::{AdapterCore, MAX_TRANSFER};
 use super::cm::Cm;
@@ -14,6 +14,7 @@ use crate::provider::members::{Member, Membership};
 use crate::provider::work::Work;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
@@ -66,7 +67,7 @@ impl QueuePairCore {
     }
 
     fn binding(&self) -> MutexGuard<'_, Binding> {
-        self.binding.lock().unwrap_or_else(PoisonError::into_inner)
+        self.binding.lock()
     }
 
     pub(crate) fn is_free(&self) -> bool {

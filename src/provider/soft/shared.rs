@@ -4,7 +4,7 @@
 //! receive. TCP holds the peer back meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use super::adapter::AdapterCore;
@@ -13,6 +13,7 @@ use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::provider::members::{Member, Membership};
 use crate::status::Status;
+use crate::sync::Mutex;
 
 #[derive(Default)]
 struct Inner {
@@ -53,17 +54,13 @@ impl SharedReceives {
         Ok(shared)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Posts a receive, and wakes the connections that wait for one.
     ///
     /// # Errors
     /// `DeviceRemoved`, with the payload.
     pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
         let waiting = {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             if inner.dead {
                 return Err((PostErrorKind::DeviceRemoved, payload));
             }
@@ -77,12 +74,12 @@ impl SharedReceives {
 
     /// The receive for the next message.
     pub(super) fn take(&self) -> Option<Receive> {
-        self.lock().queue.pop_front()
+        self.inner.lock().queue.pop_front()
     }
 
     /// The message never came: the receive is the next one again, for whoever waits for one.
     pub(super) fn put_back(&self, receive: Receive) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
             return self.finish([receive], self.last_status());
@@ -95,7 +92,7 @@ impl SharedReceives {
 
     /// Ready when there is a receive; until then this connection waits for one.
     pub(super) fn poll_ready(&self, link: u64, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.queue.is_empty() {
             return Poll::Ready(());
         }
@@ -114,7 +111,7 @@ impl SharedReceives {
 
     /// This connection waits no more.
     pub(super) fn forget(&self, link: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let place = inner.waiting.iter().position(|(number, _)| *number == link);
         let gone = place.map(|place| inner.waiting.swap_remove(place));
         drop(inner);
@@ -141,7 +138,7 @@ impl SharedReceives {
 
     fn end(&self, status: Status) {
         let left = {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             inner.dead = true;
             std::mem::take(&mut inner.queue)
         };

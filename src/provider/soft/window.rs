@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use super::adapter::AdapterCore;
 use super::keys::{KeyTable, Registration};
@@ -13,6 +13,7 @@ use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::Slice;
 use crate::provider;
 use crate::provider::work::Verb;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::types::Access;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +65,9 @@ impl Binding {
         self.link
     }
 
-    fn life(&self) -> RwLockReadGuard<'_, Life> {
-        self.life.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// `None` unless it is live.
     pub(super) fn hold(&self) -> Option<Live<'_>> {
-        let life = self.life();
+        let life = self.life.read();
         (*life == Life::Live).then_some(Live(life))
     }
 
@@ -82,7 +79,7 @@ impl Binding {
     }
 
     pub(super) fn go_live(&self) {
-        let mut life = self.life.write().unwrap_or_else(PoisonError::into_inner);
+        let mut life = self.life.write();
         // Somebody may have been faster to take it back.
         if *life == Life::Pending {
             *life = Life::Live;
@@ -91,7 +88,7 @@ impl Binding {
 
     /// Returns when the last byte has been moved by this key.
     pub(super) fn die(&self) {
-        *self.life.write().unwrap_or_else(PoisonError::into_inner) = Life::Dead;
+        *self.life.write() = Life::Dead;
     }
 }
 
@@ -117,15 +114,11 @@ impl Window {
         Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
     }
 
-    fn latest(&self) -> MutexGuard<'_, Option<Arc<Binding>>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What it is bound to since the last call that binds or invalidates it: key, remote address, length.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
-        let latest = self.latest().clone()?;
+        let latest = self.latest.lock().clone()?;
         // The peer may have taken it back, or the connection has ended.
-        let alive = *latest.life() != Life::Dead;
+        let alive = *latest.life.read() != Life::Dead;
         alive.then(|| (latest.key, latest.range.start as u64, latest.range.len()))
     }
 
@@ -136,14 +129,14 @@ impl Window {
         access: Access,
         link: u64,
     ) -> Result<Change, PostErrorKind> {
-        let mut latest = self.latest();
+        let mut latest = self.latest.lock();
         let new = self.keys.bind(registration, range, access, link)?;
         let old = latest.replace(new.clone());
         Ok(Change { keys: self.keys.clone(), old, new: Some(new) })
     }
 
     fn unbind(&self) -> Change {
-        Change { keys: self.keys.clone(), old: self.latest().take(), new: None }
+        Change { keys: self.keys.clone(), old: self.latest.lock().take(), new: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -21,6 +21,7 @@ use crate::error::OpenError;
 use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::source_for;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
     AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
     EventChannel, ProtectionDomain, QpAttributes, QpState, QueuePair, RXE_VENDOR, SIW_VENDOR, Transport,
@@ -163,14 +164,14 @@ impl AdapterCore {
         let opened = core.opened().ok_or(OpenError::DeviceRemoved)?;
         core.completions.open(&core, &opened).map_err(failed("ibv_create_cq"))?;
         let tasks = reactor::start(&core, &opened).map_err(failed("epoll_ctl"))?;
-        *core.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        *core.tasks.lock() = tasks;
         debug!(adapter = %core.device.name, number = core.number, "opened");
         Ok(core)
     }
 
     /// What is open; `None` once the device is removed.
     pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.opened.lock().clone()
     }
 
     pub(crate) fn is_iwarp(&self) -> bool {
@@ -223,7 +224,7 @@ impl AdapterCore {
     }
 
     fn queue_pairs(&self) -> MutexGuard<'_, QueuePairs> {
-        self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue_pairs.lock()
     }
 
     /// A key for a queue pair of the device: completions that carry it are for this one.
@@ -395,7 +396,7 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.device.name, "removed");
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened = self.opened.lock().take();
         if let Some(opened) = &opened {
             opened.context.mark_removed();
         }
@@ -416,7 +417,7 @@ impl AdapterCore {
 
     /// Ends the reactor.
     fn stop(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.into_iter().for_each(|task| task.abort());
     }
 }

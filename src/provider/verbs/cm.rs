@@ -4,7 +4,7 @@
 //! word about the old one finds nobody.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::proto::connector::{Action, Connector, Ending, Input, State, Terms};
 use crate::provider::drive::{self, Drive, Later, Progress};
 use crate::provider::members::{Member, Membership};
 use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
 
@@ -412,7 +413,7 @@ impl Drive for Cm {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     fn carry_out(&self, inner: &mut Inner, action: Action, later: &mut Later) {

@@ -6,8 +6,8 @@
 //! completion queue, inbox.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -18,6 +18,7 @@ use super::adapter::{AdapterCore, Opened};
 use super::queue_pair::QueuePairCore;
 use super::requests::RequestId;
 use super::shared::Receives;
+use crate::sync::Mutex;
 use crate::sys::{BATCH, Batch, CompletionQueue, QueuePair};
 
 /// How long the first queue is; each further one is twice as long as the one before, up to the most.
@@ -49,23 +50,19 @@ pub(crate) struct Queue {
 pub(crate) type Touched = SmallVec<[(u32, Arc<QueuePairCore>); 4]>;
 
 impl Completions {
-    fn lock(&self) -> MutexGuard<'_, Vec<Share>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The queue whose events carry this key.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
-        let shares = self.lock();
+        let shares = self.0.lock();
         shares.iter().find(|share| share.queue.completions.key() == key).map(|share| share.queue.clone())
     }
 
     pub(crate) fn all(&self) -> SmallVec<[Arc<Queue>; 4]> {
-        self.lock().iter().map(|share| share.queue.clone()).collect()
+        self.0.lock().iter().map(|share| share.queue.clone()).collect()
     }
 
     /// Lets this queue go once no queue pair holds it.
     pub(crate) fn forget(&self, key: u64) {
-        let mut shares = self.lock();
+        let mut shares = self.0.lock();
         let place = shares.iter().position(|share| share.queue.completions.key() == key);
         let share = place.map(|place| shares.remove(place));
         drop(shares);
@@ -74,7 +71,7 @@ impl Completions {
 
     /// Lets every queue go once no queue pair holds it.
     pub(crate) fn close(&self) {
-        let shares = std::mem::take(&mut *self.lock());
+        let shares = std::mem::take(&mut *self.0.lock());
         drop(shares);
     }
 
@@ -90,7 +87,7 @@ impl Completions {
         vector: u32,
     ) -> io::Result<Arc<Queue>> {
         let before = {
-            let mut shares = self.lock();
+            let mut shares = self.0.lock();
             let fits = |share: &&mut Share| share.free >= entries && share.vector == vector;
             if let Some(share) = shares.iter_mut().find(fits) {
                 share.free -= entries;
@@ -106,7 +103,7 @@ impl Completions {
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
-        self.lock().push(Share { queue: queue.clone(), free, vector });
+        self.0.lock().push(Share { queue: queue.clone(), free, vector });
         // A removal may have closed all of them since the caller looked.
         if adapter.is_removed() {
             self.close();
@@ -117,7 +114,7 @@ impl Completions {
     /// Gives room back. The first queue stays, for whoever comes next.
     fn release(&self, queue: &Arc<Queue>, entries: u32) {
         let mut unused = None;
-        let mut shares = self.lock();
+        let mut shares = self.0.lock();
         if let Some(place) = shares.iter().position(|share| Arc::ptr_eq(&share.queue, queue))
             && let Some(share) = shares.get_mut(place)
         {
@@ -154,7 +151,7 @@ impl Queue {
     /// Those of ibv_resize_cq(3).
     fn grow(&self, more: u32) -> io::Result<()> {
         // One after the other, or one of them would be forgotten.
-        let _batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let _batch = self.batch.lock();
         self.completions.resize(self.completions.entries().saturating_add(more))
     }
 
@@ -162,7 +159,7 @@ impl Queue {
     pub(crate) fn collect(&self, adapter: &AdapterCore) -> Touched {
         // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut touched = Touched::new();
-        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = self.batch.lock();
         // What has come since is told, or is for whoever is about to arm the queue.
         let mut left = self.completions.entries() as usize;
         let mut count = BATCH;

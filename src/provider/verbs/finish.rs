@@ -1,6 +1,6 @@
 //! What the device says of requests, and what follows from it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
@@ -35,7 +35,7 @@ impl QueuePairCore {
 
     /// As [`deliver`](Self::deliver), of the request with this id.
     pub(super) fn tell(&self, key: u32, id: u64, said: Said) {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((key, id, said));
+        self.inbox.lock().push((key, id, said));
     }
 
     /// Looks into the inbox: wakes those whose requests have finished.
@@ -60,7 +60,7 @@ impl QueuePairCore {
 
     /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
     pub(super) fn read(&self, inner: &mut Inner, key: u32, receives: Option<&Receives>, found: &mut Found) {
-        let inbox = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        let inbox = std::mem::take(&mut *self.inbox.lock());
         for (of, id, said) in inbox {
             let id = RequestId::unpack(id);
             if of != key {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use crate::sync::Mutex;
 use crate::sys::{CmEvent, CmId, EventChannel};
 
 /// Whoever gets the events of an id.
@@ -25,11 +26,7 @@ pub(crate) struct Targets {
 impl Targets {
     /// Whether no id is left.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn Target>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().is_empty()
     }
 
     /// A key for an id or anything else of the adapter; 0 is never one.
@@ -39,7 +36,7 @@ impl Targets {
 
     /// Hands an event to whom it is for.
     pub(crate) fn deliver(&self, event: CmEvent) {
-        let target = self.lock().get(&event.key).and_then(Weak::upgrade);
+        let target = self.known.lock().get(&event.key).and_then(Weak::upgrade);
         if let Some(target) = target {
             target.event(event);
         }
@@ -68,7 +65,7 @@ impl Targets {
     }
 
     fn watch(self: &Arc<Self>, id: CmId, key: u64, target: Weak<dyn Target>) -> Arc<Identifier> {
-        self.lock().insert(key, target);
+        self.known.lock().insert(key, target);
         Arc::new(Identifier { id, _entry: Entry { key, targets: self.clone() } })
     }
 }
@@ -96,6 +93,6 @@ struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let _target = self.targets.lock().remove(&self.key);
+        let _target = self.targets.known.lock().remove(&self.key);
     }
 }

@@ -1,7 +1,7 @@
 //! The listener.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
 use tracing::debug;
@@ -18,6 +18,7 @@ use crate::provider::errors::bind_error;
 use crate::provider::members::{Member, Membership};
 use crate::provider::net;
 use crate::provider::requests::{GetRequest, Requests, Source};
+use crate::sync::Mutex;
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
@@ -52,16 +53,12 @@ impl ListenerCore {
         core
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// IND2Listener::Bind. All addresses of a family get the same port.
     ///
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.requests.machine.may_bind().map_err(bind_error)?;
         let address = net::canonical(address);
         if !self.adapter.owns(address.ip()) {
@@ -89,7 +86,7 @@ impl ListenerCore {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.requests.machine.may_listen().map_err(bind_error)?;
         if self.adapter.is_stopped() {
             return Err(BindError::InvalidState);
@@ -112,7 +109,7 @@ impl ListenerCore {
     /// # Errors
     /// `InvalidDeviceState` when it does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.requests.machine.local_address_ready()?;
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
@@ -124,7 +121,7 @@ impl ListenerCore {
 
     /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
     pub(crate) fn cancel(&self) {
-        let wakers = self.lock().requests.cancel();
+        let wakers = self.inner.lock().requests.cancel();
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -138,7 +135,7 @@ impl ListenerCore {
         end: impl FnOnce(&mut Listener<Arc<Cm>>) -> Leftovers<Arc<Cm>>,
         error: fn() -> AcceptError,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let (wakers, requests) = inner.requests.end(end, error);
         let ids = std::mem::take(&mut inner.ids);
         drop(inner);
@@ -159,7 +156,7 @@ impl ListenerCore {
         let targets = &self.adapter.targets;
         let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request, me));
         debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut dead = Vec::new();
         if inner.requests.machine.is_full() {
             // Those who have left do not keep a place from those who wait.
@@ -177,7 +174,7 @@ impl Source for ListenerCore {
     type Connector = Arc<Cm>;
 
     fn with<T>(&self, act: impl FnOnce(&mut Requests<Arc<Cm>>) -> T) -> T {
-        act(&mut self.lock().requests)
+        act(&mut self.inner.lock().requests)
     }
 
     fn hand_out(&self, request: Arc<Cm>) -> Arc<Cm> {

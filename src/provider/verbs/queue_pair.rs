@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
 use tracing::debug;
@@ -29,6 +29,7 @@ use crate::provider::drive::Drive;
 use crate::provider::members::{Member, Membership};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{Capacities, Element, QpState, QueuePair, async_event};
 use crate::types::ReadLimits;
 
@@ -148,7 +149,7 @@ impl QueuePairCore {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Which of the device's queue pairs it uses.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::runtime::Handle;
 
@@ -12,6 +12,7 @@ use super::adapter::AdapterCore;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::members::{Member, Membership};
+use crate::sync::Mutex;
 use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
 use crate::types::Access;
 
@@ -30,10 +31,6 @@ struct Attached {
 }
 
 impl Attached {
-    fn lock(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_valid(&self) -> bool {
         self.valid.load(Ordering::Acquire)
     }
@@ -44,7 +41,7 @@ impl Attached {
     /// Those of ibv_dereg_mr(3): the device has the memory as before.
     fn end(&self) -> io::Result<()> {
         // Held to the end: whoever frees the memory comes by here.
-        let mut region = self.lock();
+        let mut region = self.region.lock();
         let Some(had) = region.take() else { return Ok(()) };
         match had.deregister() {
             Ok(()) => {
@@ -65,7 +62,7 @@ impl Attached {
     fn begin(&self, region: MemoryRegion, adapter: &AdapterCore) -> Result<u32, RegisterError> {
         let key = region.remote_key();
         {
-            let mut now = self.lock();
+            let mut now = self.region.lock();
             if now.is_some() {
                 return Err(RegisterError::Busy);
             }
@@ -143,11 +140,7 @@ impl Registration {
 
     /// Does something with the device's region, unless it was deregistered or is being deregistered, which may take long.
     pub(crate) fn with_region<R>(&self, use_it: impl FnOnce(&MemoryRegion) -> R) -> Option<R> {
-        let region = match self.attached.region.try_lock() {
-            Ok(region) => region,
-            Err(TryLockError::Poisoned(region)) => region.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let region = self.attached.region.try_lock()?;
         region.as_ref().map(use_it)
     }
 

@@ -6,7 +6,7 @@
 //! what has become of it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use slab::Slab;
 
@@ -16,6 +16,7 @@ use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
 use crate::provider::members::{Member, Membership};
 use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{ReceiveRequest, Refused, SharedReceiveQueue};
 
 /// A shared receive queue as its user has it.
@@ -45,7 +46,7 @@ impl Receives {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slab<(Ticket, Payload)>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 
     /// The receive at this place, which has completed.
@@ -112,7 +113,7 @@ impl SharedReceives {
 
     /// What a queue pair of the device holds to use it; `None` when it is over.
     pub(crate) fn receives(&self) -> Option<Arc<Receives>> {
-        self.receives.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.receives.lock().clone()
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -175,7 +176,7 @@ impl SharedReceives {
 
     /// The user has dropped the last handle, and no queue pair uses it.
     pub(crate) fn released(&self) {
-        let receives = self.receives.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let receives = self.receives.lock().take();
         drop(receives);
     }
 }

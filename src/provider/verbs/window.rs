@@ -7,12 +7,13 @@
 //! so windows go before their queue pair, and hold the registration of their region.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::adapter::AdapterCore;
 use super::region::Registration;
 use crate::error::RegisterError;
 use crate::provider::members::{Member, Membership};
+use crate::sync::Mutex;
 use crate::sys::{MemoryWindow, next_key};
 
 /// A memory window.
@@ -86,13 +87,9 @@ impl Window {
         Ok(window)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What it is bound to: key, remote address, length.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
-        self.lock().bound.as_ref().map(|bound| (bound.key, bound.address, bound.length))
+        self.state.lock().bound.as_ref().map(|bound| (bound.key, bound.address, bound.length))
     }
 
     /// A window of the device that can be bound.
@@ -100,13 +97,13 @@ impl Window {
     /// # Errors
     /// `InsufficientResources` when the device has no more.
     pub(crate) fn take_free(&self) -> Result<Free, RegisterError> {
-        let free = self.lock().free.take();
+        let free = self.state.lock().free.take();
         free.map_or_else(|| allocate(&self.adapter), Ok)
     }
 
     /// Not bound after all, or not any more.
     pub(crate) fn give_back(&self, free: Free) {
-        let extra = self.lock().free.replace(free);
+        let extra = self.state.lock().free.replace(free);
         drop(extra);
     }
 
@@ -128,19 +125,19 @@ impl Window {
             owner,
             _registration: registration.clone(),
         };
-        let before = self.lock().bound.replace(bound);
+        let before = self.state.lock().bound.replace(bound);
         before.filter(|before| before.owner == owner)
     }
 
     /// Its invalidation is about to be posted to this queue pair.
     pub(crate) fn unbind(&self, owner: u32) -> Option<Bound> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.bound.take_if(|bound| bound.owner == owner)
     }
 
     /// Its invalidation was not posted. What was bound meanwhile stays.
     pub(crate) fn rebind(&self, bound: Bound) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.bound.is_none() {
             state.bound = Some(bound);
         }
@@ -154,7 +151,7 @@ impl Window {
 
     /// The peer of this queue pair has taken it back, if it is bound by this key.
     pub(crate) fn invalidated_by_peer(&self, owner: u32, invalidated: u32) {
-        let bound = self.lock().bound.take_if(|bound| bound.owner == owner && bound.key == invalidated);
+        let bound = self.state.lock().bound.take_if(|bound| bound.owner == owner && bound.key == invalidated);
         if let Some(bound) = bound {
             self.invalidated(bound);
         }
@@ -181,7 +178,7 @@ fn allocate(adapter: &AdapterCore) -> Result<Free, RegisterError> {
 impl Member for Window {
     /// The device cannot go before its last window has.
     fn device_removed(&self) {
-        let state = std::mem::take(&mut *self.lock());
+        let state = std::mem::take(&mut *self.state.lock());
         drop(state);
     }
 }

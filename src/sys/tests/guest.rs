@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::channel::{CmEvent, EventChannel, event};
 use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status};
 use crate::sys::device::Context;
@@ -32,12 +33,12 @@ impl Guest {
     /// `None`, with a line that says so, anywhere else.
     #[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
     pub(super) fn enter() -> Option<Self> {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        static ONE_AT_A_TIME: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
         if env::var_os("TOKIO_RDMA_GUEST").is_none() {
             println!("skipped: needs the devices of the guest machine");
             return None;
         }
-        Some(Self(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(Self(ONE_AT_A_TIME.lock()))
     }
 
     pub(super) fn rxe(&self) -> Device {
