@@ -45,7 +45,7 @@ fn plan(adapter: &Adapter, dice: &mut Dice) -> Vec<Step> {
         let length = match kind {
             OpKind::CompareSwap | OpKind::FetchAdd => 8,
             _ if dice.below(3) == 0 => dice.below(LONGEST),
-            // siw ends a connection on which an empty read is posted behind another read.
+            // A siw that is sending answers an empty read with what it sent before (docs/spec/wire.md, section 3).
             OpKind::Read if Device::under_test() == Device::Siw => 1 + dice.below(100),
             _ => dice.below(100),
         };
