@@ -40,12 +40,13 @@ pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<V
     let connections = readable(adapter.events.clone())?;
     let completions = readable(opened.channel.clone())?;
     let device = readable(AsyncEvents(opened.context.clone()))?;
-    let weak = Arc::downgrade(adapter);
+    // Made here, so that a task that is dropped before it has ever run tells, too.
+    let alive = || Alive(Arc::downgrade(adapter));
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     Ok(vec![
-        spawn(Box::pin(run_connections(weak.clone(), connections)) as Task),
-        spawn(Box::pin(run_completions(weak.clone(), completions))),
-        spawn(Box::pin(run_device(weak, device))),
+        spawn(Box::pin(run_connections(alive(), connections)) as Task),
+        spawn(Box::pin(run_completions(alive(), completions))),
+        spawn(Box::pin(run_device(alive(), device))),
     ])
 }
 
@@ -104,8 +105,7 @@ async fn others_first() {
     .await;
 }
 
-async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventChannel>>) {
-    let alive = Alive(adapter);
+async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
     let outcome = run(source, |events| {
         let adapter = alive.0.upgrade()?;
         for _ in 0..TURN {
@@ -121,8 +121,7 @@ async fn run_connections(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<EventCh
     tell(&alive.0, "connection events", outcome);
 }
 
-async fn run_completions(adapter: Weak<AdapterCore>, source: AsyncFd<Arc<CompletionChannel>>) {
-    let alive = Alive(adapter);
+async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>) {
     let mut looking = Looking::default();
     let outcome = run(source, |completions| {
         let adapter = alive.0.upgrade()?;
@@ -193,8 +192,7 @@ impl Looking {
     }
 }
 
-async fn run_device(adapter: Weak<AdapterCore>, source: AsyncFd<AsyncEvents>) {
-    let alive = Alive(adapter);
+async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
     let outcome = run(source, |AsyncEvents(context)| {
         let adapter = alive.0.upgrade()?;
         Some(device_events(&adapter, context))
