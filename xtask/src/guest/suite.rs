@@ -59,10 +59,12 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
 
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
-    unless_lacking(settings, |processors| {
+    unless_lacking(settings, |_| {
         // A test of this suite runs its program, and is skipped if there is none.
         let built = steps::build_async_rdma().map_or_else(failed, |()| Tally::default());
-        let mut tally = SUITES[2].run(settings, processors).unwrap_or_else(failed);
+        // With its processors in turn this machine's kernel broke: in siw the end of a connection overtook its beginning
+        // (docs/interop.md).
+        let mut tally = SUITES[2].run(settings, Processors::AtOnce).unwrap_or_else(failed);
         tally += built;
         tally
     })
