@@ -1,7 +1,7 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
-//! What is modelled with loom has loom's locks inside: `cargo xtask test --filter model`.
+//! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
 use std::sync::PoisonError;
 #[cfg(feature = "verbs")]

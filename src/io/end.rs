@@ -30,7 +30,7 @@ const RESULTS: usize = 64;
 /// How often a poll looks for more before others have their turn.
 const TURNS: usize = 16;
 
-/// What the numbers of initiator requests in the completion queue mean.
+/// The kinds of requests of the send queue, by their numbers in the completion queue.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 

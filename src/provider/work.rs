@@ -1,4 +1,4 @@
-//! What is posted to the send queue.
+//! The requests of the send queue, as the posting calls hand them to a provider.
 
 use std::ops::Range;
 

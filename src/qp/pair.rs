@@ -14,7 +14,7 @@ use crate::provider::{self, Capabilities, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
-/// A queue pair (IND2QueuePair): a receive queue and an send queue.
+/// A queue pair (IND2QueuePair): a receive queue and a send queue.
 ///
 /// A work request is posted by the call and completed by the future. The call returns an error when nothing was
 /// submitted, and gives the buffer back; the future yields the completion and the buffer. Calls take effect in the

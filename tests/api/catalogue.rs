@@ -1,9 +1,9 @@
 //! The catalogue: providers, addresses, and which adapter serves what.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
-use common::net::{ip, isolated};
+use common::life::eventually;
+use common::net::{ip, isolated, nothing_left};
 use common::programs::{address, example, stdout};
 use common::*;
 use tokio_rdma::error::OpenError;
@@ -233,17 +233,6 @@ fn an_address_of_an_interface_that_is_down_is_not_usable() {
     });
 }
 
-/// Waits until no task of this runtime is left.
-async fn all_tasks_gone() {
-    let metrics = tokio::runtime::Handle::current().metrics();
-    within(async {
-        while metrics.num_alive_tasks() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
-}
-
 // PRV-07
 #[tokio::test]
 async fn after_everything_is_dropped_nothing_runs_and_all_can_be_opened_again() {
@@ -251,11 +240,12 @@ async fn after_everything_is_dropped_nothing_runs_and_all_can_be_opened_again() 
     for round in 0..3 {
         let adapter = adapter();
         let listener = adapter.listener();
-        within(async {
-            // A test that starts a program at this moment has copies of all sockets until the program runs.
-            while let Err(error) = listener.bind(SocketAddr::new(LOCALHOST, port)) {
+        // A test that starts a program at this moment has copies of all sockets until the program runs.
+        eventually("the port is free", || match listener.bind(SocketAddr::new(LOCALHOST, port)) {
+            Ok(()) => true,
+            Err(error) => {
                 assert!(round > 0 && error.status() == Status::SHARING_VIOLATION, "{error:?}");
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                false
             }
         })
         .await;
@@ -271,7 +261,7 @@ async fn after_everything_is_dropped_nothing_runs_and_all_can_be_opened_again() 
         drop((adapter, listener, region, pair));
         let (outcome, _buffer) = within(receive).await;
         assert_eq!(outcome.expect_err("flushed").status, Status::CANCELED);
-        all_tasks_gone().await;
+        nothing_left().await;
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! Runs on: soft, rxe, siw
 
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
+use common::life::{Log, eventually};
 use common::raw::{bytes, room, success};
 use common::results::collect;
 use common::*;
@@ -404,12 +407,18 @@ async fn a_spinning_queue_finds_its_results_and_sleeps_when_there_are_none() {
         send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
         assert_eq!(collect(&results, 1).await[0].bytes, 1);
     }
-    // It is told, too, when it has stopped to look.
-    let waiting = tokio::spawn(results.notify(NotifyKind::Any));
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert!(!waiting.is_finished());
+    // It is told, too, when it has stopped to look: each look but the last asks for another one.
+    let mut waiting = results.notify(NotifyKind::Any);
+    let wakes = Log::default();
+    eventually("it looks no more", || {
+        let before = wakes.lines().len();
+        let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&wakes.waker(())));
+        assert!(polled.is_pending(), "there is nothing");
+        wakes.lines().len() == before
+    })
+    .await;
     send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
-    within(waiting).await.expect("no panic").expect("told");
+    within(waiting).await.expect("told");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ async fn status<B: WorkBuffer>(op: Op<B>) -> Status {
     within(op).await.0.map_or_else(|error| error.status(), |_| Status::SUCCESS)
 }
 
-/// What an end does while its path breaks: the calls of the send queue, oldest first.
+/// The calls of the send queue that an end has outstanding while its path breaks, oldest first.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Idle,

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::dice::Dice;
 use common::life::eventually;
+use common::net::nothing_left;
 use common::process::alone;
 use common::resources::held;
 use common::{Device, adapter, often, patience, v4, within};
@@ -453,7 +454,6 @@ fn two_hundred_streams() {
         eprintln!("{count} streams on {:?}", Device::under_test());
         eventually("everything is given back", || held() == before).await;
         drop(adapter);
-        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        eventually("the tasks have ended", || tasks() == 0).await;
+        nothing_left().await;
     });
 }

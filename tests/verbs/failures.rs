@@ -260,11 +260,11 @@ async fn more_than_the_device_has_is_refused() {
     let config = QueuePairConfig::default;
     for (config, case) in [
         (config().receive_depth(depth + 1), "receives"),
-        (config().send_depth(depth + 1), "initiators"),
+        (config().send_depth(depth + 1), "sends"),
         (config().receive_depth(usize::MAX), "receives beyond all"),
         (config().receive_entries(entries + 1), "receive entries"),
-        (config().send_entries(entries + 1), "initiator entries"),
-        (config().send_entries(usize::MAX), "initiator entries beyond all"),
+        (config().send_entries(entries + 1), "send entries"),
+        (config().send_entries(usize::MAX), "send entries beyond all"),
     ] {
         let error = adapter.queue_pair(config).expect_err(case);
         assert!(matches!(error, OpenError::InvalidParameter { .. }), "{case}: {error:?}");

@@ -132,7 +132,7 @@ const ASYNC_RDMA: [&str; 5] = [
     "--locked",
     "--manifest-path",
     "interop/async-rdma/Cargo.toml",
-    // What both build is built once; and the tests in the guest machine look for the program here, whatever the environment says.
+    // Crates that both need are built once. The tests in the guest machine look for the program here, whatever the environment says.
     "--target-dir",
     "target",
 ];

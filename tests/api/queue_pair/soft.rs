@@ -179,7 +179,7 @@ async fn a_connection_that_waits_for_a_shared_receive_notices_that_nothing_can_b
     let writing = async {
         while let Ok(send) = passive.queue_pair.send(bytes(&adapter, b"?")) {
             let _ = send.await;
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     };
     let (reason, ()) = within(async { tokio::join!(over, writing) }).await;
