@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use super::table::{After, Aftermath};
+use super::table::{After, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -24,13 +24,13 @@ struct Inner {
 }
 
 impl Inner {
-    fn tell(&mut self, after: &mut Aftermath) {
+    fn tell(&mut self, wakes: &mut WakeList) {
         if self.dead.is_none() && self.held >= self.threshold {
             return;
         }
         for (_, waiting) in &mut self.waiting {
             waiting.told = true;
-            after.extend(waiting.waker.take().map(After::Wake));
+            wakes.extend(waiting.waker.take().map(After::Wake));
         }
     }
 }
@@ -53,10 +53,10 @@ impl LowWater {
     }
 
     /// A message has taken a receive, or one that was reserved was not posted.
-    pub(crate) fn taken(&self, after: &mut Aftermath) {
+    pub(crate) fn taken(&self, wakes: &mut WakeList) {
         let mut inner = self.0.lock();
         inner.held = inner.held.saturating_sub(1);
-        inner.tell(after);
+        inner.tell(wakes);
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -72,7 +72,7 @@ impl LowWater {
     /// # Errors
     /// How many receives there are, when they are more than `depth`. Nothing has changed then.
     pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         if let Some(depth) = depth {
             if inner.held > depth {
@@ -81,30 +81,30 @@ impl LowWater {
             inner.depth = depth;
         }
         inner.threshold = threshold.unwrap_or(inner.threshold).min(inner.depth);
-        inner.tell(&mut after);
+        inner.tell(&mut wakes);
         drop(inner);
-        after.settle();
+        wakes.wake_all();
         Ok(())
     }
 
     /// Nobody waits any more.
     pub(crate) fn end(&self, status: Status) {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         inner.dead.get_or_insert(status);
-        inner.tell(&mut after);
+        inner.tell(&mut wakes);
         drop(inner);
-        after.settle();
+        wakes.wake_all();
     }
 
     /// Asks to be told when there are few; at once, if there are.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         let place = inner.waiting.insert(Waiting { waker: None, told: false });
-        inner.tell(&mut after);
+        inner.tell(&mut wakes);
         drop(inner);
-        after.settle();
+        wakes.wake_all();
         Watch { count: self.clone(), place }
     }
 }

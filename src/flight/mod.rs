@@ -16,8 +16,8 @@ pub(crate) use low_water::{LowWater, Watch};
 pub(crate) use op::sealed::{Lender, Parts};
 pub use op::{Completion, Op, WorkBuffer};
 pub use results::NotifyKind;
-pub(crate) use results::{Joined, Notified, Outlet, Owner, Polled, Results};
-pub(crate) use table::{Aftermath, Completed, Extra, Label, Table, Ticket};
+pub(crate) use results::{CompletionSink, Joined, Notified, Owner, Polled, Results};
+pub(crate) use table::{Completed, CompletionInfo, RequestMeta, Table, Ticket, WakeList};
 
 use smallvec::SmallVec;
 

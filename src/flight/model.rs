@@ -13,12 +13,12 @@ use super::*;
 use crate::status::Status;
 use crate::types::OpKind;
 
-const LABEL: Label = Label { kind: OpKind::Send, context: 0 };
+const LABEL: RequestMeta = RequestMeta { kind: OpKind::Send, context: 0 };
 
-fn complete(outlet: &Outlet, ticket: Ticket, status: Status) {
-    let mut after = Aftermath::default();
-    outlet.complete(ticket, Completed { status, ..Completed::done(0, Payload::new()) }, &mut after);
-    after.settle();
+fn complete(outlet: &CompletionSink, ticket: Ticket, status: Status) {
+    let mut wakes = WakeList::default();
+    outlet.complete(ticket, Completed { status, ..Completed::done(0, Payload::new()) }, &mut wakes);
+    wakes.wake_all();
 }
 
 /// What the future of a request does.
@@ -32,7 +32,7 @@ fn a_request_that_is_awaited_is_always_woken() {
     loom::model(|| {
         let table = Arc::<Table>::default();
         let ticket = table.open(LABEL);
-        let outlet = Outlet::to_futures(table.clone());
+        let outlet = CompletionSink::to_futures(table.clone());
         let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
         assert!(collect(&table, ticket).is_some());
         provider.join().expect("no panic");
@@ -46,7 +46,7 @@ fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
     loom::model(|| {
         let table = Arc::<Table>::default();
         let ticket = table.open(LABEL);
-        let outlet = Outlet::to_futures(table.clone());
+        let outlet = CompletionSink::to_futures(table.clone());
         let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
         let looked = block_on(poll_fn(|cx| Poll::Ready(table.poll(ticket, cx).is_ready())));
         if !looked {
@@ -63,7 +63,7 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
     loom::model(|| {
         let results = Results::new(2);
         let table = Arc::<Table>::default();
-        let outlet = Outlet::to_results(table.clone(), results.clone(), 0);
+        let outlet = CompletionSink::to_results(table.clone(), results.clone(), 0);
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let provider = thread::spawn(move || {
             for ticket in tickets {
@@ -93,7 +93,7 @@ fn what_one_waiter_did_not_hear_the_other_does() {
     loom::model(|| {
         let results = Results::new(1);
         let table = Arc::<Table>::default();
-        let outlet = Outlet::to_results(table.clone(), results.clone(), 0);
+        let outlet = CompletionSink::to_results(table.clone(), results.clone(), 0);
         let ticket = table.open(LABEL);
         let first = results.notify(NotifyKind::Any);
         let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
@@ -112,7 +112,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     loom::model(|| {
         let results = Results::new(1);
         let table = Arc::<Table>::default();
-        let outlets = [0, 1].map(|owner| Outlet::to_results(table.clone(), results.clone(), owner));
+        let outlets = [0, 1].map(|owner| CompletionSink::to_results(table.clone(), results.clone(), owner));
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let mut errors = results.notify(NotifyKind::Errors);
         let mut providers = Vec::new();
@@ -139,9 +139,9 @@ fn who_waits_for_few_receives_is_told() {
         let takers = [(), ()].map(|()| {
             let count = count.clone();
             thread::spawn(move || {
-                let mut after = Aftermath::default();
-                count.taken(&mut after);
-                after.settle();
+                let mut wakes = WakeList::default();
+                count.taken(&mut wakes);
+                wakes.wake_all();
             })
         });
         let watch = count.watch();

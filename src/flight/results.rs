@@ -12,7 +12,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::LowWater;
-use super::table::{After, Aftermath, Completed, Label, Table, Ticket};
+use super::table::{After, Completed, RequestMeta, Table, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -33,12 +33,12 @@ pub enum NotifyKind {
 
 /// A result, polled.
 pub(crate) struct Polled {
-    pub(crate) label: Option<Label>,
+    pub(crate) label: Option<RequestMeta>,
     /// The number of its queue pair.
     pub(crate) owner: u64,
     pub(crate) status: Status,
     pub(crate) bytes: usize,
-    pub(crate) extra: super::Extra,
+    pub(crate) extra: super::CompletionInfo,
 }
 
 /// Something that cannot go on when results are lost.
@@ -82,7 +82,7 @@ struct Inner {
 
 impl Inner {
     /// Tells everybody who waits, if the news is good enough for one of them: `ANY dominates`.
-    fn tell(&mut self, after: &mut Aftermath) {
+    fn tell(&mut self, wakes: &mut WakeList) {
         let wanted = self.waiting.iter().filter(|(_, waiting)| waiting.told.is_none());
         let told = match (self.dead, self.news, wanted.map(|(_, waiting)| waiting.kind).min()) {
             (Some(_), _, _) => Told::End,
@@ -92,7 +92,7 @@ impl Inner {
         self.news = None;
         for (_, waiting) in &mut self.waiting {
             waiting.told.get_or_insert(told);
-            after.extend(waiting.waker.take().map(After::Wake));
+            wakes.extend(waiting.waker.take().map(After::Wake));
         }
     }
 }
@@ -118,7 +118,7 @@ impl Results {
         Joined { results: self.clone(), place: inner.owners.insert(owner) }
     }
 
-    fn push(&self, entry: Entry, after: &mut Aftermath) {
+    fn push(&self, entry: Entry, wakes: &mut WakeList) {
         let mut inner = self.0.lock();
         if inner.dead.is_none() && inner.entries.len() < inner.depth {
             let news = match (entry.completed.status, entry.completed.extra.solicited) {
@@ -128,26 +128,26 @@ impl Results {
             };
             inner.entries.push_back(entry);
             inner.news = inner.news.max(Some(news));
-            inner.tell(after);
+            inner.tell(wakes);
             return;
         }
         // The result is lost to the queue, not to the future of its request.
         let first = inner.dead.is_none();
         inner.dead.get_or_insert(Status::BUFFER_OVERFLOW);
-        inner.tell(after);
+        inner.tell(wakes);
         let owners: Vec<_> = inner.owners.iter().map(|(_, owner)| owner.clone()).collect();
         drop(inner);
         let Entry { table, ticket, completed, .. } = entry;
-        table.complete(ticket, completed, after);
+        table.complete(ticket, completed, wakes);
         if first {
             let end = move || owners.iter().filter_map(Weak::upgrade).for_each(|owner| owner.overrun());
-            after.extend([After::Run(Box::new(end))]);
+            wakes.extend([After::Run(Box::new(end))]);
         }
     }
 
     /// Takes up to `most` results, oldest first, and hands the completion of each to its future.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(Polled)) -> usize {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         let count = most.min(inner.entries.len());
         let taken: SmallVec<[Entry; AT_ONCE]> = inner.entries.drain(..count).collect();
@@ -158,10 +158,10 @@ impl Results {
         drop(inner);
         for Entry { owner, table, ticket, completed } in taken {
             let Completed { status, bytes, extra, .. } = completed;
-            let label = table.complete(ticket, completed, &mut after);
+            let label = table.complete(ticket, completed, &mut wakes);
             take(Polled { label, owner, status, bytes, extra });
         }
-        after.settle();
+        wakes.wake_all();
         count
     }
 
@@ -194,22 +194,22 @@ impl Results {
 
     /// The adapter is gone: what is there can be polled, and nobody waits any more.
     pub(crate) fn end(&self, status: Status) {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         inner.dead.get_or_insert(status);
-        inner.tell(&mut after);
+        inner.tell(&mut wakes);
         drop(inner);
-        after.settle();
+        wakes.wake_all();
     }
 
     /// Asks to be told.
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         let place = inner.waiting.insert(Waiting { kind, waker: None, told: None });
-        inner.tell(&mut after);
+        inner.tell(&mut wakes);
         drop(inner);
-        after.settle();
+        wakes.wake_all();
         Notified { results: self.clone(), place, heard: false }
     }
 }
@@ -217,12 +217,12 @@ impl Results {
 impl Drop for Results {
     /// Nobody polls any more: what is left reaches its futures.
     fn drop(&mut self) {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let entries = std::mem::take(&mut self.0.lock().entries);
         for Entry { table, ticket, completed, .. } in entries {
-            table.complete(ticket, completed, &mut after);
+            table.complete(ticket, completed, &mut wakes);
         }
-        after.settle();
+        wakes.wake_all();
     }
 }
 
@@ -269,24 +269,24 @@ impl Notified {
 impl Drop for Notified {
     /// What nobody has heard is news to whoever asks next.
     fn drop(&mut self) {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let mut inner = self.results.0.lock();
         let waiting = inner.waiting.try_remove(self.place);
         if let (false, Some(Waiting { told: Some(Told::News(news)), .. })) = (self.heard, &waiting)
             && !inner.entries.is_empty()
         {
             inner.news = inner.news.max(Some(*news));
-            inner.tell(&mut after);
+            inner.tell(&mut wakes);
         }
         drop(inner);
         drop(waiting);
-        after.settle();
+        wakes.wake_all();
     }
 }
 
 /// Where the completions of one queue of a queue pair go.
 #[derive(Clone)]
-pub(crate) struct Outlet {
+pub(crate) struct CompletionSink {
     table: Arc<Table>,
     /// The results that are polled first, and the number of the queue pair there.
     results: Option<(Arc<Results>, u64)>,
@@ -294,7 +294,7 @@ pub(crate) struct Outlet {
     count: Option<Arc<LowWater>>,
 }
 
-impl Outlet {
+impl CompletionSink {
     /// Straight to the futures of this table.
     pub(crate) fn to_futures(table: Arc<Table>) -> Self {
         Self { table, results: None, count: None }
@@ -317,17 +317,17 @@ impl Outlet {
     }
 
     /// The provider is done with a request, see [`Table::complete`].
-    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, after: &mut Aftermath) {
+    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
         if let Some(count) = &self.count {
-            count.taken(after);
+            count.taken(wakes);
         }
         match &self.results {
             Some((results, owner)) if !(completed.extra.silent && completed.status == Status::SUCCESS) => {
                 let entry = Entry { owner: *owner, table: self.table.clone(), ticket, completed };
-                results.push(entry, after);
+                results.push(entry, wakes);
             }
             _ => {
-                self.table.complete(ticket, completed, after);
+                self.table.complete(ticket, completed, wakes);
             }
         }
     }

@@ -21,24 +21,24 @@ pub(crate) struct Completed {
     /// Bytes received, sent, written or read; 0 when it failed.
     pub(crate) bytes: usize,
     pub(crate) payload: Payload,
-    pub(crate) extra: Extra,
+    pub(crate) extra: CompletionInfo,
 }
 
 impl Completed {
     /// One that did not succeed.
     pub(crate) fn failed(status: Status, payload: Payload) -> Self {
-        Self { status, bytes: 0, payload, extra: Extra::default() }
+        Self { status, bytes: 0, payload, extra: CompletionInfo::default() }
     }
 
     /// One that did.
     pub(crate) fn done(bytes: usize, payload: Payload) -> Self {
-        Self { status: Status::SUCCESS, bytes, payload, extra: Extra::default() }
+        Self { status: Status::SUCCESS, bytes, payload, extra: CompletionInfo::default() }
     }
 }
 
 /// What only some completions have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extra {
+pub(crate) struct CompletionInfo {
     /// The sender of the message asked for a solicited event.
     pub(crate) solicited: bool,
     /// Its success is not to be reported.
@@ -51,7 +51,7 @@ pub(crate) struct Extra {
 
 /// What a work request is to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
+pub(crate) struct RequestMeta {
     pub(crate) kind: OpKind,
     /// A number of the user's choice.
     pub(crate) context: u64,
@@ -67,19 +67,19 @@ pub(crate) enum After {
     Run(Box<dyn FnOnce() + Send>),
 }
 
-/// Completions whose foreign code has yet to run: call [`settle`](Self::settle) without a lock.
+/// Completions whose foreign code has yet to run: call [`wake_all`](Self::wake_all) without a lock.
 #[derive(Default)]
 #[must_use = "futures wait for it"]
-pub(crate) struct Aftermath(SmallVec<[After; 4]>);
+pub(crate) struct WakeList(SmallVec<[After; 4]>);
 
-impl Aftermath {
+impl WakeList {
     /// Both, this one's completions first.
-    pub(crate) fn join(&mut self, other: Self) {
+    pub(crate) fn append(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
     /// Wakes and frees, in the order of the completions.
-    pub(crate) fn settle(self) {
+    pub(crate) fn wake_all(self) {
         for after in self.0 {
             match after {
                 After::Wake(waker) => waker.wake(),
@@ -90,14 +90,14 @@ impl Aftermath {
     }
 }
 
-impl Extend<After> for Aftermath {
+impl Extend<After> for WakeList {
     fn extend<T: IntoIterator<Item = After>>(&mut self, iter: T) {
         self.0.extend(iter);
     }
 }
 
 struct Slot {
-    label: Label,
+    label: RequestMeta,
     state: State,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// A slot for a request about to be posted.
-    pub(crate) fn open(&self, label: Label) -> Ticket {
+    pub(crate) fn open(&self, label: RequestMeta) -> Ticket {
         Ticket(self.slots.lock().insert(Slot { label, state: State::Pending(None) }))
     }
 
@@ -131,17 +131,17 @@ impl Table {
     }
 
     /// The provider is done: hands over what it had. What is left to do for it, waking the future or freeing what an
-    /// abandoned one left behind, runs foreign code: the caller drops its locks first, see [`Aftermath`].
+    /// abandoned one left behind, runs foreign code: the caller drops its locks first, see [`WakeList`].
     pub(crate) fn complete(
         &self,
         ticket: Ticket,
         completed: Completed,
-        after: &mut Aftermath,
-    ) -> Option<Label> {
+        wakes: &mut WakeList,
+    ) -> Option<RequestMeta> {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(ticket.0) else {
             drop(slots);
-            after.0.push(After::Free(completed));
+            wakes.0.push(After::Free(completed));
             return None;
         };
         let label = slot.label;
@@ -158,7 +158,7 @@ impl Table {
             State::Done(_) => Some(After::Free(completed)),
         };
         drop(slots);
-        after.extend(follows);
+        wakes.extend(follows);
         Some(label)
     }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::memory::Owned;
 
-    const SEND: Label = Label { kind: OpKind::Send, context: 7 };
+    const SEND: RequestMeta = RequestMeta { kind: OpKind::Send, context: 7 };
 
     fn completed() -> Completed {
         Completed::done(8, Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]))
@@ -237,9 +237,9 @@ mod tests {
         let mut cx = Context::from_waker(&waker);
         let ticket = table.open(SEND);
         assert!(table.poll(ticket, &mut cx).is_pending());
-        let mut after = Aftermath::default();
-        assert_eq!(table.complete(ticket, completed(), &mut after), Some(SEND));
-        after.settle();
+        let mut wakes = WakeList::default();
+        assert_eq!(table.complete(ticket, completed(), &mut wakes), Some(SEND));
+        wakes.wake_all();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(matches!(table.poll(ticket, &mut cx), Poll::Ready(Some(Completed { bytes: 8, .. }))));
         assert!(table.slots.lock().is_empty());
@@ -252,9 +252,9 @@ mod tests {
         let ticket = table.open(SEND);
         table.abandon(ticket);
         assert_eq!(table.slots.lock().len(), 1, "the provider still has the payload");
-        let mut after = Aftermath::default();
-        table.complete(ticket, completed(), &mut after);
-        assert!(matches!(after.0.as_slice(), [After::Free(_)]));
+        let mut wakes = WakeList::default();
+        table.complete(ticket, completed(), &mut wakes);
+        assert!(matches!(wakes.0.as_slice(), [After::Free(_)]));
         assert!(table.slots.lock().is_empty());
     }
 
@@ -265,8 +265,8 @@ mod tests {
         let ticket = table.open(SEND);
         table.close(ticket);
         assert!(table.slots.lock().is_empty());
-        let mut after = Aftermath::default();
-        assert_eq!(table.complete(ticket, completed(), &mut after), None, "nobody is waiting");
-        assert!(matches!(after.0.as_slice(), [After::Free(_)]));
+        let mut wakes = WakeList::default();
+        assert_eq!(table.complete(ticket, completed(), &mut wakes), None, "nobody is waiting");
+        assert!(matches!(wakes.0.as_slice(), [After::Free(_)]));
     }
 }

@@ -14,7 +14,7 @@ use super::{at_leisure, check_length};
 use crate::error::RegisterError;
 use crate::memory::{Home, Owned, Slice, WeakFrozen};
 use crate::provider::Adapter;
-use crate::provider::members::{Member, Membership};
+use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
 use crate::types::Access;
 
@@ -71,7 +71,7 @@ pub struct Pool {
 
 struct Handle {
     inner: Arc<Inner>,
-    _membership: Membership,
+    _membership: Registered,
 }
 
 impl Drop for Handle {
@@ -211,12 +211,12 @@ impl Pool {
             state: Mutex::default(),
         });
         let member: Weak<dyn Member> = Arc::<Inner>::downgrade(&inner);
-        let membership = adapter.join(member);
+        let registered = adapter.add_member(member);
         // It may have gone between the look and the joining.
         if adapter.is_removed() {
             return Err(RegisterError::DeviceRemoved);
         }
-        Ok(Self { handle: Arc::new(Handle { inner, _membership: membership }) })
+        Ok(Self { handle: Arc::new(Handle { inner, _membership: registered }) })
     }
 
     fn inner(&self) -> &Arc<Inner> {

@@ -9,23 +9,23 @@
 //! * It drives [`proto::connector`](crate::proto::connector), which decides what each call and each event means; the
 //!   provider only carries out its actions.
 //! * A posted request finishes exactly once, in post order within its queue, through the
-//!   [`Outlet`] of its queue. Its payload is not touched afterwards.
+//!   [`CompletionSink`] of its queue. Its payload is not touched afterwards.
 //! * `disconnected()` resolves before the requests of the connection are flushed.
 //! * No call blocks, no lock is held across an await or a wake, and every future may be dropped at any time.
 //! * When the adapter goes away every pending operation finishes with `DEVICE_REMOVED`.
 
-pub(crate) mod drive;
+pub(crate) mod connector;
 pub(crate) mod errors;
-pub(crate) mod inside;
-pub(crate) mod members;
 #[cfg(any(feature = "soft", feature = "verbs"))]
 pub(crate) mod net;
 pub(crate) mod params;
+pub(crate) mod registry;
 pub(crate) mod requests;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
 #[cfg(feature = "verbs")]
 pub(crate) mod verbs;
+pub(crate) mod with_runtime;
 pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
@@ -39,13 +39,13 @@ use tokio::runtime::Handle;
 use crate::error::{
     AcceptError, BindError, ConnectError, OpenError, PostErrorKind, RegisterError, ResizeError, StateError,
 };
-use crate::flight::{Outlet, Payload, Ticket};
+use crate::flight::{CompletionSink, Payload, Ticket};
 use crate::memory::{Owned, Shared};
 use crate::types::{Access, AdapterId, ConnectionId, DisconnectReason, PrivateData, ReadLimits, RemoteKey};
-use drive::Drive;
-use inside::Inside;
-use members::{Member, Membership};
+use connector::ConnectorDriver;
 use params::{AcceptParams, ConnectParams};
+use registry::{Member, Registered};
+use with_runtime::WithRuntime;
 use work::Work;
 
 /// Which driver serves an adapter.
@@ -160,8 +160,8 @@ pub(crate) struct QueuePairParts {
     /// The most bytes of an inline request.
     pub(crate) inline: usize,
     /// Where receives complete. Those of a shared queue have its table.
-    pub(crate) receive: Outlet,
-    pub(crate) initiator: Outlet,
+    pub(crate) receive: CompletionSink,
+    pub(crate) initiator: CompletionSink,
     pub(crate) shared: Option<SharedReceives>,
     /// The processor on which completions are best handled.
     pub(crate) affinity: Option<usize>,
@@ -223,7 +223,7 @@ impl Adapter {
         &self,
         depth: usize,
         entries: usize,
-        outlet: Outlet,
+        outlet: CompletionSink,
     ) -> Result<SharedReceives, OpenError> {
         Ok(derive!(self, Adapter => SharedReceives,
             soft(adapter) => soft::shared::SharedReceives::new(adapter, depth, entries, outlet)?,
@@ -384,8 +384,8 @@ impl Adapter {
     }
 
     /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
-        dispatch!(self, Adapter(adapter) => adapter.join(member))
+    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
+        dispatch!(self, Adapter(adapter) => adapter.add_member(member))
     }
 }
 
@@ -547,12 +547,12 @@ impl Connector {
             #[cfg(feature = "soft")]
             (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
                 let runtime = cm.adapter.runtime.clone();
-                Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
+                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
             }
             #[cfg(feature = "verbs")]
             (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
                 let runtime = cm.adapter.runtime.clone();
-                Inside::new(runtime, cm.connect(queue_pair, peer, params)).await
+                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
             }
             #[cfg(all(feature = "soft", feature = "verbs"))]
             _ => Err(ConnectError::ForeignQueuePair),
@@ -566,7 +566,7 @@ impl Connector {
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
         dispatch!(self, Connector(cm) => {
             let runtime = cm.adapter.runtime.clone();
-            Inside::new(runtime, async { cm.complete() }).await
+            WithRuntime::new(runtime, async { cm.complete() }).await
         })
     }
 
@@ -587,12 +587,12 @@ impl Connector {
             #[cfg(feature = "soft")]
             (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
                 let runtime = cm.adapter.runtime.clone();
-                Inside::new(runtime, cm.accept(queue_pair, params)).await
+                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
             }
             #[cfg(feature = "verbs")]
             (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
                 let runtime = cm.adapter.runtime.clone();
-                Inside::new(runtime, cm.accept(queue_pair, params)).await
+                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
             }
             #[cfg(all(feature = "soft", feature = "verbs"))]
             _ => Err(AcceptError::ForeignQueuePair),

@@ -83,7 +83,7 @@ bitflags! {
         const FENCE = 1;
         /// The receive that it ends in is a solicited event.
         const SOLICITED = 2;
-        /// Its success is not reported: [`Extra::silent`](crate::flight::Extra::silent).
+        /// Its success is not reported: [`CompletionInfo::silent`](crate::flight::CompletionInfo::silent).
         const SILENT = 4;
         /// The payload need not be registered.
         const INLINE = 8;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::{NotifyError, OpenError, ResizeError};
 use crate::flight::{Notified, NotifyKind, Polled, Results};
 use crate::provider;
-use crate::provider::members::{Member, Membership};
+use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::types::{OpKind, RemoteKey};
 
@@ -133,7 +133,7 @@ struct Core {
     results: Arc<Results>,
     adapter: provider::Adapter,
     config: CompletionQueueConfig,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 impl Member for Core {
@@ -146,9 +146,9 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.capabilities().completions)?;
         let results = Results::new(config.depth);
-        let core = Arc::new(Core { results, adapter: adapter.clone(), config, membership: OnceLock::new() });
+        let core = Arc::new(Core { results, adapter: adapter.clone(), config, registered: OnceLock::new() });
         let member: Weak<dyn Member> = Arc::<Core>::downgrade(&core);
-        let _ = core.membership.set(adapter.join(member));
+        let _ = core.registered.set(adapter.add_member(member));
         // It may have gone between the caller's look and the joining.
         if adapter.is_removed() {
             core.device_removed();

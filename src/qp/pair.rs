@@ -8,7 +8,9 @@ use super::completion_queue::CompletionQueue;
 use super::config::QueuePairConfig;
 use super::options::WorkOptions;
 use crate::error::{OpenError, PostError, PostErrorKind};
-use crate::flight::{self, Joined, Label, Op, Outlet, Parts, Payload, Table, Ticket, WorkBuffer};
+use crate::flight::{
+    self, CompletionSink, Joined, Op, Parts, Payload, RequestMeta, Table, Ticket, WorkBuffer,
+};
 use crate::mr::RemoteRegion;
 use crate::provider::{self, Capabilities, QueuePairParts};
 use crate::status::Status;
@@ -76,8 +78,8 @@ impl QueuePair {
         let capabilities = adapter.capabilities();
         let table = Arc::<Table>::default();
         let outlet = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
-            Some(queue) => Outlet::to_results(table.clone(), queue.results().clone(), config.context),
-            None => Outlet::to_futures(table.clone()),
+            Some(queue) => CompletionSink::to_results(table.clone(), queue.results().clone(), config.context),
+            None => CompletionSink::to_futures(table.clone()),
         };
         let receive = match &config.shared {
             Some(shared) => {
@@ -146,7 +148,7 @@ impl QueuePair {
             return Err(PostError { kind, buffer });
         }
         let entries = self.handle.config.receive_entries;
-        let label = Label { kind: OpKind::Receive, context };
+        let label = RequestMeta { kind: OpKind::Receive, context };
         self.post(buffer, label, entries, Access::LOCAL_WRITE, None, |ticket, payload| {
             self.handle.provider.receive(ticket, payload)
         })
@@ -218,7 +220,7 @@ impl QueuePair {
     pub(super) fn post<B: WorkBuffer>(
         &self,
         buffer: B,
-        label: Label,
+        label: RequestMeta,
         entries: usize,
         access: Access,
         remote: Option<&RemoteRegion>,

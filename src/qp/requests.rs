@@ -3,7 +3,7 @@
 use super::options::WorkOptions;
 use super::pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::flight::{Label, Op, WorkBuffer};
+use crate::flight::{Op, RequestMeta, WorkBuffer};
 use crate::memory::Owned;
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::work::{Flags, Target, Verb, Work};
@@ -226,7 +226,7 @@ impl QueuePair {
         }
         let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
         let flags = options.flags() | flags | defer;
-        let label = Label { kind, context: options.context };
+        let label = RequestMeta { kind, context: options.context };
         self.post(buffer, label, entries, access, remote, |ticket, payload| {
             handle.provider.initiate(Work { ticket, verb, payload, flags })
         })

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
-use crate::flight::{Aftermath, Label, LowWater, Op, Outlet, Parts, Table, Watch, WorkBuffer};
+use crate::flight::{CompletionSink, LowWater, Op, Parts, RequestMeta, Table, WakeList, Watch, WorkBuffer};
 use crate::provider;
-use crate::provider::members::{Member, Membership};
+use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
@@ -91,7 +91,7 @@ struct Core {
     table: Arc<Table>,
     count: Arc<LowWater>,
     config: SharedReceiveConfig,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 impl Member for Core {
@@ -111,12 +111,12 @@ impl SharedReceiveQueue {
         config.check(&adapter.capabilities())?;
         let table = Arc::<Table>::default();
         let count = Arc::new(LowWater::new(config.depth, config.threshold));
-        let outlet = Outlet::to_futures(table.clone()).counted(count.clone());
+        let outlet = CompletionSink::to_futures(table.clone()).counted(count.clone());
         let provider = adapter.shared_receives(config.depth, config.entries, outlet)?;
-        let membership = OnceLock::new();
-        let core = Arc::new(Core { provider, adapter: adapter.clone(), table, count, config, membership });
+        let registered = OnceLock::new();
+        let core = Arc::new(Core { provider, adapter: adapter.clone(), table, count, config, registered });
         let member: Weak<dyn Member> = Arc::<Core>::downgrade(&core);
-        let _ = core.membership.set(adapter.join(member));
+        let _ = core.registered.set(adapter.add_member(member));
         // It may have gone between the caller's look and the joining.
         if adapter.is_removed() {
             core.device_removed();
@@ -170,14 +170,14 @@ impl SharedReceiveQueue {
         if !core.count.reserve() {
             return refuse(PostErrorKind::QueueFull, payload, rest);
         }
-        let ticket = core.table.open(Label { kind: OpKind::Receive, context });
+        let ticket = core.table.open(RequestMeta { kind: OpKind::Receive, context });
         match core.provider.receive(ticket, payload) {
             Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, rest)),
             Err((kind, payload)) => {
                 core.table.close(ticket);
-                let mut after = Aftermath::default();
+                let mut after = WakeList::default();
                 core.count.taken(&mut after);
-                after.settle();
+                after.wake_all();
                 refuse(kind, payload, rest)
             }
         }

@@ -24,13 +24,13 @@ use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::limits;
 use crate::proto::listener::{Leftovers, Listener};
 use crate::proto::mpa::{Responder, Rtr, StartConfig};
-use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::{accept_error, bind_error};
-use crate::provider::members::{Member, Membership};
 use crate::provider::net;
 use crate::provider::net::listen::{BoundListener, bind_listener};
 use crate::provider::net::options::SocketError;
 use crate::provider::params::AcceptParams;
+use crate::provider::registry::{Member, Registered};
 use crate::provider::requests::{GetRequest, Requests, Source};
 use crate::status::Status;
 use crate::sync::Mutex;
@@ -51,7 +51,7 @@ pub(crate) struct Incoming {
 pub(crate) struct ListenerCore {
     pub(crate) adapter: Arc<AdapterCore>,
     inner: Mutex<Inner>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 struct Inner {
@@ -65,9 +65,9 @@ struct Inner {
 impl ListenerCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
         let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
-        let core = Arc::new(Self { adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
+        let core = Arc::new(Self { adapter, inner: Mutex::new(inner), registered: OnceLock::new() });
         let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.membership.set(core.adapter.join(weak));
+        let _ = core.registered.set(core.adapter.add_member(weak));
         if core.adapter.is_removed() {
             core.device_removed();
         }

@@ -14,11 +14,11 @@ use super::config::SoftConfig;
 use super::keys::KeyTable;
 use super::transport::Farewells;
 use crate::error::OpenError;
-use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::{Namespace, PortRange};
+use crate::provider::registry::{Member, Registered, Registry};
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::Mutex;
 use crate::types::{AdapterId, ReadLimits};
@@ -51,7 +51,7 @@ pub(crate) struct AdapterCore {
     pub(crate) runtime: Handle,
     pub(crate) farewells: Farewells,
     removed: AtomicBool,
-    members: Arc<Members>,
+    registry: Arc<Registry>,
     monitor: Mutex<Option<AbortHandle>>,
 }
 
@@ -79,7 +79,7 @@ impl AdapterCore {
             farewells,
             runtime,
             removed: AtomicBool::new(false),
-            members: Arc::default(),
+            registry: Arc::default(),
             monitor: Mutex::default(),
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
@@ -89,8 +89,8 @@ impl AdapterCore {
     }
 
     /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
-        self.members.join(member)
+    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
+        self.registry.register(member)
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -192,7 +192,7 @@ impl AdapterCore {
             return;
         }
         warn!(adapter = %self.interface.name, "removed");
-        self.members.device_removed();
+        self.registry.device_removed();
     }
 }
 

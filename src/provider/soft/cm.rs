@@ -11,12 +11,12 @@ use super::link::{Command, Link};
 use super::queue_pair::QueuePairCore;
 use super::transport::Transport;
 use crate::error::Reason;
-use crate::flight::Aftermath;
+use crate::flight::WakeList;
 use crate::proto::connector::{Action, Connector, Ending as End, Input, State, Terms};
-use crate::provider::drive::{self, Drive, Later, Progress};
-use crate::provider::members::{Member, Membership};
+use crate::provider::connector::{self, ConnectorDriver, ConnectorState, Later};
 use crate::provider::net::bind::BoundSocket;
 use crate::provider::net::ports::PortLease;
+use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{ConnectionId, DisconnectReason};
@@ -39,12 +39,12 @@ pub(crate) struct Cm {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<AdapterCore>,
     inner: Mutex<Inner>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 /// The state of a connector, under its lock.
 pub(crate) struct Inner {
-    pub(crate) progress: Progress,
+    pub(crate) progress: ConnectorState,
     /// A socket that waits for Connect.
     pub(crate) bound: Option<BoundSocket>,
     /// The port of the connection, ours until the end.
@@ -57,8 +57,8 @@ pub(crate) struct Inner {
     answered: bool,
 }
 
-impl AsMut<Progress> for Inner {
-    fn as_mut(&mut self) -> &mut Progress {
+impl AsMut<ConnectorState> for Inner {
+    fn as_mut(&mut self) -> &mut ConnectorState {
         &mut self.progress
     }
 }
@@ -100,7 +100,7 @@ impl Cm {
         peer: Option<SocketAddr>,
     ) -> Arc<Self> {
         let inner = Inner {
-            progress: Progress::new(machine, local, peer),
+            progress: ConnectorState::new(machine, local, peer),
             bound: None,
             lease: None,
             transport,
@@ -108,10 +108,10 @@ impl Cm {
             link: None,
             answered: false,
         };
-        let id = drive::next_id();
-        let cm = Arc::new(Self { id, adapter, inner: Mutex::new(inner), membership: OnceLock::new() });
+        let id = connector::next_id();
+        let cm = Arc::new(Self { id, adapter, inner: Mutex::new(inner), registered: OnceLock::new() });
         let weak: Weak<Self> = Arc::downgrade(&cm);
-        let _ = cm.membership.set(cm.adapter.join(weak));
+        let _ = cm.registered.set(cm.adapter.add_member(weak));
         // It may have gone between the caller's look and the joining.
         if cm.adapter.is_removed() {
             cm.device_removed();
@@ -126,10 +126,10 @@ impl Cm {
     }
 
     /// Frees the queue pair of an attempt that came to nothing.
-    fn clear(inner: &mut Inner) -> Aftermath {
+    fn clear(inner: &mut Inner) -> WakeList {
         let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
         if !over || inner.link.is_some() {
-            return Aftermath::default();
+            return WakeList::default();
         }
         // The port of the attempt; a socket that is still bound has a lease of its own.
         inner.lease = None;
@@ -156,7 +156,7 @@ impl Cm {
     pub(crate) fn give_back(&self) {
         let queue_pair = self.lock().queue_pair.take();
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().settle();
+            queue_pair.dissociate().wake_all();
         }
     }
 
@@ -224,7 +224,7 @@ impl Cm {
                 return;
             }
         }
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let _ = self.apply_with(input, |inner| {
             inner.progress.reason = Some(reason);
             if inner.progress.ended.is_none() {
@@ -237,10 +237,10 @@ impl Cm {
                 }
             } else if let Some(queue_pair) = inner.queue_pair.take() {
                 // Free before anyone hears that the attempt has failed.
-                after = queue_pair.dissociate();
+                wakes = queue_pair.dissociate();
             }
         });
-        after.settle();
+        wakes.wake_all();
     }
 
     /// The driver's last report: the socket is closed and every request has finished.
@@ -250,7 +250,7 @@ impl Cm {
             (inner.queue_pair.take(), inner.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().settle();
+            queue_pair.dissociate().wake_all();
             if !queue_pair.is_free() {
                 queue_pair.end();
             }
@@ -267,7 +267,7 @@ impl Cm {
     }
 }
 
-impl Drive for Cm {
+impl ConnectorDriver for Cm {
     type Inner = Inner;
 
     fn id(&self) -> ConnectionId {
@@ -278,7 +278,7 @@ impl Drive for Cm {
         self.inner.lock()
     }
 
-    fn carry_out(&self, inner: &mut Inner, action: Action, _later: &mut Later) {
+    fn execute(&self, inner: &mut Inner, action: Action, _later: &mut Later) {
         match action {
             // The future of the call does these.
             Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
@@ -310,12 +310,12 @@ impl Drive for Cm {
         }
     }
 
-    fn settle(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
+    fn follow_up(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
         if inner.progress.state() == State::Disconnecting && inner.link.is_none() {
             // The peer left first and the driver has tidied up already: nothing is left to wait for.
             return Some(Input::DisconnectAnswered);
         }
-        later.after.join(Self::clear(inner));
+        later.wakes.append(Self::clear(inner));
         None
     }
 

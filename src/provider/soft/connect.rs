@@ -23,7 +23,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig};
-use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::bind::{BoundSocket, bind_again, bind_connector};

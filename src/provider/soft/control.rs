@@ -4,7 +4,7 @@ use super::keys::{Intent, Lease};
 use super::link::Link;
 use super::receive::{Finish, Receiver, Stop, Violation};
 use super::send::Answer;
-use crate::flight::{Aftermath, Completed, Payload};
+use crate::flight::{Completed, Payload, WakeList};
 use crate::status::Status;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
@@ -65,10 +65,10 @@ impl Link {
     ///
     /// # Errors
     /// The Terminate for an answer that nobody asked for.
-    fn atomic_answered(&self, response: &AtomicResponse, after: &mut Aftermath) -> Result<(), Terminate> {
+    fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<(), Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
-        sending.answered(&self.outlets.initiator, after);
+        sending.answered(&self.outlets.initiator, wakes);
         self.go_on(sending);
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Receiver {
         finish: &Finish,
         payload: &[u8],
         link: &Link,
-        after: &mut Aftermath,
+        wakes: &mut WakeList,
     ) -> Result<(), Stop> {
         match *finish {
             Finish::ReadRequest => {
@@ -103,7 +103,7 @@ impl Receiver {
             }
             Finish::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
-                link.atomic_answered(&response, after).map_err(|terminate| {
+                link.atomic_answered(&response, wakes).map_err(|terminate| {
                     let terminate = terminate.with_header(&self.header);
                     Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
                 })
@@ -118,7 +118,7 @@ impl Receiver {
                 let mut completed = Completed::done(0, receive.payload);
                 completed.extra.immediate = Some(value);
                 completed.extra.solicited = solicited;
-                link.outlets.receive.complete(receive.ticket, completed, after);
+                link.outlets.receive.complete(receive.ticket, completed, wakes);
                 Ok(())
             }
             _ => {

@@ -16,7 +16,7 @@ use super::queue::Interrupted;
 use super::receive::{Receiver, Stop, blame};
 use super::send::SendQueue;
 use crate::error::Reason;
-use crate::flight::Aftermath;
+use crate::flight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
 use crate::status::Status;
 use crate::types::Role;
@@ -96,7 +96,7 @@ impl Driver {
 
     /// One pass over an open connection. Ready when the state has changed.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         let (command, blocked) = {
             let mut sending = self.link.send_queue();
             if !sending.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
@@ -109,24 +109,24 @@ impl Driver {
             return Poll::Ready(());
         }
         if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
-            let pumped = self.link.pump(self.link.send_queue(), &mut after);
-            std::mem::take(&mut after).settle();
+            let pumped = self.link.pump(self.link.send_queue(), &mut wakes);
+            std::mem::take(&mut wakes).wake_all();
             if pumped == Pumped::Blocked {
                 // Full again, or enough for one turn: look at the other direction, and come back.
                 cx.waker().wake_by_ref();
             }
         }
-        let outcome = match self.receiver.start(&self.link, &mut after) {
+        let outcome = match self.receiver.start(&self.link, &mut wakes) {
             Err(stop) => Err(stop),
-            Ok(()) => match self.poll_read(cx, &mut after) {
+            Ok(()) => match self.poll_read(cx, &mut wakes) {
                 Poll::Pending => {
-                    after.settle();
+                    wakes.wake_all();
                     return Poll::Pending;
                 }
                 Poll::Ready(outcome) => outcome,
             },
         };
-        after.settle();
+        wakes.wake_all();
         if let Some(timing) = &mut self.timing {
             timing.heard = true;
         }
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     /// Reads once, when there may be something.
-    fn poll_read(&mut self, cx: &mut Context<'_>, after: &mut Aftermath) -> Poll<Result<(), Stop>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<(), Stop>> {
         if self.receiver.is_starved() {
             if self.link.send_queue().broken.is_some() {
                 // Nobody would read the end of the stream.
@@ -145,7 +145,7 @@ impl Driver {
             }
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
             ready!(self.link.receives.poll_ready(self.link.number, cx));
-            return Poll::Ready(self.receiver.resume(&self.link, after));
+            return Poll::Ready(self.receiver.resume(&self.link, wakes));
         }
         let spinning = self.spin.is_some_and(|spin| spin.until > std::time::Instant::now());
         self.socket.set_eager(spinning);
@@ -156,7 +156,7 @@ impl Driver {
                 Poll::Ready(Ok(())) => {}
             }
         }
-        match self.receiver.turn(&self.link, &self.socket, after) {
+        match self.receiver.turn(&self.link, &self.socket, wakes) {
             Ok(false) if spinning => {
                 // Once around: those go first for whom something has come.
                 cx.waker().wake_by_ref();
@@ -330,12 +330,12 @@ impl Driver {
             return self.over(false);
         };
         // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
-        let mut after = Aftermath::default();
-        let framed = self.link.pump(self.link.quiet_queue(), &mut after) == Pumped::Idle;
+        let mut wakes = WakeList::default();
+        let framed = self.link.pump(self.link.quiet_queue(), &mut wakes) == Pumped::Idle;
         self.link.quiet_queue().close(framed.then_some(terminate));
-        self.link.pump(self.link.quiet_queue(), &mut after);
+        self.link.pump(self.link.quiet_queue(), &mut wakes);
         let drained = self.link.quiet_queue().is_drained();
-        after.settle();
+        wakes.wake_all();
         self.flush(first, Status::CANCELED);
         if drained {
             self.close_until(Instant::now() + self.disconnect_timeout, true);
@@ -360,18 +360,18 @@ impl Driver {
     fn flush(&mut self, first: Status, rest: Status) {
         // The reader lets go of the sink that it may be writing to, before the read completes.
         let current = self.receiver.take_receive();
-        let mut after = Aftermath::default();
-        self.link.flush(first, rest, &mut after);
-        after.settle();
+        let mut wakes = WakeList::default();
+        self.link.flush(first, rest, &mut wakes);
+        wakes.wake_all();
         self.flush_receives(current, rest);
     }
 
     /// The message never came: its receive is the next one again.
     fn put_back(&mut self) {
         if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
-            let mut after = Aftermath::default();
-            self.link.receives.put_back(receive, &self.link.outlets.receive, &mut after);
-            after.settle();
+            let mut wakes = WakeList::default();
+            self.link.receives.put_back(receive, &self.link.outlets.receive, &mut wakes);
+            wakes.wake_all();
         }
     }
 
@@ -379,9 +379,9 @@ impl Driver {
         if self.spared {
             return;
         }
-        let mut after = Aftermath::default();
-        self.link.receives.flush(current, status, true, &self.link.outlets.receive, &mut after);
-        after.settle();
+        let mut wakes = WakeList::default();
+        self.link.receives.flush(current, status, true, &self.link.outlets.receive, &mut wakes);
+        wakes.wake_all();
     }
 
     fn over(&mut self, answered: bool) {
@@ -410,9 +410,9 @@ impl Driver {
             return Poll::Ready(());
         }
         if !*shut {
-            let mut after = Aftermath::default();
-            self.link.pump(self.link.quiet_queue(), &mut after);
-            after.settle();
+            let mut wakes = WakeList::default();
+            self.link.pump(self.link.quiet_queue(), &mut wakes);
+            wakes.wake_all();
             let done = {
                 let sending = self.link.quiet_queue();
                 sending.is_drained() || sending.broken.is_some()

@@ -16,7 +16,7 @@ use super::queue::Receives;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::Change;
 use crate::error::PostErrorKind;
-use crate::flight::{Aftermath, Outlet, Payload};
+use crate::flight::{CompletionSink, Payload, WakeList};
 use crate::memory;
 use crate::provider::work::{Flags, Work};
 use crate::status::Status;
@@ -95,8 +95,8 @@ impl Socket {
 /// Where the completions of a queue pair go.
 #[derive(Clone)]
 pub(crate) struct Outlets {
-    pub(crate) initiator: Outlet,
-    pub(crate) receive: Outlet,
+    pub(crate) initiator: CompletionSink,
+    pub(crate) receive: CompletionSink,
 }
 
 /// The part of a connection that posting calls and the driver share.
@@ -213,9 +213,9 @@ impl Link {
 
     /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
     /// what there is and finds the end.
-    pub(super) fn pump<'a>(&'a self, mut sending: SendHalf<'a>, after: &mut Aftermath) -> Pumped {
+    pub(super) fn pump<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Pumped {
         let Some(socket) = sending.0.socket.clone() else { return Pumped::Idle };
-        let mut next = sending.begin(&self.outlets.initiator, after);
+        let mut next = sending.begin(&self.outlets.initiator, wakes);
         let mut batches = 0;
         let pumped = loop {
             match next {
@@ -229,7 +229,7 @@ impl Link {
                     drop(sending);
                     let outcome = socket.write(&batch);
                     sending = self.send_queue();
-                    next = sending.offered(batch, outcome, &self.outlets.initiator, after);
+                    next = sending.offered(batch, outcome, &self.outlets.initiator, wakes);
                     batches += 1;
                 }
             }
@@ -259,11 +259,11 @@ impl Link {
         if sending.is_busy() {
             return;
         }
-        let mut after = Aftermath::default();
-        if self.pump(sending, &mut after) == Pumped::Blocked {
+        let mut wakes = WakeList::default();
+        if self.pump(sending, &mut wakes) == Pumped::Blocked {
             self.send_queue().wake_driver();
         }
-        after.settle();
+        wakes.wake_all();
     }
 
     /// The connection is gone: nothing is written any more.
@@ -320,17 +320,17 @@ impl Link {
     }
 
     /// The oldest of our reads has been answered.
-    pub(crate) fn answered(&self, after: &mut Aftermath) {
+    pub(crate) fn answered(&self, wakes: &mut WakeList) {
         let mut sending = self.send_queue();
-        sending.answered(&self.outlets.initiator, after);
+        sending.answered(&self.outlets.initiator, wakes);
         self.go_on(sending);
     }
 
     /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound
     /// for the peer any more.
-    pub(super) fn flush(&self, first: Status, rest: Status, after: &mut Aftermath) {
+    pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
         let mut sending = self.quiet_queue();
-        sending.flush(first, rest, &self.outlets.initiator, after);
+        sending.flush(first, rest, &self.outlets.initiator, wakes);
         let bound = sending.has_bound();
         drop(sending);
         if bound {

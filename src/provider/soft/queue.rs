@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::shared::SharedReceives;
 use crate::error::PostErrorKind;
-use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
+use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -45,13 +45,13 @@ impl ReceiveQueue {
     ///
     /// # Errors
     /// `QueueFull`; nothing has been posted then.
-    fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
+    fn post(&self, receive: Receive, outlet: &CompletionSink) -> Result<(), (PostErrorKind, Receive)> {
         let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
-            let mut after = Aftermath::default();
-            cancel(receive, Status::CANCELED, outlet, &mut after);
-            after.settle();
+            let mut wakes = WakeList::default();
+            cancel(receive, Status::CANCELED, outlet, &mut wakes);
+            wakes.wake_all();
             return Ok(());
         }
         if inner.queue.len() >= self.depth {
@@ -67,11 +67,11 @@ impl ReceiveQueue {
     }
 
     /// The message never came: the receive is the next one again.
-    fn put_back(&self, receive: Receive, outlet: &Outlet, after: &mut Aftermath) {
+    fn put_back(&self, receive: Receive, outlet: &CompletionSink, wakes: &mut WakeList) {
         let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
-            return cancel(receive, Status::CANCELED, outlet, after);
+            return cancel(receive, Status::CANCELED, outlet, wakes);
         }
         inner.queue.push_front(receive);
     }
@@ -82,26 +82,26 @@ impl ReceiveQueue {
         current: Option<Interrupted>,
         status: Status,
         dead: bool,
-        outlet: &Outlet,
-        after: &mut Aftermath,
+        outlet: &CompletionSink,
+        wakes: &mut WakeList,
     ) {
         let mut inner = self.inner.lock();
         inner.dead |= dead;
-        interrupt(current, status, outlet, after);
+        interrupt(current, status, outlet, wakes);
         for receive in inner.queue.drain(..) {
-            cancel(receive, status, outlet, after);
+            cancel(receive, status, outlet, wakes);
         }
     }
 }
 
-fn cancel(receive: Receive, status: Status, outlet: &Outlet, after: &mut Aftermath) {
-    outlet.complete(receive.ticket, Completed::failed(status, receive.payload), after);
+fn cancel(receive: Receive, status: Status, outlet: &CompletionSink, wakes: &mut WakeList) {
+    outlet.complete(receive.ticket, Completed::failed(status, receive.payload), wakes);
 }
 
-fn interrupt(current: Option<Interrupted>, status: Status, outlet: &Outlet, after: &mut Aftermath) {
+fn interrupt(current: Option<Interrupted>, status: Status, outlet: &CompletionSink, wakes: &mut WakeList) {
     if let Some(Interrupted { receive, overflowed }) = current {
         let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
-        cancel(receive, status, outlet, after);
+        cancel(receive, status, outlet, wakes);
     }
 }
 
@@ -122,7 +122,11 @@ impl Receives {
     ///
     /// # Errors
     /// `QueueFull`; `NotSupported` where all receives are shared. Nothing has been posted then.
-    pub(crate) fn post(&self, receive: Receive, outlet: &Outlet) -> Result<(), (PostErrorKind, Receive)> {
+    pub(crate) fn post(
+        &self,
+        receive: Receive,
+        outlet: &CompletionSink,
+    ) -> Result<(), (PostErrorKind, Receive)> {
         match self {
             Self::Own(queue) => queue.post(receive, outlet),
             Self::Shared(_) => Err((PostErrorKind::NotSupported("a receive of its own"), receive)),
@@ -138,9 +142,9 @@ impl Receives {
     }
 
     /// The message never came: the receive is the next one again.
-    pub(crate) fn put_back(&self, receive: Receive, outlet: &Outlet, after: &mut Aftermath) {
+    pub(crate) fn put_back(&self, receive: Receive, outlet: &CompletionSink, wakes: &mut WakeList) {
         match self {
-            Self::Own(queue) => queue.put_back(receive, outlet, after),
+            Self::Own(queue) => queue.put_back(receive, outlet, wakes),
             Self::Shared(shared) => shared.put_back(receive),
         }
     }
@@ -167,12 +171,12 @@ impl Receives {
         current: Option<Interrupted>,
         status: Status,
         dead: bool,
-        outlet: &Outlet,
-        after: &mut Aftermath,
+        outlet: &CompletionSink,
+        wakes: &mut WakeList,
     ) {
         match self {
-            Self::Own(queue) => queue.flush(current, status, dead, outlet, after),
-            Self::Shared(_) => interrupt(current, status, outlet, after),
+            Self::Own(queue) => queue.flush(current, status, dead, outlet, wakes),
+            Self::Shared(_) => interrupt(current, status, outlet, wakes),
         }
     }
 }

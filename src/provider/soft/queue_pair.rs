@@ -7,10 +7,10 @@ use super::cm::Cm;
 use super::link::{Link, Outlets};
 use super::queue::{Receive, ReceiveQueue, Receives};
 use crate::error::PostErrorKind;
-use crate::flight::{self, Aftermath, Payload, Ticket};
+use crate::flight::{self, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::drive::Drive;
-use crate::provider::members::{Member, Membership};
+use crate::provider::connector::ConnectorDriver;
+use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Work;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
@@ -24,7 +24,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) send_depth: usize,
     binding: Mutex<Binding>,
     link: OnceLock<Arc<Link>>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 struct Binding {
@@ -54,11 +54,11 @@ impl QueuePairCore {
                 released: false,
             }),
             link: OnceLock::new(),
-            membership: OnceLock::new(),
+            registered: OnceLock::new(),
             adapter,
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.membership.set(core.adapter.join(weak));
+        let _ = core.registered.set(core.adapter.add_member(weak));
         // It may have gone between the caller's look and the joining.
         if core.adapter.is_removed() {
             core.device_removed();
@@ -87,12 +87,12 @@ impl QueuePairCore {
 
     /// The attempt came to nothing. What follows for receives, when nobody can use them any more, is for the caller to
     /// settle without its locks.
-    pub(crate) fn dissociate(&self) -> Aftermath {
+    pub(crate) fn dissociate(&self) -> WakeList {
         let released = {
             let mut binding = self.binding();
             binding.state.dissociate();
             if binding.state != QueuePairState::Unconnected {
-                return Aftermath::default();
+                return WakeList::default();
             }
             binding.cm = Weak::new();
             binding.released
@@ -102,12 +102,12 @@ impl QueuePairCore {
         } else if released {
             self.die(Status::CANCELED)
         } else {
-            Aftermath::default()
+            WakeList::default()
         }
     }
 
     /// Nobody is left to post or to connect: what was posted finishes.
-    fn die(&self, status: Status) -> Aftermath {
+    fn die(&self, status: Status) -> WakeList {
         self.end();
         self.flush_receives(status, true)
     }
@@ -172,7 +172,7 @@ impl QueuePairCore {
                 if let Some(cm) = cm {
                     cm.queue_pair_removed();
                 }
-                self.die(Status::CANCELED).settle();
+                self.die(Status::CANCELED).wake_all();
             }
         }
     }
@@ -186,14 +186,14 @@ impl QueuePairCore {
         };
         match (state, cm) {
             (QueuePairState::Connected, Some(cm)) => cm.abandon("the queue pair was flushed"),
-            _ => self.flush_receives(Status::CANCELED, false).settle(),
+            _ => self.flush_receives(Status::CANCELED, false).wake_all(),
         }
     }
 
-    fn flush_receives(&self, status: Status, dead: bool) -> Aftermath {
-        let mut after = Aftermath::default();
-        self.receives.flush(None, status, dead, &self.outlets.receive, &mut after);
-        after
+    fn flush_receives(&self, status: Status, dead: bool) -> WakeList {
+        let mut wakes = WakeList::default();
+        self.receives.flush(None, status, dead, &self.outlets.receive, &mut wakes);
+        wakes
     }
 
     /// The last handle of the user is gone.
@@ -209,7 +209,7 @@ impl QueuePairCore {
             binding.state == QueuePairState::Unconnected
         };
         if free {
-            self.die(Status::CANCELED).settle();
+            self.die(Status::CANCELED).wake_all();
         }
     }
 }
@@ -218,7 +218,7 @@ impl Member for QueuePairCore {
     fn device_removed(&self) {
         // The connection flushes for itself, see above.
         if self.is_free() {
-            self.die(Status::DEVICE_REMOVED).settle();
+            self.die(Status::DEVICE_REMOVED).wake_all();
         }
     }
 }

@@ -14,7 +14,7 @@ use super::link::{Link, Socket};
 use super::queue::{Interrupted, Receive};
 use super::staging::Staging;
 use super::window::Binding;
-use crate::flight::{self, Aftermath, Completed, Payload};
+use crate::flight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::status::Status;
@@ -187,9 +187,9 @@ impl Receiver {
     }
 
     /// There may be a receive now.
-    pub(crate) fn resume(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+    pub(crate) fn resume(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
         self.starved = false;
-        self.with_staging(|receiver| receiver.process(link, after))
+        self.with_staging(|receiver| receiver.process(link, wakes))
     }
 
     /// Lends it room for what it does.
@@ -201,21 +201,21 @@ impl Receiver {
     }
 
     /// Processes what came with the start-up frames, before the first read.
-    pub(crate) fn start(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+    pub(crate) fn start(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
         if std::mem::replace(&mut self.started, true) {
             return Ok(());
         }
-        self.with_staging(|receiver| receiver.process(link, after))
+        self.with_staging(|receiver| receiver.process(link, wakes))
     }
 
     /// Reads once and processes what came. Whether anything did.
-    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, after: &mut Aftermath) -> Result<bool, Stop> {
+    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, wakes: &mut WakeList) -> Result<bool, Stop> {
         self.with_staging(|receiver| match receiver.read(socket) {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
                 receiver.received(length, link)?;
-                receiver.process(link, after).map(|()| true)
+                receiver.process(link, wakes).map(|()| true)
             }
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
@@ -329,7 +329,7 @@ impl Receiver {
     }
 
     /// Takes staged bytes apart until there are too few.
-    fn process(&mut self, link: &Link, after: &mut Aftermath) -> Result<(), Stop> {
+    fn process(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
         loop {
             let staged = self.staging.unread().len();
             match &mut self.state {
@@ -396,7 +396,7 @@ impl Receiver {
                     self.staging.take(length + *trailer);
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.control(&finish, &payload[..length], link, after)?;
+                    self.control(&finish, &payload[..length], link, wakes)?;
                     self.hear(link);
                 }
                 State::Trailer { left, finish } => {
@@ -408,7 +408,7 @@ impl Receiver {
                     }
                     let finish = std::mem::replace(finish, Finish::Nothing);
                     self.state = State::Header;
-                    self.finish(finish, link, after);
+                    self.finish(finish, link, wakes);
                     self.hear(link);
                 }
                 State::Gather { length } => {
@@ -423,7 +423,7 @@ impl Receiver {
                     }
                     self.state = State::Header;
                     let frame = std::mem::take(&mut self.frame);
-                    let outcome = self.checked(&frame[..length], link, after);
+                    let outcome = self.checked(&frame[..length], link, wakes);
                     self.frame = frame;
                     if !outcome? {
                         self.starved = true;
@@ -445,7 +445,7 @@ impl Receiver {
     }
 
     /// A whole frame, with CRC on. False when it has to wait for a receive.
-    fn checked(&mut self, frame: &[u8], link: &Link, after: &mut Aftermath) -> Result<bool, Stop> {
+    fn checked(&mut self, frame: &[u8], link: &Link, wakes: &mut WakeList) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
         let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
         let (header, length, consumed) = match Header::decode(body) {
@@ -467,9 +467,9 @@ impl Receiver {
             State::Payload { place, finish, .. } => {
                 put(&place, payload)?;
                 drop(place);
-                self.finish(finish, link, after);
+                self.finish(finish, link, wakes);
             }
-            State::Control { finish, .. } => self.control(&finish, payload, link, after)?,
+            State::Control { finish, .. } => self.control(&finish, payload, link, wakes)?,
             State::Header | State::Trailer { .. } | State::Gather { .. } => {}
         }
         Ok(true)
@@ -554,7 +554,7 @@ impl Receiver {
     }
 
     /// The payload of the current segment is in place.
-    fn finish(&mut self, finish: Finish, link: &Link, after: &mut Aftermath) {
+    fn finish(&mut self, finish: Finish, link: &Link, wakes: &mut WakeList) {
         match finish {
             Finish::Send { last: true, solicited, invalidate } => {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
@@ -565,10 +565,10 @@ impl Receiver {
                         // Before the receiver hears of it.
                         link.keys.unbind(&binding);
                     }
-                    link.outlets.receive.complete(ticket, completed, after);
+                    link.outlets.receive.complete(ticket, completed, wakes);
                 }
             }
-            Finish::Response { last: true } => link.answered(after),
+            Finish::Response { last: true } => link.answered(wakes),
             Finish::Send { .. } | Finish::Response { .. } => {}
             Finish::Nothing
             | Finish::ReadRequest

@@ -13,7 +13,7 @@ use super::keys::Lease;
 use super::link::Command;
 use super::window::Change;
 use crate::error::PostErrorKind;
-use crate::flight::{self, Aftermath, Completed, Outlet, Payload};
+use crate::flight::{self, Completed, CompletionSink, Payload, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, Work};
@@ -251,11 +251,11 @@ impl SendQueue {
 
     /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
     /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
-    pub(crate) fn begin(&mut self, outlet: &Outlet, after: &mut Aftermath) -> Next {
+    pub(crate) fn begin(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) -> Next {
         if self.writing || self.broken.is_some() {
             return Next::Idle;
         }
-        self.next(outlet, after)
+        self.next(outlet, wakes)
     }
 
     /// The writer has offered the batch to the socket.
@@ -263,8 +263,8 @@ impl SendQueue {
         &mut self,
         mut batch: Batch,
         outcome: io::Result<usize>,
-        outlet: &Outlet,
-        after: &mut Aftermath,
+        outlet: &CompletionSink,
+        wakes: &mut WakeList,
     ) -> Next {
         self.writing = false;
         match outcome {
@@ -283,9 +283,9 @@ impl SendQueue {
         }
         self.batch = batch;
         if self.batch.is_empty() {
-            self.taken(outlet, after);
+            self.taken(outlet, wakes);
         }
-        self.next(outlet, after)
+        self.next(outlet, wakes)
     }
 
     /// The writer stops early, so that no caller is held for long: the driver goes on.
@@ -295,11 +295,11 @@ impl SendQueue {
         self.blocked = true;
     }
 
-    fn next(&mut self, outlet: &Outlet, after: &mut Aftermath) -> Next {
+    fn next(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) -> Next {
         if self.batch.is_empty() {
             let filled = self.fill();
             // What is done here, nothing has to be sent for.
-            self.retire(outlet, after);
+            self.retire(outlet, wakes);
             if !filled {
                 self.blocked = false;
                 return Next::Idle;
@@ -310,7 +310,7 @@ impl SendQueue {
     }
 
     /// The socket has taken the whole batch.
-    fn taken(&mut self, outlet: &Outlet, after: &mut Aftermath) {
+    fn taken(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
         for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
                 Stage::Framed if awaits_answer(entry.request.verb.kind()) => entry.stage = Stage::Waiting,
@@ -320,17 +320,17 @@ impl SendQueue {
             }
         }
         self.taken = self.cursor;
-        self.retire(outlet, after);
+        self.retire(outlet, wakes);
     }
 
     /// Completes what is over, in post order.
-    fn retire(&mut self, outlet: &Outlet, after: &mut Aftermath) {
+    fn retire(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
         while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
             let Some(entry) = self.pop() else { return };
             let Work { ticket, payload, flags, .. } = entry.request;
             let mut completed = Completed::done(entry.length, payload);
             completed.extra.silent = flags.contains(Flags::SILENT);
-            outlet.complete(ticket, completed, after);
+            outlet.complete(ticket, completed, wakes);
         }
     }
 
@@ -344,7 +344,13 @@ impl SendQueue {
 
     /// Nothing is posted after this, and everything completes as flushed: the oldest with `first`, which may say
     /// what went wrong, the others with `rest`.
-    pub(crate) fn flush(&mut self, first: Status, rest: Status, outlet: &Outlet, after: &mut Aftermath) {
+    pub(crate) fn flush(
+        &mut self,
+        first: Status,
+        rest: Status,
+        outlet: &CompletionSink,
+        wakes: &mut WakeList,
+    ) {
         self.closed = true;
         self.batch.clear();
         self.responses.clear();
@@ -353,7 +359,7 @@ impl SendQueue {
             if let Some(change) = change {
                 change.give_up();
             }
-            outlet.complete(ticket, Completed::failed(status, payload), after);
+            outlet.complete(ticket, Completed::failed(status, payload), wakes);
             status = rest;
         }
     }
@@ -417,13 +423,13 @@ impl SendQueue {
     }
 
     /// The oldest outstanding request has been answered, and its sink is no longer in use.
-    pub(crate) fn answered(&mut self, outlet: &Outlet, after: &mut Aftermath) {
+    pub(crate) fn answered(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
         if let Some(Reader::Request(sequence)) = self.outbound.answered() {
             let index = usize::try_from(sequence - self.head).ok();
             if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
                 entry.stage = Stage::Done;
             }
-            self.retire(outlet, after);
+            self.retire(outlet, wakes);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use super::adapter::AdapterCore;
 use super::queue::Receive;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
-use crate::provider::members::{Member, Membership};
+use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -28,9 +28,9 @@ struct Inner {
 pub(crate) struct SharedReceives {
     inner: Mutex<Inner>,
     /// Where what is left at the end goes.
-    outlet: Outlet,
+    outlet: CompletionSink,
     adapter: Arc<AdapterCore>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 impl SharedReceives {
@@ -41,12 +41,12 @@ impl SharedReceives {
         adapter: &Arc<AdapterCore>,
         _depth: usize,
         _entries: usize,
-        outlet: Outlet,
+        outlet: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
-        let (inner, membership) = (Mutex::default(), OnceLock::new());
-        let shared = Arc::new(Self { inner, outlet, adapter: adapter.clone(), membership });
+        let (inner, registered) = (Mutex::default(), OnceLock::new());
+        let shared = Arc::new(Self { inner, outlet, adapter: adapter.clone(), registered });
         let weak: Weak<Self> = Arc::downgrade(&shared);
-        let _ = shared.membership.set(adapter.join(weak));
+        let _ = shared.registered.set(adapter.add_member(weak));
         // It may have gone between the caller's look and the joining.
         if adapter.is_removed() {
             shared.device_removed();
@@ -146,11 +146,11 @@ impl SharedReceives {
     }
 
     fn finish(&self, left: impl IntoIterator<Item = Receive>, status: Status) {
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         for Receive { ticket, payload } in left {
-            self.outlet.complete(ticket, Completed::failed(status, payload), &mut after);
+            self.outlet.complete(ticket, Completed::failed(status, payload), &mut wakes);
         }
-        after.settle();
+        wakes.wake_all();
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::flight::{Label, Table};
+    use crate::flight::{RequestMeta, Table};
     use crate::provider::soft::adapter;
     use crate::provider::soft::config::SoftConfig;
     use crate::types::OpKind;
@@ -186,8 +186,9 @@ mod tests {
         let id = adapter::resolve("127.0.0.1".parse().expect("an address")).expect("the loopback interface");
         let adapter = AdapterCore::open(id, SoftConfig::default()).expect("opened");
         let table = Arc::<Table>::default();
-        let shared = SharedReceives::new(&adapter, 4, 1, Outlet::to_futures(table.clone())).expect("a queue");
-        let (count, label) = (Arc::<Count>::default(), Label { kind: OpKind::Receive, context: 0 });
+        let shared =
+            SharedReceives::new(&adapter, 4, 1, CompletionSink::to_futures(table.clone())).expect("a queue");
+        let (count, label) = (Arc::<Count>::default(), RequestMeta { kind: OpKind::Receive, context: 0 });
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
         for link in [1, 2, 1] {

@@ -10,7 +10,7 @@ use super::connect::Offer;
 use super::queue_pair::QueuePairCore;
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};
-use crate::provider::drive::{Drive, OnDrop};
+use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::accept_error;
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
@@ -84,7 +84,7 @@ impl Cm {
     fn give_back(&self, taken: bool) {
         let queue_pair = if taken { self.lock().queue_pair.take() } else { None };
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().settle();
+            queue_pair.dissociate().wake_all();
         }
     }
 

@@ -18,8 +18,8 @@ use super::queue_pair::QueuePairCore;
 use super::reactor;
 use super::requests::RequestId;
 use crate::error::OpenError;
-use crate::provider::members::{Member, Members, Membership};
 use crate::provider::net::interfaces::source_for;
+use crate::provider::registry::{Member, Registered, Registry};
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
@@ -92,9 +92,9 @@ pub(crate) struct AdapterCore {
     removed: AtomicBool,
     /// The runtime has shut down, and with it the reactor.
     stopped: AtomicBool,
-    members: Arc<Members>,
+    registry: Arc<Registry>,
     /// Registered memory, which goes after the queue pairs that may use it.
-    pub(crate) regions: Arc<Members>,
+    pub(crate) regions: Arc<Registry>,
     pub(crate) completions: Completions,
     queue_pairs: Mutex<QueuePairs>,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -153,7 +153,7 @@ impl AdapterCore {
                 opened: Mutex::new(opened),
                 removed: AtomicBool::new(false),
                 stopped: AtomicBool::new(false),
-                members: Arc::default(),
+                registry: Arc::default(),
                 regions: Arc::default(),
                 completions: Completions::default(),
                 queue_pairs: Mutex::default(),
@@ -212,8 +212,8 @@ impl AdapterCore {
     }
 
     /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn join(&self, member: Weak<dyn Member>) -> Membership {
-        self.members.join(member)
+    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
+        self.registry.register(member)
     }
 
     /// Takes what the device has completed, as the reactor does when it is told.
@@ -400,7 +400,7 @@ impl AdapterCore {
         if let Some(opened) = &opened {
             opened.context.mark_removed();
         }
-        self.members.device_removed();
+        self.registry.device_removed();
         self.regions.device_removed();
         self.completions.close();
         self.stop();
@@ -411,7 +411,7 @@ impl AdapterCore {
     /// The runtime has shut down: nobody reads events any more, and nobody may be left waiting for one.
     pub(crate) fn runtime_ended(&self) {
         if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
-            self.members.runtime_ended();
+            self.registry.runtime_ended();
         }
     }
 

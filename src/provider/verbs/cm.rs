@@ -17,8 +17,8 @@ use super::identifier::{Identifier, Target};
 use super::queue_pair::QueuePairCore;
 use crate::error::{ConnectError, Reason};
 use crate::proto::connector::{Action, Connector, Ending, Input, State, Terms};
-use crate::provider::drive::{self, Drive, Later, Progress};
-use crate::provider::members::{Member, Membership};
+use crate::provider::connector::{self, ConnectorDriver, ConnectorState, Later};
+use crate::provider::registry::{Member, Registered};
 use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
@@ -32,12 +32,12 @@ pub(crate) struct Cm {
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Cm>,
     inner: Mutex<Inner>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 /// The state of a connector, under its lock.
 pub(crate) struct Inner {
-    pub(crate) progress: Progress,
+    pub(crate) progress: ConnectorState,
     /// The id of the attempt, or one that is bound and waits for it.
     pub(crate) id: Option<Arc<Identifier>>,
     /// Where Bind has put it.
@@ -78,8 +78,8 @@ pub(crate) enum Dialing {
     Waiting,
 }
 
-impl AsMut<Progress> for Inner {
-    fn as_mut(&mut self) -> &mut Progress {
+impl AsMut<ConnectorState> for Inner {
+    fn as_mut(&mut self) -> &mut ConnectorState {
         &mut self.progress
     }
 }
@@ -87,7 +87,7 @@ impl AsMut<Progress> for Inner {
 impl Cm {
     /// A connector that nothing has happened to.
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
-        Self::with(adapter, Role::Active, |_| (Progress::new(Connector::new(), None, None), None))
+        Self::with(adapter, Role::Active, |_| (ConnectorState::new(Connector::new(), None, None), None))
     }
 
     /// The connector of a request that has arrived with an id of its own.
@@ -99,14 +99,14 @@ impl Cm {
         Self::with(adapter, Role::Passive, |me| {
             let id = adopt(me);
             let machine = Connector::with_request(terms);
-            (Progress::new(machine, id.local_addr(), id.peer_addr()), Some(id))
+            (ConnectorState::new(machine, id.local_addr(), id.peer_addr()), Some(id))
         })
     }
 
     fn with(
         adapter: Arc<AdapterCore>,
         role: Role,
-        make: impl FnOnce(Weak<dyn Target>) -> (Progress, Option<Arc<Identifier>>),
+        make: impl FnOnce(Weak<dyn Target>) -> (ConnectorState, Option<Arc<Identifier>>),
     ) -> Arc<Self> {
         let cm = Arc::new_cyclic(|me: &Weak<Self>| {
             let (progress, id) = make(me.clone());
@@ -127,16 +127,16 @@ impl Cm {
                 redial: false,
             };
             Self {
-                id: drive::next_id(),
+                id: connector::next_id(),
                 adapter,
                 role,
                 me: me.clone(),
                 inner: Mutex::new(inner),
-                membership: OnceLock::new(),
+                registered: OnceLock::new(),
             }
         });
         let weak: Weak<Self> = Arc::downgrade(&cm);
-        let _ = cm.membership.set(cm.adapter.join(weak));
+        let _ = cm.registered.set(cm.adapter.add_member(weak));
         // It may have gone between the caller's look and the joining.
         if cm.adapter.is_removed() {
             cm.device_removed();
@@ -405,7 +405,7 @@ impl Cm {
     }
 }
 
-impl Drive for Cm {
+impl ConnectorDriver for Cm {
     type Inner = Inner;
 
     fn id(&self) -> ConnectionId {
@@ -416,7 +416,7 @@ impl Drive for Cm {
         self.inner.lock()
     }
 
-    fn carry_out(&self, inner: &mut Inner, action: Action, later: &mut Later) {
+    fn execute(&self, inner: &mut Inner, action: Action, later: &mut Later) {
         match action {
             // The trait does the one, the call itself the other.
             Action::Finish { .. } | Action::StartBind => {}
@@ -433,13 +433,13 @@ impl Drive for Cm {
             Action::Abandon => self.let_go(inner),
             Action::Flush => {
                 if let Some(queue_pair) = &inner.queue_pair {
-                    later.after.join(queue_pair.end());
+                    later.wakes.append(queue_pair.end());
                 }
             }
         }
     }
 
-    fn settle(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
+    fn follow_up(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
         if let Some(next) = inner.next.take() {
             return Some(next);
         }
@@ -453,7 +453,7 @@ impl Drive for Cm {
         }
         let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
         if free && let Some(queue_pair) = inner.queue_pair.take() {
-            later.after.join(queue_pair.dissociate());
+            later.wakes.append(queue_pair.dissociate());
         }
         None
     }

@@ -13,7 +13,7 @@ use super::queue_pair::QueuePairCore;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
-use crate::provider::drive::{Drive, Later, OnDrop};
+use crate::provider::connector::{ConnectorDriver, Later, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};

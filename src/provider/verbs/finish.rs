@@ -9,7 +9,7 @@ use super::queue_pair::{Inner, QueuePairCore};
 use super::requests::{Held, Outstanding, RequestId, Said, status_of};
 use super::shared::Receives;
 use crate::error::Reason;
-use crate::flight::{self, Aftermath, Completed, Extra};
+use crate::flight::{self, Completed, CompletionInfo, WakeList};
 use crate::proto::qp::QueuePairState;
 use crate::status::Status;
 use crate::sys::{Told, WorkCompletion, wc_status};
@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// What polling has found.
 #[derive(Default)]
 pub(super) struct Found {
-    pub(super) after: Aftermath,
+    pub(super) wakes: WakeList,
     received: bool,
     /// How the first request failed, and the key of the device's queue pair.
     broken: Option<(u32, u32)>,
@@ -49,7 +49,7 @@ impl QueuePairCore {
             };
             self.read(&mut inner, key, receives.as_deref(), &mut found);
         }
-        found.after.settle();
+        found.wakes.wake_all();
         if found.received {
             self.data_arrived();
         }
@@ -121,8 +121,9 @@ impl QueuePairCore {
         // Nobody has to be told once the connection is established.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);
-        completed.extra = if receive { said.extra() } else { Extra { silent, ..Extra::default() } };
-        inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
+        completed.extra =
+            if receive { said.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
+        inner.queue(receive).outlet.complete(ticket, completed, &mut found.wakes);
     }
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
@@ -133,7 +134,7 @@ impl QueuePairCore {
             return;
         }
         let Some(cm) = inner.cm.upgrade() else {
-            return self.finish(inner, Status::CANCELED).settle();
+            return self.finish(inner, Status::CANCELED).wake_all();
         };
         drop(inner);
         debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");

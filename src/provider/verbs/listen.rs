@@ -13,10 +13,10 @@ use super::identifier::{Identifier, Target};
 use crate::error::{AcceptError, BindError, StateError};
 use crate::proto::connector::Terms;
 use crate::proto::listener::{Leftovers, Listener, MAX_BACKLOG};
-use crate::provider::drive::Drive;
+use crate::provider::connector::ConnectorDriver;
 use crate::provider::errors::bind_error;
-use crate::provider::members::{Member, Membership};
 use crate::provider::net;
+use crate::provider::registry::{Member, Registered};
 use crate::provider::requests::{GetRequest, Requests, Source};
 use crate::sync::Mutex;
 use crate::sys::{CmEvent, event};
@@ -27,7 +27,7 @@ pub(crate) struct ListenerCore {
     adapter: Arc<AdapterCore>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 struct Inner {
@@ -43,10 +43,10 @@ impl ListenerCore {
             adapter,
             me: me.clone(),
             inner: Mutex::new(Inner { requests: Requests::new(), ids: Vec::new(), local: None }),
-            membership: OnceLock::new(),
+            registered: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.membership.set(core.adapter.join(weak));
+        let _ = core.registered.set(core.adapter.add_member(weak));
         if core.adapter.is_removed() {
             core.device_removed();
         }

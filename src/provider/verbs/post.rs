@@ -10,7 +10,7 @@ use super::queue_pair::{Inner, QueuePairCore};
 use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
 use super::window::Window;
 use crate::error::{PostErrorKind, RegisterError};
-use crate::flight::{self, Aftermath, Completed, Payload, Ticket};
+use crate::flight::{self, Completed, Payload, Ticket, WakeList};
 use crate::provider::work::{Flags, Target, Verb, Work};
 use crate::provider::{self, Registration};
 use crate::status::Status;
@@ -61,10 +61,10 @@ impl QueuePairCore {
         }
         if inner.device.is_none() {
             // Too late: it comes back flushed (`DIS-10`).
-            let mut after = Aftermath::default();
-            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut after);
+            let mut wakes = WakeList::default();
+            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
             drop(inner);
-            after.settle();
+            wakes.wake_all();
             return Ok(());
         }
         self.post_receive(&mut inner, ticket, payload)

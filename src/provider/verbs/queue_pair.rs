@@ -23,10 +23,10 @@ use super::requests::{Held, Outstanding, Queue, Said};
 use super::shared::SharedReceives;
 use super::window::Window;
 use crate::error::{OpenError, Reason};
-use crate::flight::{Aftermath, Completed, Ticket};
+use crate::flight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::drive::Drive;
-use crate::provider::members::{Member, Membership};
+use crate::provider::connector::ConnectorDriver;
+use crate::provider::registry::{Member, Registered};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -45,7 +45,7 @@ pub(crate) struct QueuePairCore {
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
     pub(super) inbox: Mutex<Inbox>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 /// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
@@ -131,7 +131,7 @@ impl QueuePairCore {
                 broken: false,
             }),
             inbox: Mutex::default(),
-            membership: OnceLock::new(),
+            registered: OnceLock::new(),
             adapter,
         });
         let begun = core.begin(&mut core.lock());
@@ -140,7 +140,7 @@ impl QueuePairCore {
             _ => OpenError::Os { call: "ibv_create_qp", source },
         })?;
         let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.membership.set(core.adapter.join(weak));
+        let _ = core.registered.set(core.adapter.add_member(weak));
         // It may have gone between the caller's look and the joining.
         if core.adapter.is_removed() {
             core.device_removed();
@@ -211,10 +211,10 @@ impl QueuePairCore {
 
     /// The attempt came to nothing: it is free again, its receives as they were (`CM-21`, `LS-16`). What follows, when
     /// nobody can use them any more, is for the caller to settle without its locks.
-    pub(crate) fn dissociate(&self) -> Aftermath {
+    pub(crate) fn dissociate(&self) -> WakeList {
         let mut inner = self.lock();
         if inner.state != QueuePairState::Associated {
-            return Aftermath::default();
+            return WakeList::default();
         }
         inner.state.dissociate();
         inner.cm = Weak::new();
@@ -224,20 +224,20 @@ impl QueuePairCore {
         } else if inner.used {
             self.renew(inner, true)
         } else {
-            Aftermath::default()
+            WakeList::default()
         }
     }
 
     /// The connection is over, everything outstanding finishes. An attempt keeps its receives, see
     /// [`dissociate`](Self::dissociate).
-    pub(crate) fn end(&self) -> Aftermath {
+    pub(crate) fn end(&self) -> WakeList {
         let inner = self.lock();
         match inner.state {
             QueuePairState::Connected | QueuePairState::Over => {
                 let status = self.status_of_the_rest();
                 self.finish(inner, status)
             }
-            QueuePairState::Unconnected | QueuePairState::Associated => Aftermath::default(),
+            QueuePairState::Unconnected | QueuePairState::Associated => WakeList::default(),
         }
     }
 
@@ -247,7 +247,7 @@ impl QueuePairCore {
     }
 
     /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
-    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Aftermath {
+    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
         inner.state.end();
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
@@ -256,15 +256,15 @@ impl QueuePairCore {
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
-            inner.queue(receive).outlet.complete(ticket, completed, &mut found.after);
+            inner.queue(receive).outlet.complete(ticket, completed, &mut found.wakes);
         }
         for receive in [false, true] {
             let Queue { outlet, outstanding, .. } = inner.queue(receive);
             for Outstanding { ticket, payload, .. } in outstanding.drain(..) {
-                outlet.complete(ticket, Completed::failed(status, payload), &mut found.after);
+                outlet.complete(ticket, Completed::failed(status, payload), &mut found.wakes);
             }
         }
-        found.after
+        found.wakes
     }
 
     /// Ends the device's use of every request: what it had finished by then is found.
@@ -297,7 +297,7 @@ impl QueuePairCore {
     }
 
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
-    fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> Aftermath {
+    fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> WakeList {
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
         let mut kept = VecDeque::new();
@@ -325,14 +325,14 @@ impl QueuePairCore {
         }
         for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
-            inner.receives.outlet.complete(ticket, completed, &mut found.after);
+            inner.receives.outlet.complete(ticket, completed, &mut found.wakes);
         }
         if let Err(error) = again {
             debug!(%error, "no new queue pair");
             let status = self.status_of_the_rest();
-            found.after.join(self.finish(inner, status));
+            found.wakes.append(self.finish(inner, status));
         }
-        found.after
+        found.wakes
     }
 
     /// Makes a new queue pair of the device.
@@ -406,7 +406,7 @@ impl QueuePairCore {
                 if let Some(cm) = cm {
                     cm.queue_pair_removed();
                 }
-                self.finish(self.lock(), Status::CANCELED).settle();
+                self.finish(self.lock(), Status::CANCELED).wake_all();
             }
         }
     }
@@ -416,7 +416,7 @@ impl QueuePairCore {
         debug!(event = async_event::name(event), "queue pair error");
         let inner = self.lock();
         let Some(cm) = inner.cm.upgrade() else {
-            return self.finish(inner, Status::INTERNAL_ERROR).settle();
+            return self.finish(inner, Status::INTERNAL_ERROR).wake_all();
         };
         drop(inner);
         cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
@@ -438,7 +438,7 @@ impl QueuePairCore {
         let inner = self.lock();
         let (state, cm) = (inner.state, inner.cm.upgrade());
         match (state, cm) {
-            (QueuePairState::Unconnected, _) => self.renew(inner, false).settle(),
+            (QueuePairState::Unconnected, _) => self.renew(inner, false).wake_all(),
             (QueuePairState::Connected, Some(cm)) => {
                 drop(inner);
                 cm.broken(Status::CANCELED, Reason::Local("the queue pair was flushed"));
@@ -456,7 +456,7 @@ impl QueuePairCore {
         let mut inner = self.lock();
         inner.released = true;
         if inner.state == QueuePairState::Unconnected {
-            self.finish(inner, Status::CANCELED).settle();
+            self.finish(inner, Status::CANCELED).wake_all();
         }
     }
 }
@@ -466,7 +466,7 @@ impl Member for QueuePairCore {
         let inner = self.lock();
         // A connection or an attempt does it for itself.
         if inner.state == QueuePairState::Unconnected {
-            self.finish(inner, Status::DEVICE_REMOVED).settle();
+            self.finish(inner, Status::DEVICE_REMOVED).wake_all();
         }
     }
 }

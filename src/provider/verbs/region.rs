@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::adapter::AdapterCore;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
-use crate::provider::members::{Member, Membership};
+use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
 use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
 use crate::types::Access;
@@ -27,7 +27,7 @@ struct Attached {
     valid: AtomicBool,
     region: Mutex<Option<MemoryRegion>>,
     runtime: Handle,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 impl Attached {
@@ -270,10 +270,10 @@ impl AdapterCore {
             valid: AtomicBool::new(false),
             region: Mutex::new(None),
             runtime: self.runtime.clone(),
-            membership: OnceLock::new(),
+            registered: OnceLock::new(),
         });
         let member: Weak<dyn Member> = Arc::<Attached>::downgrade(&attached);
-        let _ = attached.membership.set(self.regions.join(member));
+        let _ = attached.registered.set(self.regions.register(member));
         let key = attached.begin(region, self)?;
         Ok((attached, key))
     }

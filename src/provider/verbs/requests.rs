@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::window::{Bound, Window};
-use crate::flight::{Extra, Outlet, Payload, Ticket};
+use crate::flight::{CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::status::Status;
 use crate::sys::{ScatterEntry, Told, wc_status};
 
@@ -54,26 +54,26 @@ impl Said {
     pub(crate) const SUCCESS: Self = Self { status: wc_status::SUCCESS, bytes: 0, told: None };
 
     /// For the completion of a receive. No device tells which message was solicited: each may have been.
-    pub(crate) fn extra(&self) -> Extra {
+    pub(crate) fn extra(&self) -> CompletionInfo {
         let (immediate, invalidated) = match self.told {
             Some(Told::Immediate(immediate)) => (Some(immediate), None),
             Some(Told::Invalidated(key)) => (None, Some(key)),
             None => (None, None),
         };
-        Extra { solicited: true, silent: false, immediate, invalidated }
+        CompletionInfo { solicited: true, silent: false, immediate, invalidated }
     }
 }
 
 /// One of the queues of a queue pair.
 pub(crate) struct Queue {
-    pub(crate) outlet: Outlet,
+    pub(crate) outlet: CompletionSink,
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// The sequence number of the request at the front.
     front: u32,
 }
 
 impl Queue {
-    pub(crate) fn new(outlet: Outlet) -> Self {
+    pub(crate) fn new(outlet: CompletionSink) -> Self {
         Self { outlet, outstanding: VecDeque::new(), front: 0 }
     }
 

@@ -13,8 +13,8 @@ use slab::Slab;
 use super::adapter::AdapterCore;
 use super::requests::{RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Aftermath, Completed, Outlet, Payload, Ticket};
-use crate::provider::members::{Member, Membership};
+use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{ReceiveRequest, Refused, SharedReceiveQueue};
@@ -28,7 +28,7 @@ pub(crate) struct SharedReceives {
     /// So many completions of receives each of its queue pairs has room for.
     depth: AtomicU32,
     adapter: Arc<AdapterCore>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 /// The queue of the device, and what was posted to it. Every queue pair of the device that uses it holds it.
@@ -36,7 +36,7 @@ pub(crate) struct Receives {
     /// `None` while this is being dropped.
     queue: Option<Arc<SharedReceiveQueue>>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
-    outlet: Outlet,
+    outlet: CompletionSink,
     adapter: Arc<AdapterCore>,
 }
 
@@ -64,15 +64,15 @@ impl Drop for Receives {
             return;
         }
         let status = if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED };
-        let mut after = Aftermath::default();
+        let mut wakes = WakeList::default();
         for (_, (ticket, payload)) in slots {
-            self.outlet.complete(ticket, Completed::failed(status, payload), &mut after);
+            self.outlet.complete(ticket, Completed::failed(status, payload), &mut wakes);
         }
         if self.adapter.is_stopped() {
-            after.settle();
+            wakes.wake_all();
         } else {
             // A queue pair may be going, with locks held.
-            self.adapter.runtime.spawn(async move { after.settle() });
+            self.adapter.runtime.spawn(async move { wakes.wake_all() });
         }
     }
 }
@@ -84,7 +84,7 @@ impl SharedReceives {
         adapter: &Arc<AdapterCore>,
         depth: usize,
         entries: usize,
-        outlet: Outlet,
+        outlet: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
         let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
         // Both were checked against the device.
@@ -99,11 +99,11 @@ impl SharedReceives {
             key,
             depth: AtomicU32::new(small(depth)),
             adapter: adapter.clone(),
-            membership: OnceLock::new(),
+            registered: OnceLock::new(),
         });
         let member: Weak<dyn Member> = Arc::<Self>::downgrade(&shared);
         // After the queue pairs, which use it.
-        let _ = shared.membership.set(adapter.regions.join(member));
+        let _ = shared.registered.set(adapter.regions.register(member));
         // It may have gone between the look and the joining.
         if adapter.is_removed() {
             shared.device_removed();

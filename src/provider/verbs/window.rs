@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::adapter::AdapterCore;
 use super::region::Registration;
 use crate::error::RegisterError;
-use crate::provider::members::{Member, Membership};
+use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
 use crate::sys::{MemoryWindow, next_key};
 
@@ -20,7 +20,7 @@ use crate::sys::{MemoryWindow, next_key};
 pub(crate) struct Window {
     adapter: Arc<AdapterCore>,
     state: Mutex<State>,
-    membership: OnceLock<Membership>,
+    registered: OnceLock<Registered>,
 }
 
 #[derive(Default)]
@@ -77,9 +77,9 @@ impl Window {
         }
         let free = Some(allocate(adapter)?);
         let state = Mutex::new(State { free, bound: None });
-        let window = Arc::new(Self { adapter: adapter.clone(), state, membership: OnceLock::new() });
+        let window = Arc::new(Self { adapter: adapter.clone(), state, registered: OnceLock::new() });
         let member: Weak<dyn Member> = Arc::<Self>::downgrade(&window);
-        let _ = window.membership.set(adapter.regions.join(member));
+        let _ = window.registered.set(adapter.regions.register(member));
         // It may have gone between the look and the joining.
         if adapter.is_removed() {
             window.device_removed();

@@ -19,12 +19,12 @@ pub(crate) trait Member: Send + Sync {
 
 /// Everything that was created from an adapter and still exists.
 #[derive(Default)]
-pub(crate) struct Members(Mutex<Slab<Weak<dyn Member>>>);
+pub(crate) struct Registry(Mutex<Slab<Weak<dyn Member>>>);
 
-impl Members {
+impl Registry {
     /// Puts an object on the list, until what this returns is dropped.
-    pub(crate) fn join(self: &Arc<Self>, member: Weak<dyn Member>) -> Membership {
-        Membership { members: Arc::downgrade(self), place: self.0.lock().insert(member) }
+    pub(crate) fn register(self: &Arc<Self>, member: Weak<dyn Member>) -> Registered {
+        Registered { registry: Arc::downgrade(self), place: self.0.lock().insert(member) }
     }
 
     /// Tells every one of them that the adapter is gone.
@@ -45,15 +45,15 @@ impl Members {
 }
 
 /// Takes a member off the list when it is dropped.
-pub(crate) struct Membership {
-    members: Weak<Members>,
+pub(crate) struct Registered {
+    registry: Weak<Registry>,
     place: usize,
 }
 
-impl Drop for Membership {
+impl Drop for Registered {
     fn drop(&mut self) {
-        if let Some(members) = self.members.upgrade() {
-            let _member = members.0.lock().try_remove(self.place);
+        if let Some(registry) = self.registry.upgrade() {
+            let _member = registry.0.lock().try_remove(self.place);
         }
     }
 }

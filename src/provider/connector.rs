@@ -1,6 +1,6 @@
 //! What both providers do around the machine of a connector: feed it, answer the futures that wait, remember why.
 //!
-//! A provider keeps a [`Progress`] under the lock of its connector and says in [`Drive`] how the actions that touch its
+//! A provider keeps a [`ConnectorState`] under the lock of its connector and says in [`ConnectorDriver`] how the actions that touch its
 //! transport are carried out. Foreign code, the wakers, the memory of finished requests and the recorder of metrics, only
 //! runs once the lock is gone: it is collected in a [`Later`].
 
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
-use crate::flight::Aftermath;
+use crate::flight::WakeList;
 use crate::metrics::{Notes, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
@@ -58,7 +58,7 @@ impl Answers {
 }
 
 /// Where a connector is, under its lock.
-pub(crate) struct Progress {
+pub(crate) struct ConnectorState {
     pub(crate) machine: Connector,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
@@ -71,7 +71,7 @@ pub(crate) struct Progress {
     answers: Answers,
 }
 
-impl Progress {
+impl ConnectorState {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
         let stay = Stay::new(name(machine.state()));
         Self { machine, local, peer, reason: None, ended: None, stay, answers: Answers::default() }
@@ -107,7 +107,7 @@ pub(crate) struct Later {
     wakers: SmallVec<[Waker; 2]>,
     notes: Notes,
     /// The requests that finished on the way.
-    pub(crate) after: Aftermath,
+    pub(crate) wakes: WakeList,
 }
 
 impl Later {
@@ -116,14 +116,14 @@ impl Later {
         // Who is woken finds it counted.
         self.notes.tell();
         self.wakers.into_iter().for_each(Waker::wake);
-        self.after.settle();
+        self.wakes.wake_all();
     }
 }
 
 /// A connector of one provider, driving the machine.
-pub(crate) trait Drive: Send + Sync {
+pub(crate) trait ConnectorDriver: Send + Sync {
     /// What is under the lock: the progress, and what the provider needs for its transport.
-    type Inner: AsMut<Progress>;
+    type Inner: AsMut<ConnectorState>;
 
     /// Its name in the log.
     fn id(&self) -> ConnectionId;
@@ -132,10 +132,10 @@ pub(crate) trait Drive: Send + Sync {
     fn lock(&self) -> MutexGuard<'_, Self::Inner>;
 
     /// Carries out any action but `Finish`.
-    fn carry_out(&self, inner: &mut Self::Inner, action: Action, later: &mut Later);
+    fn execute(&self, inner: &mut Self::Inner, action: Action, later: &mut Later);
 
     /// Tidies up after every input. A further input that follows from it is given back.
-    fn settle(&self, inner: &mut Self::Inner, later: &mut Later) -> Option<Input>;
+    fn follow_up(&self, inner: &mut Self::Inner, later: &mut Later) -> Option<Input>;
 
     /// How long Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
@@ -187,7 +187,7 @@ pub(crate) trait Drive: Send + Sync {
     /// As `apply`.
     fn advance(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
         let outcome = self.step(inner, input, later);
-        while let Some(input) = self.settle(inner, later) {
+        while let Some(input) = self.follow_up(inner, later) {
             let _ = self.step(inner, input, later);
         }
         outcome
@@ -228,7 +228,7 @@ pub(crate) trait Drive: Send + Sync {
                 }
                 progress.finish(op, status, later);
             } else {
-                self.carry_out(inner, action, later);
+                self.execute(inner, action, later);
             }
         }
         Ok(())
@@ -383,12 +383,12 @@ pub(crate) trait Drive: Send + Sync {
 }
 
 /// A place among those who wait for the end of the connection.
-struct Watch<'a, D: Drive> {
+struct Watch<'a, D: ConnectorDriver> {
     connector: &'a D,
     place: usize,
 }
 
-impl<'a, D: Drive> Watch<'a, D> {
+impl<'a, D: ConnectorDriver> Watch<'a, D> {
     /// Asks the machine to be told.
     fn new(connector: &'a D) -> Result<Self, Status> {
         let place = connector.lock().as_mut().answers.notify.insert(Answer::default());
@@ -409,7 +409,7 @@ impl<'a, D: Drive> Watch<'a, D> {
     }
 }
 
-impl<D: Drive> Drop for Watch<'_, D> {
+impl<D: ConnectorDriver> Drop for Watch<'_, D> {
     fn drop(&mut self) {
         let answer = self.connector.lock().as_mut().answers.notify.try_remove(self.place);
         drop(answer);
@@ -418,12 +418,12 @@ impl<D: Drive> Drop for Watch<'_, D> {
 
 /// Feeds a connector one last input when the future of a call is dropped before its answer is there: Cancel for a
 /// connect, Release for what owns the connection.
-pub(crate) struct OnDrop<'a, D: Drive> {
+pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
     connector: Option<&'a D>,
     input: Input,
 }
 
-impl<'a, D: Drive> OnDrop<'a, D> {
+impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
     pub(crate) fn new(connector: &'a D, input: Input) -> Self {
         Self { connector: Some(connector), input }
     }
@@ -434,7 +434,7 @@ impl<'a, D: Drive> OnDrop<'a, D> {
     }
 }
 
-impl<D: Drive> Drop for OnDrop<'_, D> {
+impl<D: ConnectorDriver> Drop for OnDrop<'_, D> {
     fn drop(&mut self) {
         if let Some(connector) = self.connector.take() {
             let _ = connector.apply(self.input.clone());

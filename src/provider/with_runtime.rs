@@ -9,19 +9,19 @@ use tokio::runtime::Handle;
 
 /// Polls a future within a runtime: what it opens is watched by that runtime, not by the one that polls, if any.
 #[pin_project]
-pub(crate) struct Inside<F> {
+pub(crate) struct WithRuntime<F> {
     runtime: Handle,
     #[pin]
     future: F,
 }
 
-impl<F: Future> Inside<F> {
+impl<F: Future> WithRuntime<F> {
     pub(crate) fn new(runtime: Handle, future: F) -> Self {
         Self { runtime, future }
     }
 }
 
-impl<F: Future> Future for Inside<F> {
+impl<F: Future> Future for WithRuntime<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
