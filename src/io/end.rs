@@ -246,6 +246,20 @@ impl End {
         Poll::Ready(outcome)
     }
 
+    /// Ready when this end may send, or the connection has ended.
+    pub(super) fn poll_speaks(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_for(cx, Side::Reader, |state, _| {
+            (state.machine.speaks() || state.ended.is_some()).then_some(())
+        })
+    }
+
+    /// Sends what this end has to send, though the peer has sent nothing.
+    pub(super) fn speak(&self) {
+        let mut state = self.hold();
+        state.machine.speak();
+        self.advance(&mut state);
+    }
+
     /// Puts the first `length` bytes into the ring, and posts them.
     ///
     /// # Errors

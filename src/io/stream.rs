@@ -24,6 +24,11 @@ use crate::proto::rsocket::Hello;
 /// relies (librdmacm does the same).
 const RETRIES: u8 = 7;
 
+/// How long the passive end of an iWARP connection waits for the first message of the active one (RFC 5044, section 7.1.3)
+/// before it sends. An rsocket sends one when its program first reads, polls or writes, which it need not do; and `siw`
+/// may have received it and look at it only when something follows. By then the peer has long seen the reply.
+const FIRST_MESSAGE: Duration = Duration::from_millis(200);
+
 /// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket: the other end may be one of these, a C program
 /// written to rsocket(7), or one that runs under its preload library.
 ///
@@ -145,7 +150,12 @@ impl RdmaStream {
         }
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        Ok(Self::new(End::new(end, connection, hello, info.passive_sends_first)))
+        let end = End::new(end, connection, hello, info.passive_sends_first);
+        let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
+        if tokio::time::timeout(FIRST_MESSAGE, speaks).await.is_err() {
+            end.speak();
+        }
+        Ok(Self::new(end))
     }
 
     fn new(end: End) -> Self {

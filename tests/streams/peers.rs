@@ -259,6 +259,17 @@ async fn a_peer_by_hand_is_understood() {
 /// The length of the ring that the peer may write, where it matters.
 const EXPOSED: usize = 1 << 17;
 
+/// Over iWARP the active end sends first, but a program that has nothing to say yet may leave it at that.
+#[tokio::test]
+async fn a_stream_answers_a_peer_that_says_nothing() {
+    let (mut peer, mut stream) = Peer::active(&StreamConfig::default()).await;
+    within(stream.write_all(b"welcome")).await.expect("written");
+    // The memory of the second half of its ring comes first.
+    assert_eq!(peer.hear().await >> 29, CREDIT >> 29);
+    assert_eq!(peer.hear().await, 7, "a message of seven bytes");
+    assert_eq!(peer.read(RING, 7), b"welcome");
+}
+
 #[tokio::test]
 async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
     for (message, expected) in [

@@ -199,6 +199,16 @@ impl Machine {
         }
     }
 
+    /// Whether this end may send.
+    pub(crate) fn speaks(&self) -> bool {
+        self.speaks
+    }
+
+    /// This end may send, though the peer has not.
+    pub(crate) fn speak(&mut self) {
+        self.speaks = true;
+    }
+
     /// Whether the messages of the peer have the most significant byte first.
     pub(crate) fn peer_is_big_endian(&self) -> bool {
         self.peer.big_endian
