@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use super::table::{After, WakeList};
+use super::WakeList;
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -30,7 +30,7 @@ impl Inner {
         }
         for (_, waiting) in &mut self.waiting {
             waiting.told = true;
-            wakes.extend(waiting.waker.take().map(After::Wake));
+            wakes.extend(waiting.waker.take());
         }
     }
 }

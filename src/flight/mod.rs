@@ -11,13 +11,15 @@ mod model;
 mod op;
 mod results;
 mod table;
+mod wake_list;
 
 pub(crate) use low_water::{LowWater, Watch};
 pub(crate) use op::sealed::{Lender, Parts};
 pub use op::{Completion, Op, WorkBuffer};
 pub use results::NotifyKind;
 pub(crate) use results::{CompletionSink, Joined, Notified, Owner, Polled, Results};
-pub(crate) use table::{Completed, CompletionInfo, RequestMeta, Table, Ticket, WakeList};
+pub(crate) use table::{Completed, CompletionInfo, RequestMeta, Table, Ticket};
+pub(crate) use wake_list::WakeList;
 
 use smallvec::SmallVec;
 

@@ -11,8 +11,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::LowWater;
-use super::table::{After, Completed, RequestMeta, Table, Ticket, WakeList};
+use super::{Completed, LowWater, RequestMeta, Table, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -92,7 +91,7 @@ impl Inner {
         self.news = None;
         for (_, waiting) in &mut self.waiting {
             waiting.told.get_or_insert(told);
-            wakes.extend(waiting.waker.take().map(After::Wake));
+            wakes.extend(waiting.waker.take());
         }
     }
 }
@@ -140,8 +139,7 @@ impl Results {
         let Entry { table, ticket, completed, .. } = entry;
         table.complete(ticket, completed, wakes);
         if first {
-            let end = move || owners.iter().filter_map(Weak::upgrade).for_each(|owner| owner.overrun());
-            wakes.extend([After::Run(Box::new(end))]);
+            wakes.run(move || owners.iter().filter_map(Weak::upgrade).for_each(|owner| owner.overrun()));
         }
     }
 

@@ -3,9 +3,8 @@
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
-use smallvec::SmallVec;
 
-use super::Payload;
+use super::{Payload, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::OpKind;
@@ -57,45 +56,6 @@ pub(crate) struct RequestMeta {
     pub(crate) context: u64,
 }
 
-/// What follows a completion, once no lock is held.
-pub(crate) enum After {
-    /// The future that waits.
-    Wake(Waker),
-    /// The memory of a future that was dropped.
-    Free(#[allow(dead_code, reason = "held to be dropped")] Completed),
-    /// Anything else.
-    Run(Box<dyn FnOnce() + Send>),
-}
-
-/// Completions whose foreign code has yet to run: call [`wake_all`](Self::wake_all) without a lock.
-#[derive(Default)]
-#[must_use = "futures wait for it"]
-pub(crate) struct WakeList(SmallVec<[After; 4]>);
-
-impl WakeList {
-    /// Both, this one's completions first.
-    pub(crate) fn append(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-
-    /// Wakes and frees, in the order of the completions.
-    pub(crate) fn wake_all(self) {
-        for after in self.0 {
-            match after {
-                After::Wake(waker) => waker.wake(),
-                After::Run(run) => run(),
-                After::Free(_) => {}
-            }
-        }
-    }
-}
-
-impl Extend<After> for WakeList {
-    fn extend<T: IntoIterator<Item = After>>(&mut self, iter: T) {
-        self.0.extend(iter);
-    }
-}
-
 struct Slot {
     label: RequestMeta,
     state: State,
@@ -140,25 +100,22 @@ impl Table {
     ) -> Option<RequestMeta> {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(ticket.0) else {
-            drop(slots);
-            wakes.0.push(After::Free(completed));
+            wakes.free(completed);
             return None;
         };
         let label = slot.label;
-        let follows = match &mut slot.state {
-            state @ State::Pending(_) => match std::mem::replace(state, State::Done(completed)) {
-                State::Pending(waker) => waker.map(After::Wake),
-                State::Orphaned | State::Done(_) => None,
-            },
+        match &mut slot.state {
+            State::Pending(waker) => {
+                wakes.extend(waker.take());
+                slot.state = State::Done(completed);
+            }
             State::Orphaned => {
                 slots.remove(ticket.0);
-                Some(After::Free(completed))
+                wakes.free(completed);
             }
             // A second completion of one request would be a bug of the provider; the first one stands.
-            State::Done(_) => Some(After::Free(completed)),
-        };
-        drop(slots);
-        wakes.extend(follows);
+            State::Done(_) => wakes.free(completed),
+        }
         Some(label)
     }
 
@@ -254,7 +211,7 @@ mod tests {
         assert_eq!(table.slots.lock().len(), 1, "the provider still has the payload");
         let mut wakes = WakeList::default();
         table.complete(ticket, completed(), &mut wakes);
-        assert!(matches!(wakes.0.as_slice(), [After::Free(_)]));
+        assert_eq!(wakes.frees(), 1);
         assert!(table.slots.lock().is_empty());
     }
 
@@ -267,6 +224,6 @@ mod tests {
         assert!(table.slots.lock().is_empty());
         let mut wakes = WakeList::default();
         assert_eq!(table.complete(ticket, completed(), &mut wakes), None, "nobody is waiting");
-        assert!(matches!(wakes.0.as_slice(), [After::Free(_)]));
+        assert_eq!(wakes.frees(), 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A provider keeps a [`ConnectorState`] under the lock of its connector and says in [`ConnectorDriver`] how the actions that touch its
 //! transport are carried out. Foreign code, the wakers, the memory of finished requests and the recorder of metrics, only
-//! runs once the lock is gone: it is collected in a [`Later`].
+//! runs once the lock is gone: it is collected in an [`AfterStep`].
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use slab::Slab;
-use smallvec::SmallVec;
 use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
@@ -88,35 +87,37 @@ impl ConnectorState {
         }
     }
 
-    fn finish(&mut self, op: Op, status: Status, later: &mut Later) {
+    fn finish(&mut self, op: Op, status: Status, after: &mut AfterStep) {
         if let Some(answer) = self.answers.of(op) {
             answer.status = Some(status);
-            later.wakers.extend(answer.waker.take());
+            after.calls.extend(answer.waker.take());
         } else {
             for (_, answer) in &mut self.answers.notify {
                 answer.status.get_or_insert(status);
-                later.wakers.extend(answer.waker.take());
+                after.calls.extend(answer.waker.take());
             }
         }
     }
 }
 
-/// What runs foreign code, once the lock is gone.
+/// The foreign code that follows a step of the machine, for after the lock. These are three lists and not one, because they
+/// run in an order that is not the one in which they fill.
 #[derive(Default)]
-pub(crate) struct Later {
-    wakers: SmallVec<[Waker; 2]>,
+pub(crate) struct AfterStep {
     notes: Notes,
+    /// The calls on the connector that have an answer.
+    calls: WakeList,
     /// The requests that finished on the way.
-    pub(crate) wakes: WakeList,
+    pub(crate) requests: WakeList,
 }
 
-impl Later {
+impl AfterStep {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
     pub(crate) fn run(self) {
         // Who is woken finds it counted.
         self.notes.tell();
-        self.wakers.into_iter().for_each(Waker::wake);
-        self.wakes.wake_all();
+        self.calls.wake_all();
+        self.requests.wake_all();
     }
 }
 
@@ -132,10 +133,10 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     fn lock(&self) -> MutexGuard<'_, Self::Inner>;
 
     /// Carries out any action but `Finish`.
-    fn execute(&self, inner: &mut Self::Inner, action: Action, later: &mut Later);
+    fn execute(&self, inner: &mut Self::Inner, action: Action, after: &mut AfterStep);
 
     /// Tidies up after every input. A further input that follows from it is given back.
-    fn follow_up(&self, inner: &mut Self::Inner, later: &mut Later) -> Option<Input>;
+    fn follow_up(&self, inner: &mut Self::Inner, after: &mut AfterStep) -> Option<Input>;
 
     /// How long Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
@@ -172,23 +173,23 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// As `apply`.
     fn consider(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let mut later = Later::default();
+        let mut after = AfterStep::default();
         let mut inner = self.lock();
         let Some(input) = prepare(&mut inner) else { return Ok(()) };
-        let outcome = self.advance(&mut inner, input, &mut later);
+        let outcome = self.advance(&mut inner, input, &mut after);
         drop(inner);
-        later.run();
+        after.run();
         outcome
     }
 
-    /// The same under a lock that is held already; the caller runs `later` without it.
+    /// The same under a lock that is held already; the caller runs `after` without it.
     ///
     /// # Errors
     /// As `apply`.
-    fn advance(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
-        let outcome = self.step(inner, input, later);
-        while let Some(input) = self.follow_up(inner, later) {
-            let _ = self.step(inner, input, later);
+    fn advance(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
+        let outcome = self.step(inner, input, after);
+        while let Some(input) = self.follow_up(inner, after) {
+            let _ = self.step(inner, input, after);
         }
         outcome
     }
@@ -197,25 +198,25 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     ///
     /// # Errors
     /// As `apply`.
-    fn step(&self, inner: &mut Self::Inner, input: Input, later: &mut Later) -> Result<(), Status> {
+    fn step(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
         let progress = inner.as_mut();
         let (id, peer, before) = (self.id(), progress.peer, progress.state());
         let call = call(&input);
         let outcome = progress.machine.handle(now(), input);
-        let after = progress.state();
-        if before != after {
-            later.notes.moved(&mut progress.stay, name(after));
-            if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (after, &progress.ended) {
-                later.notes.failed("connection", *status);
+        let phase = progress.state();
+        if before != phase {
+            after.notes.moved(&mut progress.stay, name(phase));
+            if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (phase, &progress.ended) {
+                after.notes.failed("connection", *status);
             }
-            let status = told(&outcome, progress.ended.as_ref(), after);
-            debug!(connection = %id, ?peer, from = ?before, phase = ?after, %status, "moved");
+            let status = told(&outcome, progress.ended.as_ref(), phase);
+            debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "moved");
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
-                later.notes.failed(call, *status);
+                after.notes.failed(call, *status);
             }
-            debug!(connection = %id, ?peer, phase = ?after, %status, "refused");
+            debug!(connection = %id, ?peer, ?phase, %status, "refused");
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
@@ -224,11 +225,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
-                    later.notes.failed(call, status);
+                    after.notes.failed(call, status);
                 }
-                progress.finish(op, status, later);
+                progress.finish(op, status, after);
             } else {
-                self.execute(inner, action, later);
+                self.execute(inner, action, after);
             }
         }
         Ok(())

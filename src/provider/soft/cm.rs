@@ -13,7 +13,7 @@ use super::transport::Transport;
 use crate::error::Reason;
 use crate::flight::WakeList;
 use crate::proto::connector::{Action, Connector, Ending as End, Input, State, Terms};
-use crate::provider::connector::{self, ConnectorDriver, ConnectorState, Later};
+use crate::provider::connector::{self, AfterStep, ConnectorDriver, ConnectorState};
 use crate::provider::net::bind::BoundSocket;
 use crate::provider::net::ports::PortLease;
 use crate::provider::registry::{Member, Registered};
@@ -278,7 +278,7 @@ impl ConnectorDriver for Cm {
         self.inner.lock()
     }
 
-    fn execute(&self, inner: &mut Inner, action: Action, _later: &mut Later) {
+    fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {
         match action {
             // The future of the call does these.
             Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
@@ -310,12 +310,12 @@ impl ConnectorDriver for Cm {
         }
     }
 
-    fn follow_up(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
+    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         if inner.progress.state() == State::Disconnecting && inner.link.is_none() {
             // The peer left first and the driver has tidied up already: nothing is left to wait for.
             return Some(Input::DisconnectAnswered);
         }
-        later.wakes.append(Self::clear(inner));
+        after.requests.append(Self::clear(inner));
         None
     }
 

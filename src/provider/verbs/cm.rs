@@ -17,7 +17,7 @@ use super::identifier::{Identifier, Target};
 use super::queue_pair::QueuePairCore;
 use crate::error::{ConnectError, Reason};
 use crate::proto::connector::{Action, Connector, Ending, Input, State, Terms};
-use crate::provider::connector::{self, ConnectorDriver, ConnectorState, Later};
+use crate::provider::connector::{self, AfterStep, ConnectorDriver, ConnectorState};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
 use crate::sync::{Mutex, MutexGuard};
@@ -159,7 +159,7 @@ impl Cm {
     }
 
     fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) {
-        let mut later = Later::default();
+        let mut after = AfterStep::default();
         let mut inner = self.lock();
         if !applies(&inner) {
             return;
@@ -170,12 +170,12 @@ impl Cm {
             inner.progress.ended.get_or_insert(lost);
         }
         inner.progress.reason.get_or_insert(reason);
-        let _ = self.advance(&mut inner, Input::PathLost, &mut later);
+        let _ = self.advance(&mut inner, Input::PathLost, &mut after);
         if connected {
             Self::part(&mut inner);
         }
         drop(inner);
-        later.run();
+        after.run();
     }
 
     /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
@@ -416,7 +416,7 @@ impl ConnectorDriver for Cm {
         self.inner.lock()
     }
 
-    fn execute(&self, inner: &mut Inner, action: Action, later: &mut Later) {
+    fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {
         match action {
             // The trait does the one, the call itself the other.
             Action::Finish { .. } | Action::StartBind => {}
@@ -433,13 +433,13 @@ impl ConnectorDriver for Cm {
             Action::Abandon => self.let_go(inner),
             Action::Flush => {
                 if let Some(queue_pair) = &inner.queue_pair {
-                    later.wakes.append(queue_pair.end());
+                    after.requests.append(queue_pair.end());
                 }
             }
         }
     }
 
-    fn follow_up(&self, inner: &mut Inner, later: &mut Later) -> Option<Input> {
+    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         if let Some(next) = inner.next.take() {
             return Some(next);
         }
@@ -453,7 +453,7 @@ impl ConnectorDriver for Cm {
         }
         let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
         if free && let Some(queue_pair) = inner.queue_pair.take() {
-            later.wakes.append(queue_pair.dissociate());
+            after.requests.append(queue_pair.dissociate());
         }
         None
     }
@@ -465,7 +465,7 @@ impl ConnectorDriver for Cm {
 
 impl Target for Cm {
     fn event(self: Arc<Self>, event: CmEvent) {
-        let mut later = Later::default();
+        let mut after = AfterStep::default();
         let mut inner = self.lock();
         // Of an id that is no longer the attempt's.
         if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
@@ -479,13 +479,13 @@ impl Target for Cm {
             return;
         };
         let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
-        let _ = self.advance(&mut inner, input, &mut later);
+        let _ = self.advance(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
             Self::part(&mut inner);
         }
         drop(inner);
-        later.run();
+        after.run();
     }
 }
 

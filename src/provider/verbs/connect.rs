@@ -13,7 +13,7 @@ use super::queue_pair::QueuePairCore;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
-use crate::provider::connector::{ConnectorDriver, Later, OnDrop};
+use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
@@ -63,11 +63,11 @@ impl Cm {
             return Err(BindError::DeviceRemoved);
         }
         let address = net::canonical(address);
-        let mut later = Later::default();
+        let mut after = AfterStep::default();
         // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
         // attempt would be taken for the bound one.
         let mut inner = self.lock();
-        let outcome = self.advance(&mut inner, Input::Bind, &mut later).map_err(bind_error).and_then(|()| {
+        let outcome = self.advance(&mut inner, Input::Bind, &mut after).map_err(bind_error).and_then(|()| {
             let (input, outcome) = match self.bound_id(address, false) {
                 Ok((id, local)) => {
                     inner.progress.local = Some(local);
@@ -77,11 +77,11 @@ impl Cm {
                 }
                 Err(error) => (Input::BindFailed(error.status()), Err(error)),
             };
-            let _ = self.advance(&mut inner, input, &mut later);
+            let _ = self.advance(&mut inner, input, &mut after);
             outcome
         });
         drop(inner);
-        later.run();
+        after.run();
         outcome
     }
 

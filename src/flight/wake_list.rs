@@ -1,0 +1,92 @@
+//! Foreign code that runs after the locks are released: wakers, the drop of buffers, and calls to other objects.
+
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::Completed;
+
+enum After {
+    Wake(Waker),
+    Free(Completed),
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+/// Collects foreign code under a lock: call [`wake_all`](Self::wake_all) without one.
+#[derive(Default)]
+#[must_use = "futures wait for it"]
+pub(crate) struct WakeList(SmallVec<[After; 4]>);
+
+impl WakeList {
+    /// Frees the memory of a request whose future was dropped.
+    pub(super) fn free(&mut self, completed: Completed) {
+        self.0.push(After::Free(completed));
+    }
+
+    /// Calls `call`.
+    pub(super) fn run(&mut self, call: impl FnOnce() + Send + 'static) {
+        self.0.push(After::Run(Box::new(call)));
+    }
+
+    /// Appends what `other` has collected.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// Wakes, frees and calls, in the order of collection.
+    pub(crate) fn wake_all(self) {
+        for after in self.0 {
+            match after {
+                After::Wake(waker) => waker.wake(),
+                After::Free(completed) => drop(completed),
+                After::Run(call) => call(),
+            }
+        }
+    }
+
+    /// How many requests it frees.
+    #[cfg(test)]
+    pub(super) fn frees(&self) -> usize {
+        self.0.iter().filter(|after| matches!(after, After::Free(_))).count()
+    }
+}
+
+impl Extend<Waker> for WakeList {
+    fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
+        self.0.extend(wakers.into_iter().map(After::Wake));
+    }
+}
+
+#[cfg(all(test, not(tokio_rdma_model)))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Say(u32, Mutex<Sender<u32>>);
+
+    impl Wake for Say {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().expect("no panic").send(self.0).expect("a listener");
+        }
+    }
+
+    // CAN-07
+    #[test]
+    fn runs_in_the_order_of_collection() {
+        let (sender, said) = channel();
+        let waker = |number| Waker::from(Arc::new(Say(number, Mutex::new(sender.clone()))));
+        let (mut first, mut second) = (WakeList::default(), WakeList::default());
+        second.extend([waker(4), waker(5)]);
+        first.extend(Some(waker(1)));
+        let last = sender.clone();
+        first.run(move || last.send(2).expect("a listener"));
+        first.extend(Some(waker(3)));
+        first.append(second);
+        assert!(said.try_recv().is_err(), "nothing runs before the lock is released");
+        first.wake_all();
+        assert_eq!(said.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    }
+}
