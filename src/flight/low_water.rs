@@ -1,25 +1,18 @@
 //! How many receives a shared receive queue holds, and who wants to know when there are few.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-
-use slab::Slab;
+use std::task::{Context, Poll};
 
 use super::WakeList;
 use crate::status::Status;
-use crate::sync::Mutex;
-
-struct Waiting {
-    waker: Option<Waker>,
-    told: bool,
-}
+use crate::sync::{Mutex, WaitKey, WaitSet};
 
 struct Inner {
     held: usize,
     depth: usize,
     /// Fewer than this are few.
     threshold: usize,
-    waiting: Slab<Waiting>,
+    waiting: WaitSet<()>,
     dead: Option<Status>,
 }
 
@@ -28,10 +21,7 @@ impl Inner {
         if self.dead.is_none() && self.held >= self.threshold {
             return;
         }
-        for (_, waiting) in &mut self.waiting {
-            waiting.told = true;
-            wakes.extend(waiting.waker.take());
-        }
+        self.waiting.notify_all((), wakes);
     }
 }
 
@@ -40,7 +30,7 @@ pub(crate) struct LowWater(Mutex<Inner>);
 
 impl LowWater {
     pub(crate) fn new(depth: usize, threshold: usize) -> Self {
-        let waiting = Slab::new();
+        let waiting = WaitSet::default();
         Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, dead: None }))
     }
 
@@ -101,40 +91,35 @@ impl LowWater {
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
-        let place = inner.waiting.insert(Waiting { waker: None, told: false });
+        let key = inner.waiting.register(());
         inner.tell(&mut wakes);
         drop(inner);
         wakes.wake_all();
-        Watch { count: self.clone(), place }
+        Watch { count: self.clone(), key }
     }
 }
 
 /// A place among those who wait.
 pub(crate) struct Watch {
     count: Arc<LowWater>,
-    place: usize,
+    key: WaitKey,
 }
 
 impl Watch {
     /// Ready with the status by which the queue has ended, if it has.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
         let mut inner = self.count.0.lock();
+        let (polled, replaced) = inner.waiting.poll(self.key, cx);
         let dead = inner.dead;
-        match inner.waiting.get_mut(self.place) {
-            Some(waiting) if !waiting.told => {
-                let old = waiting.waker.replace(cx.waker().clone());
-                drop(inner);
-                drop(old);
-                Poll::Pending
-            }
-            _ => Poll::Ready(dead),
-        }
+        drop(inner);
+        drop(replaced);
+        polled.map(|()| dead)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let waiting = self.count.0.lock().waiting.try_remove(self.place);
-        drop(waiting);
+        let waiter = self.count.0.lock().waiting.remove(self.key);
+        drop(waiter);
     }
 }

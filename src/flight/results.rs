@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{Completed, LowWater, RequestMeta, Table, Ticket, WakeList};
 use crate::status::Status;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, WaitKey, WaitSet, Waiter};
 
 /// As many results are polled without an allocation: whoever sleeps in between finds a few.
 const AT_ONCE: usize = 4;
@@ -53,12 +53,6 @@ struct Entry {
     completed: Completed,
 }
 
-struct Waiting {
-    kind: NotifyKind,
-    waker: Option<Waker>,
-    told: Option<Told>,
-}
-
 /// What somebody has been told.
 #[derive(Clone, Copy)]
 enum Told {
@@ -73,7 +67,7 @@ struct Inner {
     depth: usize,
     /// The best that has come since somebody was told.
     news: Option<NotifyKind>,
-    waiting: Slab<Waiting>,
+    waiting: WaitSet<Told, NotifyKind>,
     owners: Slab<Weak<dyn Owner>>,
     /// It has ended, by this.
     dead: Option<Status>,
@@ -82,17 +76,13 @@ struct Inner {
 impl Inner {
     /// Tells everybody who waits, if the news is good enough for one of them: `ANY dominates`.
     fn tell(&mut self, wakes: &mut WakeList) {
-        let wanted = self.waiting.iter().filter(|(_, waiting)| waiting.told.is_none());
-        let told = match (self.dead, self.news, wanted.map(|(_, waiting)| waiting.kind).min()) {
+        let told = match (self.dead, self.news, self.waiting.interests().min()) {
             (Some(_), _, _) => Told::End,
-            (None, Some(news), Some(least)) if news >= least => Told::News(news),
+            (None, Some(news), Some(least)) if news >= *least => Told::News(news),
             _ => return,
         };
         self.news = None;
-        for (_, waiting) in &mut self.waiting {
-            waiting.told.get_or_insert(told);
-            wakes.extend(waiting.waker.take());
-        }
+        self.waiting.notify_all(told, wakes);
     }
 }
 
@@ -105,7 +95,7 @@ impl Results {
             entries: VecDeque::new(),
             depth,
             news: None,
-            waiting: Slab::new(),
+            waiting: WaitSet::default(),
             owners: Slab::new(),
             dead: None,
         })))
@@ -204,11 +194,11 @@ impl Results {
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
-        let place = inner.waiting.insert(Waiting { kind, waker: None, told: None });
+        let key = inner.waiting.register(kind);
         inner.tell(&mut wakes);
         drop(inner);
         wakes.wake_all();
-        Notified { results: self.clone(), place, heard: false }
+        Notified { results: self.clone(), key, heard: false }
     }
 }
 
@@ -240,7 +230,7 @@ impl Drop for Joined {
 /// A notification that has been asked for.
 pub(crate) struct Notified {
     results: Arc<Results>,
-    place: usize,
+    key: WaitKey,
     heard: bool,
 }
 
@@ -248,19 +238,12 @@ impl Notified {
     /// Ready with the status by which the queue has ended, if it has.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
         let mut inner = self.results.0.lock();
+        let (polled, replaced) = inner.waiting.poll(self.key, cx);
         let dead = inner.dead;
-        match inner.waiting.get_mut(self.place) {
-            Some(waiting) if waiting.told.is_none() => {
-                let old = waiting.waker.replace(cx.waker().clone());
-                drop(inner);
-                drop(old);
-                Poll::Pending
-            }
-            _ => {
-                self.heard = true;
-                Poll::Ready(dead)
-            }
-        }
+        drop(inner);
+        drop(replaced);
+        self.heard |= polled.is_ready();
+        polled.map(|_| dead)
     }
 }
 
@@ -269,15 +252,15 @@ impl Drop for Notified {
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let mut inner = self.results.0.lock();
-        let waiting = inner.waiting.try_remove(self.place);
-        if let (false, Some(Waiting { told: Some(Told::News(news)), .. })) = (self.heard, &waiting)
+        let waiter = inner.waiting.remove(self.key);
+        if let (false, Some(Told::News(news))) = (self.heard, waiter.as_ref().and_then(Waiter::value))
             && !inner.entries.is_empty()
         {
-            inner.news = inner.news.max(Some(*news));
+            inner.news = inner.news.max(Some(news));
             inner.tell(&mut wakes);
         }
         drop(inner);
-        drop(waiting);
+        drop(waiter);
         wakes.wake_all();
     }
 }

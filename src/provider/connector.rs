@@ -6,10 +6,9 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use slab::Slab;
 use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
@@ -17,7 +16,7 @@ use crate::flight::WakeList;
 use crate::metrics::{Notes, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -27,24 +26,18 @@ pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What one call has been answered, and who waits for the answer.
-#[derive(Default)]
-struct Answer {
-    status: Option<Status>,
-    waker: Option<Waker>,
-}
-
+/// What each call has been answered, and who waits for the answer.
 #[derive(Default)]
 struct Answers {
-    connect: Answer,
-    complete: Answer,
-    accept: Answer,
-    disconnect: Answer,
-    notify: Slab<Answer>,
+    connect: Waiter<Status>,
+    complete: Waiter<Status>,
+    accept: Waiter<Status>,
+    disconnect: Waiter<Status>,
+    notify: WaitSet<Status>,
 }
 
 impl Answers {
-    fn of(&mut self, op: Op) -> Option<&mut Answer> {
+    fn of(&mut self, op: Op) -> Option<&mut Waiter<Status>> {
         match op {
             Op::Connect => Some(&mut self.connect),
             Op::CompleteConnect => Some(&mut self.complete),
@@ -82,20 +75,16 @@ impl ConnectorState {
 
     /// Forgets an answer that nobody collected, before the same call is made again.
     pub(crate) fn reset(&mut self, op: Op) {
-        if let Some(answer) = self.answers.of(op) {
-            *answer = Answer::default();
+        if let Some(call) = self.answers.of(op) {
+            // Not its waker, whose drop is foreign code.
+            call.take();
         }
     }
 
     fn finish(&mut self, op: Op, status: Status, after: &mut AfterStep) {
-        if let Some(answer) = self.answers.of(op) {
-            answer.status = Some(status);
-            after.calls.extend(answer.waker.take());
-        } else {
-            for (_, answer) in &mut self.answers.notify {
-                answer.status.get_or_insert(status);
-                after.calls.extend(answer.waker.take());
-            }
+        match self.answers.of(op) {
+            Some(call) => after.calls.extend(call.notify(status)),
+            None => self.answers.notify.notify_all(status, &mut after.calls),
         }
     }
 }
@@ -244,32 +233,29 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Polls for the answer to a call.
     fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Status> {
         let mut inner = self.lock();
-        let Some(answer) = inner.as_mut().answers.of(op) else { return Poll::Pending };
-        if let Some(status) = answer.status.take() {
-            return Poll::Ready(status);
+        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        let (polled, replaced) = call.poll(cx);
+        if polled.is_ready() {
+            call.take();
         }
-        let old = answer.waker.replace(cx.waker().clone());
         drop(inner);
-        drop(old);
-        Poll::Pending
+        drop(replaced);
+        polled
     }
 
     /// Polls for the existence of an answer, and leaves it there.
     fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
-        let Some(answer) = inner.as_mut().answers.of(op) else { return Poll::Pending };
-        if answer.status.is_some() {
-            return Poll::Ready(());
-        }
-        let old = answer.waker.replace(cx.waker().clone());
+        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        let (polled, replaced) = call.poll(cx);
         drop(inner);
-        drop(old);
-        Poll::Pending
+        drop(replaced);
+        polled.map(|_status| ())
     }
 
     /// The answer to a call, if it has one.
     fn take_answer(&self, op: Op) -> Option<Status> {
-        self.lock().as_mut().answers.of(op).and_then(|answer| answer.status.take())
+        self.lock().as_mut().answers.of(op).and_then(Waiter::take)
     }
 
     /// Waits for the answer to a call.
@@ -386,34 +372,30 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 /// A place among those who wait for the end of the connection.
 struct Watch<'a, D: ConnectorDriver> {
     connector: &'a D,
-    place: usize,
+    key: WaitKey,
 }
 
 impl<'a, D: ConnectorDriver> Watch<'a, D> {
     /// Asks the machine to be told.
     fn new(connector: &'a D) -> Result<Self, Status> {
-        let place = connector.lock().as_mut().answers.notify.insert(Answer::default());
-        let watch = Self { connector, place };
+        let key = connector.lock().as_mut().answers.notify.register(());
+        let watch = Self { connector, key };
         connector.apply(Input::NotifyDisconnect).map(|()| watch)
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
         let mut inner = self.connector.lock();
-        let Some(answer) = inner.as_mut().answers.notify.get_mut(self.place) else { return Poll::Pending };
-        if let Some(status) = answer.status {
-            return Poll::Ready(status);
-        }
-        let old = answer.waker.replace(cx.waker().clone());
+        let (polled, replaced) = inner.as_mut().answers.notify.poll(self.key, cx);
         drop(inner);
-        drop(old);
-        Poll::Pending
+        drop(replaced);
+        polled
     }
 }
 
 impl<D: ConnectorDriver> Drop for Watch<'_, D> {
     fn drop(&mut self) {
-        let answer = self.connector.lock().as_mut().answers.notify.try_remove(self.place);
-        drop(answer);
+        let waiter = self.connector.lock().as_mut().answers.notify.remove(self.key);
+        drop(waiter);
     }
 }
 

@@ -17,7 +17,7 @@ mod flight;
 mod memory;
 #[path = "../../src/status/mod.rs"]
 mod status;
-#[path = "../../src/sync.rs"]
+#[path = "../../src/sync/mod.rs"]
 mod sync;
 #[path = "../../src/types.rs"]
 mod types;

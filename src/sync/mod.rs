@@ -1,7 +1,11 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
+//! And lists of tasks that wait for what such a lock guards: [`WaitSet`].
+//!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
+
+mod wait_set;
 
 use std::sync::PoisonError;
 #[cfg(feature = "verbs")]
@@ -13,6 +17,7 @@ use loom::sync as inner;
 use std::sync as inner;
 
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 
 /// As [`std::sync::Mutex`].
 #[derive(Debug, Default)]
