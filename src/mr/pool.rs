@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, TryAcquireError};
@@ -71,7 +71,6 @@ pub struct Pool {
 
 struct Handle {
     inner: Arc<Inner>,
-    _membership: Registered,
 }
 
 impl Drop for Handle {
@@ -86,6 +85,7 @@ struct Inner {
     /// A permit for each buffer that is idle or has not been made. Fair, and closed when the adapter is removed.
     free: Semaphore,
     state: Mutex<State>,
+    _registered: Registered,
 }
 
 #[derive(Default)]
@@ -204,19 +204,14 @@ impl Pool {
             return Err(RegisterError::Empty);
         }
         let maximum = maximum.min(Semaphore::MAX_PERMITS);
-        let inner = Arc::new(Inner {
+        let inner = adapter.registry().create(|_, registered| Inner {
             adapter: adapter.clone(),
             config: PoolConfig { length, maximum },
             free: Semaphore::new(maximum),
             state: Mutex::default(),
+            _registered: registered,
         });
-        let member: Weak<dyn Member> = Arc::<Inner>::downgrade(&inner);
-        let registered = adapter.add_member(member);
-        // It may have gone between the look and the joining.
-        if adapter.is_removed() {
-            return Err(RegisterError::DeviceRemoved);
-        }
-        Ok(Self { handle: Arc::new(Handle { inner, _membership: registered }) })
+        Ok(Self { handle: Arc::new(Handle { inner }) })
     }
 
     fn inner(&self) -> &Arc<Inner> {

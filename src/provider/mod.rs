@@ -30,8 +30,8 @@ pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -44,7 +44,7 @@ use crate::memory::{Owned, Shared};
 use crate::types::{Access, AdapterId, ConnectionId, DisconnectReason, PrivateData, ReadLimits, RemoteKey};
 use connector::ConnectorDriver;
 use params::{AcceptParams, ConnectParams};
-use registry::{Member, Registered};
+use registry::Registry;
 use with_runtime::WithRuntime;
 use work::Work;
 
@@ -383,9 +383,9 @@ impl Adapter {
         }
     }
 
-    /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
-        dispatch!(self, Adapter(adapter) => adapter.add_member(member))
+    /// What ends with the adapter.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        dispatch!(self, Adapter(adapter) => adapter.registry())
     }
 }
 

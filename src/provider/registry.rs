@@ -1,5 +1,6 @@
 //! What must end when an adapter goes away.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
 use slab::Slab;
@@ -17,30 +18,77 @@ pub(crate) trait Member: Send + Sync {
     fn runtime_ended(&self) {}
 }
 
+#[derive(Default)]
+struct State {
+    /// A member that is not complete yet has its place, with nobody in it.
+    members: Slab<Weak<dyn Member>>,
+    removed: bool,
+}
+
+impl State {
+    fn members(&self) -> Vec<Arc<dyn Member>> {
+        self.members.iter().filter_map(|(_, member)| member.upgrade()).collect()
+    }
+}
+
 /// Everything that was created from an adapter and still exists.
 #[derive(Default)]
-pub(crate) struct Registry(Mutex<Slab<Weak<dyn Member>>>);
+pub(crate) struct Registry(Mutex<State>);
 
 impl Registry {
-    /// Puts an object on the list, until what this returns is dropped.
-    pub(crate) fn register(self: &Arc<Self>, member: Weak<dyn Member>) -> Registered {
-        Registered { registry: Arc::downgrade(self), place: self.0.lock().insert(member) }
+    /// Creates a member, which keeps the guard that `make` gets. The member hears of the adapter's removal exactly once, also
+    /// if the adapter has gone already, or goes now.
+    pub(crate) fn create<T: Member + 'static>(
+        self: &Arc<Self>,
+        make: impl FnOnce(&Weak<T>, Registered) -> T,
+    ) -> Arc<T> {
+        let Ok(member) = self.try_create(make, |_| Ok::<_, Infallible>(()));
+        member
     }
 
-    /// Tells every one of them that the adapter is gone.
+    /// As [`create`](Self::create); the member begins by `begin` before it hears of anything.
+    ///
+    /// # Errors
+    /// Those of `begin`: the member is dropped.
+    pub(crate) fn try_create<T: Member + 'static, E>(
+        self: &Arc<Self>,
+        make: impl FnOnce(&Weak<T>, Registered) -> T,
+        begin: impl FnOnce(&T) -> Result<(), E>,
+    ) -> Result<Arc<T>, E> {
+        let nobody: Weak<dyn Member> = Weak::<T>::new();
+        let place = self.0.lock().members.insert(nobody);
+        let registered = Registered { registry: Arc::downgrade(self), place };
+        let member = Arc::new_cyclic(|me| make(me, registered));
+        begin(&member)?;
+        let mut state = self.0.lock();
+        let removed = state.removed;
+        // It is on the list before the removal, or hears of it here: never both, and never neither.
+        if !removed && let Some(listed) = state.members.get_mut(place) {
+            let weak: Weak<T> = Arc::downgrade(&member);
+            *listed = weak;
+        }
+        drop(state);
+        if removed {
+            member.device_removed();
+        }
+        Ok(member)
+    }
+
+    /// Tells every member that the adapter is gone.
     pub(crate) fn device_removed(&self) {
-        self.tell(|member| member.device_removed());
+        let members = {
+            let mut state = self.0.lock();
+            state.removed = true;
+            state.members()
+        };
+        members.iter().for_each(|member| member.device_removed());
     }
 
-    /// Tells every one of them that the runtime has shut down.
+    /// Tells every member that the runtime has shut down. Later members have to look for themselves.
     #[cfg(feature = "verbs")]
     pub(crate) fn runtime_ended(&self) {
-        self.tell(|member| member.runtime_ended());
-    }
-
-    fn tell(&self, news: impl Fn(&dyn Member)) {
-        let members: Vec<_> = self.0.lock().iter().filter_map(|(_, member)| member.upgrade()).collect();
-        members.iter().for_each(|member| news(&**member));
+        let members = self.0.lock().members();
+        members.iter().for_each(|member| member.runtime_ended());
     }
 }
 
@@ -53,7 +101,67 @@ pub(crate) struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if let Some(registry) = self.registry.upgrade() {
-            let _member = registry.0.lock().try_remove(self.place);
+            let _member = registry.0.lock().members.try_remove(self.place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Object {
+        heard: AtomicUsize,
+        _registered: Registered,
+    }
+
+    impl Object {
+        fn new(_me: &Weak<Self>, registered: Registered) -> Self {
+            Self { heard: AtomicUsize::new(0), _registered: registered }
+        }
+
+        fn heard(&self) -> usize {
+            self.heard.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Member for Object {
+        fn device_removed(&self) {
+            self.heard.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_member_hears_of_the_removal_once_whenever_it_was_made() {
+        let registry = Arc::<Registry>::default();
+        let before = registry.create(Object::new);
+        assert_eq!(before.heard(), 0);
+        let during = registry.create(|me, registered| {
+            registry.device_removed();
+            Object::new(me, registered)
+        });
+        let after = registry.create(Object::new);
+        assert_eq!([&before, &during, &after].map(|member| member.heard()), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_member_hears_only_after_it_has_begun() {
+        let registry = Arc::<Registry>::default();
+        let begin = |member: &Object| {
+            registry.device_removed();
+            if member.heard() == 0 { Ok(()) } else { Err("too early") }
+        };
+        assert_eq!(registry.try_create(Object::new, begin).map(|member| member.heard()), Ok(1));
+    }
+
+    #[test]
+    fn a_member_that_is_gone_or_did_not_begin_leaves_its_place() {
+        let registry = Arc::<Registry>::default();
+        drop(registry.create(Object::new));
+        assert!(registry.try_create(Object::new, |_| Err(())).is_err());
+        assert!(registry.0.lock().members.is_empty());
+        registry.device_removed();
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -133,7 +133,7 @@ struct Core {
     results: Arc<Results>,
     adapter: provider::Adapter,
     config: CompletionQueueConfig,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 impl Member for Core {
@@ -146,13 +146,12 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.capabilities().completions)?;
         let results = Results::new(config.depth);
-        let core = Arc::new(Core { results, adapter: adapter.clone(), config, registered: OnceLock::new() });
-        let member: Weak<dyn Member> = Arc::<Core>::downgrade(&core);
-        let _ = core.registered.set(adapter.add_member(member));
-        // It may have gone between the caller's look and the joining.
-        if adapter.is_removed() {
-            core.device_removed();
-        }
+        let core = adapter.registry().create(|_, registered| Core {
+            results,
+            adapter: adapter.clone(),
+            config,
+            _registered: registered,
+        });
         Ok(Self { core })
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
@@ -91,7 +91,7 @@ struct Core {
     table: Arc<Table>,
     count: Arc<LowWater>,
     config: SharedReceiveConfig,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 impl Member for Core {
@@ -113,14 +113,14 @@ impl SharedReceiveQueue {
         let count = Arc::new(LowWater::new(config.depth, config.threshold));
         let outlet = CompletionSink::to_futures(table.clone()).counted(count.clone());
         let provider = adapter.shared_receives(config.depth, config.entries, outlet)?;
-        let registered = OnceLock::new();
-        let core = Arc::new(Core { provider, adapter: adapter.clone(), table, count, config, registered });
-        let member: Weak<dyn Member> = Arc::<Core>::downgrade(&core);
-        let _ = core.registered.set(adapter.add_member(member));
-        // It may have gone between the caller's look and the joining.
-        if adapter.is_removed() {
-            core.device_removed();
-        }
+        let core = adapter.registry().create(|_, registered| Core {
+            provider,
+            adapter: adapter.clone(),
+            table,
+            count,
+            config,
+            _registered: registered,
+        });
         Ok(Self { core })
     }
 

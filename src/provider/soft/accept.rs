@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(crate) struct Incoming {
 pub(crate) struct ListenerCore {
     pub(crate) adapter: Arc<AdapterCore>,
     inner: Mutex<Inner>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 struct Inner {
@@ -65,13 +65,8 @@ struct Inner {
 impl ListenerCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
         let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
-        let core = Arc::new(Self { adapter, inner: Mutex::new(inner), registered: OnceLock::new() });
-        let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.registered.set(core.adapter.add_member(weak));
-        if core.adapter.is_removed() {
-            core.device_removed();
-        }
-        core
+        let registry = adapter.registry().clone();
+        registry.create(|_, registered| Self { adapter, inner: Mutex::new(inner), _registered: registered })
     }
 
     /// IND2Listener::Bind.

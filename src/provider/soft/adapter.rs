@@ -18,7 +18,7 @@ use crate::provider::net::interfaces::{Interface, interface_of, interfaces, sour
 use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::{Namespace, PortRange};
-use crate::provider::registry::{Member, Registered, Registry};
+use crate::provider::registry::Registry;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::Mutex;
 use crate::types::{AdapterId, ReadLimits};
@@ -88,9 +88,9 @@ impl AdapterCore {
         Ok(core)
     }
 
-    /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
-        self.registry.register(member)
+    /// What ends with the adapter.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     pub(crate) fn is_removed(&self) -> bool {

@@ -1,7 +1,7 @@
 //! One connector of the soft provider: the ND state machine, the socket it speaks of, and the futures that wait.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
@@ -39,7 +39,7 @@ pub(crate) struct Cm {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<AdapterCore>,
     inner: Mutex<Inner>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 /// The state of a connector, under its lock.
@@ -109,14 +109,13 @@ impl Cm {
             answered: false,
         };
         let id = connector::next_id();
-        let cm = Arc::new(Self { id, adapter, inner: Mutex::new(inner), registered: OnceLock::new() });
-        let weak: Weak<Self> = Arc::downgrade(&cm);
-        let _ = cm.registered.set(cm.adapter.add_member(weak));
-        // It may have gone between the caller's look and the joining.
-        if cm.adapter.is_removed() {
-            cm.device_removed();
-        }
-        cm
+        let registry = adapter.registry().clone();
+        registry.create(|_, registered| Self {
+            id,
+            adapter,
+            inner: Mutex::new(inner),
+            _registered: registered,
+        })
     }
 
     fn command(&self, inner: &Inner, command: Command) {

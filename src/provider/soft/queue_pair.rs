@@ -24,7 +24,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) send_depth: usize,
     binding: Mutex<Binding>,
     link: OnceLock<Arc<Link>>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 struct Binding {
@@ -44,7 +44,8 @@ impl QueuePairCore {
             // Creating checked that all is of one adapter.
             _ => Receives::Own(Arc::new(ReceiveQueue::new(parts.receive_depth))),
         };
-        let core = Arc::new(Self {
+        let registry = adapter.registry().clone();
+        registry.create(|_, registered| Self {
             outlets: Outlets { initiator: parts.initiator, receive: parts.receive },
             receives,
             send_depth: parts.send_depth,
@@ -54,16 +55,9 @@ impl QueuePairCore {
                 released: false,
             }),
             link: OnceLock::new(),
-            registered: OnceLock::new(),
             adapter,
-        });
-        let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.registered.set(core.adapter.add_member(weak));
-        // It may have gone between the caller's look and the joining.
-        if core.adapter.is_removed() {
-            core.device_removed();
-        }
-        core
+            _registered: registered,
+        })
     }
 
     fn binding(&self) -> MutexGuard<'_, Binding> {

@@ -4,7 +4,7 @@
 //! receive. TCP holds the peer back meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::adapter::AdapterCore;
@@ -30,7 +30,7 @@ pub(crate) struct SharedReceives {
     /// Where what is left at the end goes.
     outlet: CompletionSink,
     adapter: Arc<AdapterCore>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 impl SharedReceives {
@@ -43,15 +43,12 @@ impl SharedReceives {
         _entries: usize,
         outlet: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
-        let (inner, registered) = (Mutex::default(), OnceLock::new());
-        let shared = Arc::new(Self { inner, outlet, adapter: adapter.clone(), registered });
-        let weak: Weak<Self> = Arc::downgrade(&shared);
-        let _ = shared.registered.set(adapter.add_member(weak));
-        // It may have gone between the caller's look and the joining.
-        if adapter.is_removed() {
-            shared.device_removed();
-        }
-        Ok(shared)
+        Ok(adapter.registry().create(|_, registered| Self {
+            inner: Mutex::default(),
+            outlet,
+            adapter: adapter.clone(),
+            _registered: registered,
+        }))
     }
 
     /// Posts a receive, and wakes the connections that wait for one.

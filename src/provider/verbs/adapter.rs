@@ -19,7 +19,7 @@ use super::reactor;
 use super::requests::RequestId;
 use crate::error::OpenError;
 use crate::provider::net::interfaces::source_for;
-use crate::provider::registry::{Member, Registered, Registry};
+use crate::provider::registry::Registry;
 use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
@@ -211,9 +211,9 @@ impl AdapterCore {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Puts an object on the list of those that end with the adapter.
-    pub(crate) fn add_member(&self, member: Weak<dyn Member>) -> Registered {
-        self.registry.register(member)
+    /// What ends with the adapter.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// Takes what the device has completed, as the reactor does when it is told.

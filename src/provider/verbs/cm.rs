@@ -4,7 +4,7 @@
 //! word about the old one finds nobody.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub(crate) struct Cm {
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Cm>,
     inner: Mutex<Inner>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 /// The state of a connector, under its lock.
@@ -108,7 +108,8 @@ impl Cm {
         role: Role,
         make: impl FnOnce(Weak<dyn Target>) -> (ConnectorState, Option<Arc<Identifier>>),
     ) -> Arc<Self> {
-        let cm = Arc::new_cyclic(|me: &Weak<Self>| {
+        let registry = adapter.registry().clone();
+        registry.create(|me: &Weak<Self>, registered| {
             let (progress, id) = make(me.clone());
             let inner = Inner {
                 progress,
@@ -132,16 +133,9 @@ impl Cm {
                 role,
                 me: me.clone(),
                 inner: Mutex::new(inner),
-                registered: OnceLock::new(),
+                _registered: registered,
             }
-        });
-        let weak: Weak<Self> = Arc::downgrade(&cm);
-        let _ = cm.registered.set(cm.adapter.add_member(weak));
-        // It may have gone between the caller's look and the joining.
-        if cm.adapter.is_removed() {
-            cm.device_removed();
-        }
-        cm
+        })
     }
 
     /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is

@@ -1,7 +1,7 @@
 //! The listener.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use tracing::debug;
@@ -27,7 +27,7 @@ pub(crate) struct ListenerCore {
     adapter: Arc<AdapterCore>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 struct Inner {
@@ -39,18 +39,13 @@ struct Inner {
 
 impl ListenerCore {
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
-        let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
+        let registry = adapter.registry().clone();
+        registry.create(|me, registered| Self {
             adapter,
             me: me.clone(),
             inner: Mutex::new(Inner { requests: Requests::new(), ids: Vec::new(), local: None }),
-            registered: OnceLock::new(),
-        });
-        let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.registered.set(core.adapter.add_member(weak));
-        if core.adapter.is_removed() {
-            core.device_removed();
-        }
-        core
+            _registered: registered,
+        })
     }
 
     /// IND2Listener::Bind. All addresses of a family get the same port.

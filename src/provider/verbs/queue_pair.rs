@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 use tracing::debug;
@@ -45,7 +45,7 @@ pub(crate) struct QueuePairCore {
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
     pub(super) inbox: Mutex<Inbox>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 /// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
@@ -108,7 +108,8 @@ impl QueuePairCore {
             None => None,
         };
         let vector = adapter.vector(parts.affinity);
-        let core = Arc::new_cyclic(|me| Self {
+        let registry = adapter.registry().clone();
+        let make = |me: &Weak<Self>, registered| Self {
             me: me.clone(),
             capacities,
             shared,
@@ -131,21 +132,14 @@ impl QueuePairCore {
                 broken: false,
             }),
             inbox: Mutex::default(),
-            registered: OnceLock::new(),
             adapter,
-        });
-        let begun = core.begin(&mut core.lock());
-        begun.map_err(|source| match source.raw_os_error() {
+            _registered: registered,
+        };
+        let made = registry.try_create(make, |core| core.begin(&mut core.lock()));
+        made.map_err(|source| match source.raw_os_error() {
             Some(libc::ENODEV) => OpenError::DeviceRemoved,
             _ => OpenError::Os { call: "ibv_create_qp", source },
-        })?;
-        let weak: Weak<Self> = Arc::downgrade(&core);
-        let _ = core.registered.set(core.adapter.add_member(weak));
-        // It may have gone between the caller's look and the joining.
-        if core.adapter.is_removed() {
-            core.device_removed();
-        }
-        Ok(core)
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

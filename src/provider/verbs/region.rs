@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::runtime::Handle;
 
@@ -27,7 +27,7 @@ struct Attached {
     valid: AtomicBool,
     region: Mutex<Option<MemoryRegion>>,
     runtime: Handle,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 impl Attached {
@@ -263,17 +263,15 @@ impl AdapterCore {
         address: u64,
         length: usize,
     ) -> Result<(Arc<Attached>, u32), RegisterError> {
-        let attached = Arc::new(Attached {
+        let attached = self.regions.create(|_, registered| Attached {
             address,
             length,
             local_key: AtomicU32::new(region.local_key()),
             valid: AtomicBool::new(false),
             region: Mutex::new(None),
             runtime: self.runtime.clone(),
-            registered: OnceLock::new(),
+            _registered: registered,
         });
-        let member: Weak<dyn Member> = Arc::<Attached>::downgrade(&attached);
-        let _ = attached.registered.set(self.regions.register(member));
         let key = attached.begin(region, self)?;
         Ok((attached, key))
     }

@@ -5,8 +5,8 @@
 //! use it is gone. So does a receive that a message was arriving in when its connection ended: not every device says
 //! what has become of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use slab::Slab;
 
@@ -28,7 +28,7 @@ pub(crate) struct SharedReceives {
     /// So many completions of receives each of its queue pairs has room for.
     depth: AtomicU32,
     adapter: Arc<AdapterCore>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 /// The queue of the device, and what was posted to it. Every queue pair of the device that uses it holds it.
@@ -94,21 +94,14 @@ impl SharedReceives {
             .map_err(|source| OpenError::Os { call: "ibv_create_srq", source })?;
         let receives =
             Receives { queue: Some(queue), slots: Mutex::default(), outlet, adapter: adapter.clone() };
-        let shared = Arc::new(Self {
+        // After the queue pairs, which use it.
+        Ok(adapter.regions.create(|_, registered| Self {
             receives: Mutex::new(Some(Arc::new(receives))),
             key,
             depth: AtomicU32::new(small(depth)),
             adapter: adapter.clone(),
-            registered: OnceLock::new(),
-        });
-        let member: Weak<dyn Member> = Arc::<Self>::downgrade(&shared);
-        // After the queue pairs, which use it.
-        let _ = shared.registered.set(adapter.regions.register(member));
-        // It may have gone between the look and the joining.
-        if adapter.is_removed() {
-            shared.device_removed();
-        }
-        Ok(shared)
+            _registered: registered,
+        }))
     }
 
     /// What a queue pair of the device holds to use it; `None` when it is over.

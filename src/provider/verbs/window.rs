@@ -7,7 +7,7 @@
 //! so windows go before their queue pair, and hold the registration of their region.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use super::adapter::AdapterCore;
 use super::region::Registration;
@@ -20,7 +20,7 @@ use crate::sys::{MemoryWindow, next_key};
 pub(crate) struct Window {
     adapter: Arc<AdapterCore>,
     state: Mutex<State>,
-    registered: OnceLock<Registered>,
+    _registered: Registered,
 }
 
 #[derive(Default)]
@@ -77,14 +77,9 @@ impl Window {
         }
         let free = Some(allocate(adapter)?);
         let state = Mutex::new(State { free, bound: None });
-        let window = Arc::new(Self { adapter: adapter.clone(), state, registered: OnceLock::new() });
-        let member: Weak<dyn Member> = Arc::<Self>::downgrade(&window);
-        let _ = window.registered.set(adapter.regions.register(member));
-        // It may have gone between the look and the joining.
-        if adapter.is_removed() {
-            window.device_removed();
-        }
-        Ok(window)
+        let adapter = adapter.clone();
+        let registry = adapter.regions.clone();
+        Ok(registry.create(|_, registered| Self { adapter, state, _registered: registered }))
     }
 
     /// What it is bound to: key, remote address, length.
