@@ -5,7 +5,6 @@ use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
 
 use futures::FutureExt;
 use tokio::io::ReadBuf;
@@ -21,7 +20,7 @@ use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Event, Hello, Machine, Message, Span, Transfer};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion, WorkOptions};
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Spin};
 use crate::types::{DisconnectReason, OpKind, RemoteKey};
 
 /// How many results are taken at once.
@@ -67,8 +66,8 @@ struct State {
     /// What was asked of the two completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
-    /// Until when each side looks without sleep.
-    until: [Option<Instant>; 2],
+    /// How long each side looks without sleep.
+    spins: [Spin; 2],
 }
 
 /// The state, locked. No foreign code runs meanwhile: wakers and subscribers have their turn when it is dropped.
@@ -125,7 +124,7 @@ impl End {
             news: false,
             receives: None,
             completions: None,
-            until: [None; 2],
+            spins: [Spin::new(config.spin); 2],
         };
         let bells = Arc::<Bells>::default();
         let end = Self {
@@ -340,19 +339,23 @@ impl End {
         for _ in 0..TURNS {
             if self.collect(&mut state, side) {
                 if let Some(done) = attempt(&mut state, false) {
-                    state.until[side as usize - 1] = None;
+                    state.spins[side as usize - 1].stop();
                     return Poll::Ready(done);
                 }
                 continue;
             }
             if let Some(done) = attempt(&mut state, true) {
-                state.until[side as usize - 1] = None;
+                state.spins[side as usize - 1].stop();
                 return Poll::Ready(done);
             }
             if !self.listen(&mut state, side) {
-                let spins = self.spins(&mut state, side);
+                let spin = &mut state.spins[side as usize - 1];
+                if !spin.is_started() {
+                    spin.start();
+                }
+                let spinning = spin.is_spinning();
                 drop(state);
-                if spins {
+                if spinning {
                     cx.waker().wake_by_ref();
                 }
                 return Poll::Pending;
@@ -362,16 +365,6 @@ impl End {
         drop(state);
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    /// Whether to look again at once.
-    fn spins(&self, state: &mut State, side: Side) -> bool {
-        if self.config.spin.is_zero() {
-            return false;
-        }
-        let now = Instant::now();
-        let until = state.until[side as usize - 1].get_or_insert_with(|| now + self.config.spin);
-        now < *until
     }
 
     /// Has the queues ring, after all that was there has been collected. True when there is more already.

@@ -5,13 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{NotifyError, OpenError, ResizeError};
 use crate::flight::{Notified, NotifyKind, Polled, Results};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
+use crate::sync::Spin;
 use crate::types::{OpKind, RemoteKey};
 
 /// No Linux numbers as many.
@@ -209,9 +210,9 @@ impl CompletionQueue {
     /// # Cancel safety
     /// Dropping it takes the request back. A result that it was told of and has not told is told to the next.
     pub fn notify(&self, kind: NotifyKind) -> Notify {
-        let until =
-            Instant::now().checked_add(self.core.config.spin).filter(|_| !self.core.config.spin.is_zero());
-        Notify { notified: self.core.results.notify(kind), core: self.core.clone(), until }
+        let mut spin = Spin::new(self.core.config.spin);
+        spin.start();
+        Notify { notified: self.core.results.notify(kind), core: self.core.clone(), spin }
     }
 
     /// Waits until so many results can be polled (uDAPL's threshold), at most as many as there is room for.
@@ -282,20 +283,20 @@ impl fmt::Debug for CompletionQueue {
 pub struct Notify {
     notified: Notified,
     core: Arc<Core>,
-    /// Until when it is looked for without sleep.
-    until: Option<Instant>,
+    /// How long it is looked for without sleep.
+    spin: Spin,
 }
 
 impl Future for Notify {
     type Output = Result<(), NotifyError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(until) = self.until {
+        if self.spin.is_started() {
             self.core.adapter.progress();
-            if Instant::now() < until {
+            if self.spin.is_spinning() {
                 cx.waker().wake_by_ref();
             } else {
-                self.until = None;
+                self.spin.stop();
             }
         }
         Poll::Ready(match ready!(self.notified.poll(cx)) {

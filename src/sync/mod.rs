@@ -1,10 +1,11 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
-//! And lists of tasks that wait for what such a lock guards: [`WaitSet`].
+//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], and those that spin instead, [`Spin`].
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
+mod spin;
 mod wait_set;
 
 use std::sync::PoisonError;
@@ -17,6 +18,7 @@ use loom::sync as inner;
 use std::sync as inner;
 
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use spin::Spin;
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 
 /// As [`std::sync::Mutex`].

@@ -19,6 +19,7 @@ use crate::error::Reason;
 use crate::flight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
 use crate::status::Status;
+use crate::sync::Spin;
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
 
@@ -54,21 +55,14 @@ enum State {
     Over,
 }
 
-/// How long the socket is looked at without sleep after something has come.
-#[derive(Clone, Copy)]
-struct Spin {
-    time: Duration,
-    until: std::time::Instant,
-}
-
 /// The task of a connection: reads, writes on when the socket was full, watches the clock, and tidies up.
 pub(crate) struct Driver {
     link: Arc<Link>,
     socket: Arc<Socket>,
     receiver: Receiver,
     timing: Option<Timing>,
-    /// `None` when it sleeps at once, as is usual.
-    spin: Option<Spin>,
+    /// How long the socket is looked at without sleep after something has come.
+    spin: Spin,
     state: State,
     disconnect_timeout: Duration,
     /// The attempt was taken back: the receives are no longer this connection's.
@@ -80,8 +74,7 @@ impl Driver {
     pub(crate) fn new(link: Arc<Link>, socket: Arc<Socket>, receiver: Receiver, config: &SoftConfig) -> Self {
         let disconnect_timeout = config.disconnect_timeout;
         let half = config.path_timeout.map(|timeout| timeout / 2);
-        let time = config.spin;
-        let spin = (!time.is_zero()).then(|| Spin { time, until: std::time::Instant::now() });
+        let spin = Spin::new(config.spin);
         let nudge = link.role == Role::Active || link.implied;
         let first = if nudge { Some(NUDGE) } else { half };
         let timing = first.map(|first| Timing {
@@ -147,7 +140,7 @@ impl Driver {
             ready!(self.link.receives.poll_ready(self.link.number, cx));
             return Poll::Ready(self.receiver.resume(&self.link, wakes));
         }
-        let spinning = self.spin.is_some_and(|spin| spin.until > std::time::Instant::now());
+        let spinning = self.spin.is_spinning();
         self.socket.set_eager(spinning);
         if !spinning {
             match self.socket.stream().poll_read_ready(cx) {
@@ -163,8 +156,8 @@ impl Driver {
                 Poll::Pending
             }
             outcome => {
-                if let (Ok(true), Some(spin)) = (&outcome, &mut self.spin) {
-                    spin.until = std::time::Instant::now() + spin.time;
+                if let Ok(true) = &outcome {
+                    self.spin.start();
                 }
                 Poll::Ready(outcome.map(drop))
             }

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, Opened};
 use crate::provider::net::readiness::{Descriptor, readable};
+use crate::sync::Spin;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
 /// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
@@ -45,7 +46,7 @@ pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<V
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     Ok(vec![
         spawn(Box::pin(run_connections(alive(), connections)) as Task),
-        spawn(Box::pin(run_completions(alive(), completions))),
+        spawn(Box::pin(run_completions(alive(), completions, adapter.config.spin))),
         spawn(Box::pin(run_device(alive(), device))),
     ])
 }
@@ -121,8 +122,8 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
     tell(&alive.0, "connection events", outcome);
 }
 
-async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>) {
-    let mut looking = Looking::default();
+async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, spin: Duration) {
+    let mut looking = Looking { spin: Spin::new(spin), ..Looking::default() };
     let outcome = run(source, |completions| {
         let adapter = alive.0.upgrade()?;
         Some(looking.turn(&adapter, completions))
@@ -138,8 +139,8 @@ struct Looking {
     keys: Keys,
     /// How many events are taken in the next turn: one after a sleep, as there most often is no other, then more.
     most: usize,
-    /// Until when the queues are looked at without being told.
-    until: Option<Instant>,
+    /// How long the queues are looked at without being told.
+    spin: Spin,
     /// How often they were since the channel was.
     looks: u32,
 }
@@ -147,7 +148,7 @@ struct Looking {
 impl Looking {
     /// Handles what is there. Whether to look again before the next sleep.
     fn turn(&mut self, adapter: &AdapterCore, channel: &CompletionChannel) -> io::Result<bool> {
-        let spinning = self.until.is_some_and(|until| Instant::now() < until);
+        let spinning = self.spin.is_spinning();
         if spinning && self.looks < LOOKS {
             // Armed still or told already: no call into the system.
             self.looks += 1;
@@ -155,7 +156,7 @@ impl Looking {
             return Ok(true);
         }
         self.looks = 0;
-        if !spinning && self.until.is_none() {
+        if !self.spin.is_started() {
             self.keys.clear();
         }
         let most = self.most.clamp(1, TURN);
@@ -166,9 +167,9 @@ impl Looking {
         // Before a sleep a queue is armed and looked at once more.
         let found = self.find(adapter, true);
         if !spinning && !found {
-            self.until = None;
+            self.spin.stop();
         }
-        Ok(more || found && self.until.is_some() || spinning)
+        Ok(more || found && self.spin.is_started() || spinning)
     }
 
     /// Takes the completions of the queues. Whether there were any.
@@ -184,9 +185,8 @@ impl Looking {
             found |= !touched.is_empty();
             touched.iter().for_each(|(_, queue_pair)| queue_pair.progress());
         }
-        let spin = adapter.config.spin;
-        if found && !spin.is_zero() {
-            self.until = Instant::now().checked_add(spin);
+        if found {
+            self.spin.start();
         }
         found
     }
