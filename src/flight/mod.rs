@@ -5,19 +5,21 @@
 //! payload meet the future again. A future that is dropped leaves its slot behind as an orphan: the payload is
 //! freed when the provider is done with it, not before (`CAN-09`).
 
-mod low_water;
+mod completion_ring;
+mod completion_sink;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
-mod results;
+mod receive_counter;
 mod table;
 mod wake_list;
 
-pub(crate) use low_water::{LowWater, Watch};
+pub use completion_ring::NotifyKind;
+pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled};
+pub(crate) use completion_sink::CompletionSink;
 pub(crate) use op::sealed::{Lender, Parts};
 pub use op::{Completion, Op, WorkBuffer};
-pub use results::NotifyKind;
-pub(crate) use results::{CompletionSink, Joined, Notified, Owner, Polled, Results};
+pub(crate) use receive_counter::{ReceiveCounter, Watch};
 pub(crate) use table::{Completed, CompletionInfo, RequestMeta, Table, Ticket};
 pub(crate) use wake_list::WakeList;
 

@@ -61,9 +61,9 @@ fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
 #[test]
 fn every_result_is_polled_by_who_sleeps_in_between() {
     loom::model(|| {
-        let results = Results::new(2);
+        let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
-        let outlet = CompletionSink::to_results(table.clone(), results.clone(), 0);
+        let outlet = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let provider = thread::spawn(move || {
             for ticket in tickets {
@@ -72,9 +72,9 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
         });
         let mut seen = 0;
         while seen < 2 {
-            let taken = results.poll(1, |_| {});
+            let taken = ring.poll(1, |_| {});
             if taken == 0 {
-                let mut notified = results.notify(NotifyKind::Any);
+                let mut notified = ring.notify(NotifyKind::Any);
                 assert_eq!(block_on(poll_fn(|cx| notified.poll(cx))), None);
             }
             seen += taken;
@@ -91,16 +91,16 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
 #[test]
 fn what_one_waiter_did_not_hear_the_other_does() {
     loom::model(|| {
-        let results = Results::new(1);
+        let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let outlet = CompletionSink::to_results(table.clone(), results.clone(), 0);
+        let outlet = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
         let ticket = table.open(LABEL);
-        let first = results.notify(NotifyKind::Any);
+        let first = ring.notify(NotifyKind::Any);
         let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
         let other = thread::spawn(move || drop(first));
-        let mut second = results.notify(NotifyKind::Any);
+        let mut second = ring.notify(NotifyKind::Any);
         assert_eq!(block_on(poll_fn(|cx| second.poll(cx))), None);
-        assert_eq!(results.poll(1, |_| {}), 1);
+        assert_eq!(ring.poll(1, |_| {}), 1);
         provider.join().expect("no panic");
         other.join().expect("no panic");
     });
@@ -110,11 +110,12 @@ fn what_one_waiter_did_not_hear_the_other_does() {
 #[test]
 fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     loom::model(|| {
-        let results = Results::new(1);
+        let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let outlets = [0, 1].map(|owner| CompletionSink::to_results(table.clone(), results.clone(), owner));
+        let outlets =
+            [0, 1].map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone(), queue_pair));
         let tickets = [table.open(LABEL), table.open(LABEL)];
-        let mut errors = results.notify(NotifyKind::Errors);
+        let mut errors = ring.notify(NotifyKind::Errors);
         let mut providers = Vec::new();
         for (outlet, ticket) in outlets.into_iter().zip(tickets) {
             providers.push(thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS)));
@@ -123,7 +124,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
         for provider in providers {
             provider.join().expect("no panic");
         }
-        assert_eq!(results.poll(2, |_| {}), 1);
+        assert_eq!(ring.poll(2, |_| {}), 1);
         for ticket in tickets {
             assert!(collect(&table, ticket).is_some());
         }
@@ -134,7 +135,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
 #[test]
 fn who_waits_for_few_receives_is_told() {
     loom::model(|| {
-        let count = Arc::new(LowWater::new(4, 1));
+        let count = Arc::new(ReceiveCounter::new(4, 1));
         assert!(count.reserve() && count.reserve());
         let takers = [(), ()].map(|()| {
             let count = count.clone();

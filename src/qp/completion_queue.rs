@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::error::{NotifyError, OpenError, ResizeError};
-use crate::flight::{Notified, NotifyKind, Polled, Results};
+use crate::flight::{CompletionRing, Notified, NotifyKind, Polled};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -131,7 +131,7 @@ pub struct CompletionQueue {
 }
 
 struct Core {
-    results: Arc<Results>,
+    results: Arc<CompletionRing>,
     adapter: provider::Adapter,
     config: CompletionQueueConfig,
     _registered: Registered,
@@ -139,14 +139,14 @@ struct Core {
 
 impl Member for Core {
     fn device_removed(&self) {
-        self.results.end(Status::DEVICE_REMOVED);
+        self.results.close(Status::DEVICE_REMOVED);
     }
 }
 
 impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.capabilities().completions)?;
-        let results = Results::new(config.depth);
+        let results = CompletionRing::new(config.depth);
         let core = adapter.registry().create(|_, registered| Core {
             results,
             adapter: adapter.clone(),
@@ -156,7 +156,7 @@ impl CompletionQueue {
         Ok(Self { core })
     }
 
-    pub(super) fn results(&self) -> &Arc<Results> {
+    pub(super) fn results(&self) -> &Arc<CompletionRing> {
         &self.core.results
     }
 
@@ -183,14 +183,14 @@ impl CompletionQueue {
     /// [`poll`](Self::poll) without looking at the device.
     pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         self.core.results.poll(most, |polled| {
-            let Polled { label, owner, status, bytes, extra } = polled;
+            let Polled { label, queue_pair, status, bytes, extra } = polled;
             // Every request has a label until its completion is taken, which was done just now.
             let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
             results.push(WorkCompletion {
                 status,
                 kind,
                 bytes,
-                queue_pair: owner,
+                queue_pair,
                 context,
                 immediate: extra.immediate,
                 invalidated: extra.invalidated.map(RemoteKey),
@@ -256,7 +256,7 @@ impl CompletionQueue {
         if depth == 0 || depth > maximum {
             return Err(ResizeError::OutOfRange { maximum });
         }
-        if let Some(status) = self.core.results.dead() {
+        if let Some(status) = self.core.results.closed() {
             return Err(ended(status).into());
         }
         self.core.results.resize(depth).map_err(|held| ResizeError::TooSmall { held })

@@ -52,7 +52,7 @@ pub(super) struct Handle {
     joined: OnceLock<Vec<Joined>>,
 }
 
-impl flight::Owner for Handle {
+impl flight::OverrunListener for Handle {
     fn overrun(&self) {
         self.provider.overrun();
     }
@@ -78,7 +78,7 @@ impl QueuePair {
         let capabilities = adapter.capabilities();
         let table = Arc::<Table>::default();
         let outlet = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
-            Some(queue) => CompletionSink::to_results(table.clone(), queue.results().clone(), config.context),
+            Some(queue) => CompletionSink::to_ring(table.clone(), queue.results().clone(), config.context),
             None => CompletionSink::to_futures(table.clone()),
         };
         let receive = match &config.shared {
@@ -104,13 +104,14 @@ impl QueuePair {
         let domain = adapter.domain();
         let joined = OnceLock::new();
         let handle = Arc::new(Handle { provider, table, domain, config, capabilities, inline, joined });
-        let owner: Weak<dyn flight::Owner> = Arc::<Handle>::downgrade(&handle);
+        let listener: Weak<dyn flight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
-        let places = queues.into_iter().flatten().map(|queue| queue.results().join(owner.clone()));
+        let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
         let _ = handle.joined.set(places.collect());
         // One that overran before it knew of this queue pair does not tell it.
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
-        if queues.into_iter().flatten().any(|queue| queue.results().dead() == Some(Status::BUFFER_OVERFLOW)) {
+        if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
+        {
             handle.provider.overrun();
         }
         Ok(Self { handle, defer: false })

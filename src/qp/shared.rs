@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
-use crate::flight::{CompletionSink, LowWater, Op, Parts, RequestMeta, Table, WakeList, Watch, WorkBuffer};
+use crate::flight::{
+    CompletionSink, Op, Parts, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
+};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -89,14 +91,14 @@ struct Core {
     provider: provider::SharedReceives,
     adapter: provider::Adapter,
     table: Arc<Table>,
-    count: Arc<LowWater>,
+    count: Arc<ReceiveCounter>,
     config: SharedReceiveConfig,
     _registered: Registered,
 }
 
 impl Member for Core {
     fn device_removed(&self) {
-        self.count.end(Status::DEVICE_REMOVED);
+        self.count.close(Status::DEVICE_REMOVED);
     }
 }
 
@@ -110,7 +112,7 @@ impl SharedReceiveQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
         config.check(&adapter.capabilities())?;
         let table = Arc::<Table>::default();
-        let count = Arc::new(LowWater::new(config.depth, config.threshold));
+        let count = Arc::new(ReceiveCounter::new(config.depth, config.threshold));
         let outlet = CompletionSink::to_futures(table.clone()).counted(count.clone());
         let provider = adapter.shared_receives(config.depth, config.entries, outlet)?;
         let core = adapter.registry().create(|_, registered| Core {
@@ -132,7 +134,7 @@ impl SharedReceiveQueue {
         &self.core.table
     }
 
-    pub(super) fn count(&self) -> &Arc<LowWater> {
+    pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
         &self.core.count
     }
 

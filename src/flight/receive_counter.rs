@@ -1,4 +1,4 @@
-//! How many receives a shared receive queue holds, and who wants to know when there are few.
+//! A counter of posted receives with a low-water mark.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,12 +13,14 @@ struct Inner {
     /// Fewer than this are few.
     threshold: usize,
     waiting: WaitSet<()>,
-    dead: Option<Status>,
+    /// Why it is closed, if it is.
+    closed: Option<Status>,
 }
 
 impl Inner {
-    fn tell(&mut self, wakes: &mut WakeList) {
-        if self.dead.is_none() && self.held >= self.threshold {
+    /// Notifies every task that waits, if there are few or it is closed.
+    fn notify(&mut self, wakes: &mut WakeList) {
+        if self.closed.is_none() && self.held >= self.threshold {
             return;
         }
         self.waiting.notify_all((), wakes);
@@ -26,12 +28,13 @@ impl Inner {
 }
 
 /// The count of a shared receive queue (IND2SharedReceiveQueue::Notify).
-pub(crate) struct LowWater(Mutex<Inner>);
+pub(crate) struct ReceiveCounter(Mutex<Inner>);
 
-impl LowWater {
+impl ReceiveCounter {
+    /// One that counts up to `depth`; fewer than `threshold` are few.
     pub(crate) fn new(depth: usize, threshold: usize) -> Self {
         let waiting = WaitSet::default();
-        Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, dead: None }))
+        Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, closed: None }))
     }
 
     /// A receive is about to be posted: whether there is room.
@@ -46,13 +49,15 @@ impl LowWater {
     pub(crate) fn taken(&self, wakes: &mut WakeList) {
         let mut inner = self.0.lock();
         inner.held = inner.held.saturating_sub(1);
-        inner.tell(wakes);
+        inner.notify(wakes);
     }
 
+    /// How many receives there are.
     pub(crate) fn held(&self) -> usize {
         self.0.lock().held
     }
 
+    /// How many receives there is room for.
     pub(crate) fn depth(&self) -> usize {
         self.0.lock().depth
     }
@@ -71,28 +76,28 @@ impl LowWater {
             inner.depth = depth;
         }
         inner.threshold = threshold.unwrap_or(inner.threshold).min(inner.depth);
-        inner.tell(&mut wakes);
+        inner.notify(&mut wakes);
         drop(inner);
         wakes.wake_all();
         Ok(())
     }
 
     /// Nobody waits any more.
-    pub(crate) fn end(&self, status: Status) {
+    pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
-        inner.dead.get_or_insert(status);
-        inner.tell(&mut wakes);
+        inner.closed.get_or_insert(status);
+        inner.notify(&mut wakes);
         drop(inner);
         wakes.wake_all();
     }
 
-    /// Asks to be told when there are few; at once, if there are.
+    /// Asks to be notified when there are few; at once, if there are.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         let key = inner.waiting.register(());
-        inner.tell(&mut wakes);
+        inner.notify(&mut wakes);
         drop(inner);
         wakes.wake_all();
         Watch { count: self.clone(), key }
@@ -101,19 +106,19 @@ impl LowWater {
 
 /// A place among those who wait.
 pub(crate) struct Watch {
-    count: Arc<LowWater>,
+    count: Arc<ReceiveCounter>,
     key: WaitKey,
 }
 
 impl Watch {
-    /// Ready with the status by which the queue has ended, if it has.
+    /// Ready with the reason why the queue is closed, if it is.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
         let mut inner = self.count.0.lock();
         let (polled, replaced) = inner.waiting.poll(self.key, cx);
-        let dead = inner.dead;
+        let closed = inner.closed;
         drop(inner);
         drop(replaced);
-        polled.map(|()| dead)
+        polled.map(|()| closed)
     }
 }
 
