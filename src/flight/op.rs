@@ -30,9 +30,9 @@ pub struct Completion {
 /// memory at all.
 ///
 /// The request owns it until it completes; the future gives it back. This trait is sealed.
-pub trait WorkBuffer: sealed::Lender {}
+pub trait WorkBuffer: sealed::WorkBuffer {}
 
-impl<B: sealed::Lender> WorkBuffer for B {}
+impl<B: sealed::WorkBuffer> WorkBuffer for B {}
 
 pub(crate) mod sealed {
     use crate::flight::Payload;
@@ -40,25 +40,25 @@ pub(crate) mod sealed {
 
     /// A buffer taken apart for its time with the provider.
     #[derive(Debug)]
-    pub struct Parts<T> {
+    pub struct LentList<T> {
         /// The scatter-gather list.
         pub(crate) payload: Payload,
         /// What the buffer needs to be put together again.
-        pub(crate) rest: T,
+        pub(crate) state: T,
     }
 
     /// How a buffer is lent to a provider and comes back.
-    pub trait Lender: Sized + Send + 'static {
+    pub trait WorkBuffer: Sized + Send + 'static {
         /// What stays with the future.
-        type Rest: Send + Unpin + 'static;
-        /// Whether the request may use the buffer at all: `adapter` is the one of the queue pair.
-        fn allows(&self, adapter: u64, access: Access) -> bool;
+        type State: Send + Unpin + 'static;
+        /// Whether a request of the adapter with this domain may use the buffer in this way.
+        fn allows(&self, domain: u64, access: Access) -> bool;
         /// How many bytes it lends.
         fn length(&self) -> usize;
         /// Takes it apart.
-        fn lend(self) -> Parts<Self::Rest>;
+        fn lend(self) -> LentList<Self::State>;
         /// Puts it together again.
-        fn reclaim(parts: Parts<Self::Rest>) -> Self;
+        fn reclaim(list: LentList<Self::State>) -> Self;
     }
 }
 
@@ -76,12 +76,12 @@ pub struct Op<B: WorkBuffer> {
     ticket: Ticket,
     kind: OpKind,
     /// `None` once the output has been given.
-    rest: Option<B::Rest>,
+    state: Option<B::State>,
 }
 
 impl<B: WorkBuffer> Op<B> {
-    pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, rest: B::Rest) -> Self {
-        Self { table, ticket, kind, rest: Some(rest) }
+    pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, state: B::State) -> Self {
+        Self { table, ticket, kind, state: Some(state) }
     }
 }
 
@@ -92,9 +92,9 @@ impl<B: WorkBuffer> Future for Op<B> {
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
-        assert!(self.rest.is_some(), "work request polled after completion");
+        assert!(self.state.is_some(), "work request polled after completion");
         let completed = ready!(self.table.poll(self.ticket, cx));
-        let (Some(completed), Some(rest)) = (completed, self.rest.take()) else {
+        let (Some(completed), Some(state)) = (completed, self.state.take()) else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };
         let result = match completed.status {
@@ -106,13 +106,13 @@ impl<B: WorkBuffer> Future for Op<B> {
             }),
             status => Err(CompletionError { status }),
         };
-        Poll::Ready((result, B::reclaim(sealed::Parts { payload: completed.payload, rest })))
+        Poll::Ready((result, B::reclaim(sealed::LentList { payload: completed.payload, state })))
     }
 }
 
 impl<B: WorkBuffer> Drop for Op<B> {
     fn drop(&mut self) {
-        if self.rest.take().is_some() {
+        if self.state.take().is_some() {
             self.table.abandon(self.ticket);
         }
     }
@@ -120,6 +120,6 @@ impl<B: WorkBuffer> Drop for Op<B> {
 
 impl<B: WorkBuffer> fmt::Debug for Op<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Op").field("kind", &self.kind).field("finished", &self.rest.is_none()).finish()
+        f.debug_struct("Op").field("kind", &self.kind).field("finished", &self.state.is_none()).finish()
     }
 }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 use bytes::Bytes;
 
-use super::entry::{Piece, Single};
+use super::lend::{Lent, SgEntry};
 use crate::error::RegisterError;
 use crate::memory::{Frozen, Owned, Shared};
 use crate::provider::Adapter;
@@ -123,8 +123,8 @@ fn reclaim(memory: Shared) -> Owned {
     })
 }
 
-impl Single for Buffer {
-    type Rest = u64;
+impl SgEntry for Buffer {
+    type State = u64;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
         // A sink that the peer must be able to write would not be plain bytes.
@@ -135,34 +135,34 @@ impl Single for Buffer {
         self.len()
     }
 
-    fn lend(self) -> Piece<u64> {
-        Piece { slice: self.memory.share().whole(), rest: self.domain }
+    fn lend(self) -> Lent<u64> {
+        Lent { slice: self.memory.share().whole(), state: self.domain }
     }
 
-    fn reclaim(piece: Piece<u64>) -> Self {
-        Self { memory: reclaim(piece.slice.into_shared()), domain: piece.rest }
+    fn reclaim(lent: Lent<u64>) -> Self {
+        Self { memory: reclaim(lent.slice.into_shared()), domain: lent.state }
     }
 }
 
-impl Single for BufferPart {
-    type Rest = (u64, Range<usize>);
+impl SgEntry for BufferPart {
+    type State = (u64, Range<usize>);
 
     fn allows(&self, domain: u64, access: Access) -> bool {
-        Single::allows(&self.buffer, domain, access)
+        SgEntry::allows(&self.buffer, domain, access)
     }
 
     fn length(&self) -> usize {
         self.range.len()
     }
 
-    fn lend(self) -> Piece<Self::Rest> {
+    fn lend(self) -> Lent<Self::State> {
         let Self { buffer: Buffer { memory, domain }, range } = self;
-        Piece { slice: memory.share().whole().part(range.start, range.len()), rest: (domain, range) }
+        Lent { slice: memory.share().whole().part(range.start, range.len()), state: (domain, range) }
     }
 
-    fn reclaim(piece: Piece<Self::Rest>) -> Self {
-        let (domain, range) = piece.rest;
-        Self { buffer: Buffer::reclaim(Piece { slice: piece.slice, rest: domain }), range }
+    fn reclaim(lent: Lent<Self::State>) -> Self {
+        let (domain, range) = lent.state;
+        Self { buffer: Buffer::reclaim(Lent { slice: lent.slice, state: domain }), range }
     }
 }
 
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn a_buffer_is_no_sink_where_peers_write_sinks() {
         let buffer = Buffer::of(Owned::empty(), 5);
-        assert!(Single::allows(&buffer, 5, Access::LOCAL_WRITE));
-        assert!(!Single::allows(&buffer, 5, Access::LOCAL_WRITE | Access::READ_SINK));
-        assert!(!Single::allows(&buffer, 6, Access::empty()));
+        assert!(SgEntry::allows(&buffer, 5, Access::LOCAL_WRITE));
+        assert!(!SgEntry::allows(&buffer, 5, Access::LOCAL_WRITE | Access::READ_SINK));
+        assert!(!SgEntry::allows(&buffer, 6, Access::empty()));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::entry::{Piece, Single};
+use super::lend::{Lent, SgEntry};
 use super::region::{Region, RegionSlice};
 use super::remote::RemoteRegion;
 use super::{at_leisure, check_length};
@@ -114,22 +114,22 @@ impl DmaBufSlice {
     }
 }
 
-impl Single for DmaBufSlice {
-    type Rest = RegionSlice;
+impl SgEntry for DmaBufSlice {
+    type State = RegionSlice;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
-        Single::allows(&self.slice, domain, access)
+        SgEntry::allows(&self.slice, domain, access)
     }
 
     fn length(&self) -> usize {
-        Single::length(&self.slice)
+        SgEntry::length(&self.slice)
     }
 
-    fn lend(self) -> Piece<RegionSlice> {
-        Single::lend(self.slice)
+    fn lend(self) -> Lent<RegionSlice> {
+        SgEntry::lend(self.slice)
     }
 
-    fn reclaim(piece: Piece<RegionSlice>) -> Self {
-        Self { slice: RegionSlice::reclaim(piece) }
+    fn reclaim(lent: Lent<RegionSlice>) -> Self {
+        Self { slice: RegionSlice::reclaim(lent) }
     }
 }

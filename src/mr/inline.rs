@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::flight::{Lender, Parts, Payload};
+use crate::flight::{LentList, Payload, sealed};
 use crate::memory::Owned;
 use crate::types::Access;
 
@@ -23,8 +23,8 @@ impl fmt::Debug for Inline {
     }
 }
 
-impl Lender for Inline {
-    type Rest = ();
+impl sealed::WorkBuffer for Inline {
+    type State = ();
 
     fn allows(&self, _domain: u64, access: Access) -> bool {
         access.is_empty()
@@ -34,20 +34,20 @@ impl Lender for Inline {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 
-    fn lend(self) -> Parts<()> {
+    fn lend(self) -> LentList<()> {
         let payload = self.memory.map(|memory| memory.share().whole());
-        Parts { payload: Payload::from_iter(payload), rest: () }
+        LentList { payload: Payload::from_iter(payload), state: () }
     }
 
-    fn reclaim(_parts: Parts<()>) -> Self {
+    fn reclaim(_list: LentList<()>) -> Self {
         // Of no use any more.
         Self { memory: None }
     }
 }
 
 /// No memory: a message of no bytes, or a receive for one.
-impl Lender for () {
-    type Rest = ();
+impl sealed::WorkBuffer for () {
+    type State = ();
 
     fn allows(&self, _domain: u64, _access: Access) -> bool {
         true
@@ -57,9 +57,9 @@ impl Lender for () {
         0
     }
 
-    fn lend(self) -> Parts<()> {
-        Parts { payload: Payload::new(), rest: () }
+    fn lend(self) -> LentList<()> {
+        LentList { payload: Payload::new(), state: () }
     }
 
-    fn reclaim(_parts: Parts<()>) -> Self {}
+    fn reclaim(_list: LentList<()>) -> Self {}
 }

@@ -5,6 +5,7 @@ mod buffer;
 mod dmabuf;
 mod entry;
 mod inline;
+mod lend;
 mod pool;
 mod region;
 mod remote;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, TryAcquireError};
 
 use super::buffer::Buffer;
-use super::entry::{Piece, Single};
+use super::lend::{Lent, SgEntry};
 use super::{at_leisure, check_length};
 use crate::error::RegisterError;
 use crate::memory::{Home, Owned, Slice, WeakFrozen};
@@ -375,8 +375,8 @@ impl AsRef<[u8]> for PoolBytes {
     }
 }
 
-impl Single for PoolBytes {
-    type Rest = (Bytes, u64);
+impl SgEntry for PoolBytes {
+    type State = (Bytes, u64);
 
     fn allows(&self, domain: u64, access: Access) -> bool {
         self.domain == domain && access.is_empty()
@@ -386,12 +386,12 @@ impl Single for PoolBytes {
         self.bytes.len()
     }
 
-    fn lend(self) -> Piece<Self::Rest> {
-        Piece { slice: self.slice, rest: (self.bytes, self.domain) }
+    fn lend(self) -> Lent<Self::State> {
+        Lent { slice: self.slice, state: (self.bytes, self.domain) }
     }
 
-    fn reclaim(piece: Piece<Self::Rest>) -> Self {
-        let (bytes, domain) = piece.rest;
-        Self { bytes, slice: piece.slice, domain }
+    fn reclaim(lent: Lent<Self::State>) -> Self {
+        let (bytes, domain) = lent.state;
+        Self { bytes, slice: lent.slice, domain }
     }
 }

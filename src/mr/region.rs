@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
-use super::entry::{Piece, Single};
+use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
 use super::{at_leisure, check_length};
 use crate::error::RegisterError;
@@ -256,8 +256,8 @@ impl RegionSlice {
     }
 }
 
-impl Single for RegionSlice {
-    type Rest = Self;
+impl SgEntry for RegionSlice {
+    type State = Self;
 
     fn allows(&self, domain: u64, access: Access) -> bool {
         let current = self.region.inner.current.read();
@@ -268,15 +268,15 @@ impl Single for RegionSlice {
         self.range.len()
     }
 
-    fn lend(self) -> Piece<Self> {
+    fn lend(self) -> Lent<Self> {
         let memory = &self.region.inner.memory;
         // It is in bounds.
         let slice = memory.slice(self.range.start, self.range.len());
         let slice = slice.unwrap_or_else(|| memory.clone().whole().part(0, 0));
-        Piece { slice, rest: self }
+        Lent { slice, state: self }
     }
 
-    fn reclaim(piece: Piece<Self>) -> Self {
-        piece.rest
+    fn reclaim(lent: Lent<Self>) -> Self {
+        lent.state
     }
 }

@@ -15,11 +15,30 @@ pub struct Batch {
     queue_pair: QueuePair,
 }
 
-impl Batch {
-    pub(super) fn new(queue_pair: QueuePair) -> Self {
-        Self { queue_pair }
+impl QueuePair {
+    /// Posting calls with one doorbell: what is posted through what this returns goes out when that is dropped.
+    ///
+    /// ```
+    /// # use tokio_rdma::{QueuePair, Buffer, RemoteRegion};
+    /// # async fn example(queue_pair: &QueuePair, parts: Vec<Buffer>, there: &RemoteRegion) -> std::io::Result<()> {
+    /// let batch = queue_pair.batch();
+    /// let mut writes = Vec::new();
+    /// for part in parts {
+    ///     writes.push(batch.write(part, there)?);
+    /// }
+    /// drop(batch);
+    /// for write in writes {
+    ///     write.await.0?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn batch(&self) -> Batch {
+        Batch { queue_pair: Self { handle: self.handle.clone(), defer: true } }
     }
+}
 
+impl Batch {
     /// Has the device look at what was posted. So does dropping it.
     pub fn submit(self) {}
 }

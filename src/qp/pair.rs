@@ -1,15 +1,13 @@
-//! The queue pair: its making, its simple posting calls, its end.
+//! The queue pair: its making, its receives, its end.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::batch::Batch;
 use super::completion_queue::CompletionQueue;
 use super::config::QueuePairConfig;
-use super::options::WorkOptions;
 use crate::error::{OpenError, PostError, PostErrorKind};
 use crate::flight::{
-    self, CompletionSink, Joined, Op, Parts, Payload, RequestMeta, Table, Ticket, WorkBuffer,
+    self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
 use crate::provider::{self, Capabilities, QueuePairParts};
@@ -155,60 +153,6 @@ impl QueuePair {
         })
     }
 
-    /// Posts a send of one message. Source: `IND2QueuePair::Send`.
-    ///
-    /// Completes when the memory is no longer needed; on iWARP that is before the peer has it.
-    ///
-    /// # Errors
-    /// `ConnectionInvalid` when not connected; `QueueFull`; `TooManyEntries`; `TooLong`; `AccessViolation` for memory
-    /// of another adapter; `DeviceRemoved`.
-    pub fn send<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
-        self.send_with(buffer, WorkOptions::default())
-    }
-
-    /// Posts an RDMA Write of the buffer to the start of `remote`. Source: `IND2QueuePair::Write`.
-    ///
-    /// Completes when the memory is no longer needed; a violation that the peer finds later breaks the connection.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send), and `AccessViolation` when the buffer is longer than `remote`.
-    pub fn write<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
-        self.write_with(buffer, remote, WorkOptions::default())
-    }
-
-    /// Posts an RDMA Read from the start of `remote` that fills the buffer. Source: `IND2QueuePair::Read`.
-    ///
-    /// At most as many reads as the outbound read limit are in flight; further ones wait, and what was posted behind
-    /// them waits with them.
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write); `AccessViolation` also for a region without
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` when the outbound read limit is 0.
-    pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
-        self.read_with(buffer, remote, WorkOptions::default())
-    }
-
-    /// Posting calls with one doorbell: what is posted through what this returns goes out when that is dropped.
-    ///
-    /// ```
-    /// # use tokio_rdma::{QueuePair, Buffer, RemoteRegion};
-    /// # async fn example(queue_pair: &QueuePair, parts: Vec<Buffer>, there: &RemoteRegion) -> std::io::Result<()> {
-    /// let batch = queue_pair.batch();
-    /// let mut writes = Vec::new();
-    /// for part in parts {
-    ///     writes.push(batch.write(part, there)?);
-    /// }
-    /// drop(batch);
-    /// for write in writes {
-    ///     write.await.0?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn batch(&self) -> Batch {
-        Batch::new(Self { handle: self.handle.clone(), defer: true })
-    }
-
     /// Finishes everything outstanding in both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
     ///
     /// A queue pair that is not connected can be used as before. One that is connected loses its connection, as a
@@ -230,24 +174,24 @@ impl QueuePair {
         if !buffer.allows(self.handle.domain, access) {
             return Err(PostError { kind: PostErrorKind::AccessViolation, buffer });
         }
-        let Parts { payload, rest } = buffer.lend();
+        let LentList { payload, state } = buffer.lend();
         let refuse =
-            |kind, payload, rest| Err(PostError { kind, buffer: B::reclaim(Parts { payload, rest }) });
+            |kind, payload, state| Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) });
         if payload.len() > entries {
-            return refuse(PostErrorKind::TooManyEntries, payload, rest);
+            return refuse(PostErrorKind::TooManyEntries, payload, state);
         }
         let fits = |remote: &RemoteRegion| {
             u32::try_from(flight::length(&payload)).is_ok_and(|length| length <= remote.length)
         };
         if !remote.is_none_or(fits) {
-            return refuse(PostErrorKind::AccessViolation, payload, rest);
+            return refuse(PostErrorKind::AccessViolation, payload, state);
         }
         let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
-            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, rest)),
+            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, state)),
             Err((kind, payload)) => {
                 self.handle.table.close(ticket);
-                refuse(kind, payload, rest)
+                refuse(kind, payload, state)
             }
         }
     }

@@ -13,6 +13,39 @@ use crate::types::{Access, OpKind};
 const ATOMIC: usize = 8;
 
 impl QueuePair {
+    /// Posts a send of one message. Source: `IND2QueuePair::Send`.
+    ///
+    /// Completes when the memory is no longer needed; on iWARP that is before the peer has it.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when not connected; `QueueFull`; `TooManyEntries`; `TooLong`; `AccessViolation` for memory
+    /// of another adapter; `DeviceRemoved`.
+    pub fn send<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
+        self.send_with(buffer, WorkOptions::default())
+    }
+
+    /// Posts an RDMA Write of the buffer to the start of `remote`. Source: `IND2QueuePair::Write`.
+    ///
+    /// Completes when the memory is no longer needed; a violation that the peer finds later breaks the connection.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send), and `AccessViolation` when the buffer is longer than `remote`.
+    pub fn write<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
+        self.write_with(buffer, remote, WorkOptions::default())
+    }
+
+    /// Posts an RDMA Read from the start of `remote` that fills the buffer. Source: `IND2QueuePair::Read`.
+    ///
+    /// At most as many reads as the outbound read limit are in flight; further ones wait, and what was posted behind
+    /// them waits with them.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write); `AccessViolation` also for a region without
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` when the outbound read limit is 0.
+    pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
+        self.read_with(buffer, remote, WorkOptions::default())
+    }
+
     /// [`send`](Self::send) with options.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
 use crate::flight::{
-    CompletionSink, Op, Parts, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
+    CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
@@ -163,24 +163,24 @@ impl SharedReceiveQueue {
         if core.adapter.is_removed() {
             return Err(PostError { kind: PostErrorKind::DeviceRemoved, buffer });
         }
-        let Parts { payload, rest } = buffer.lend();
+        let LentList { payload, state } = buffer.lend();
         let refuse =
-            |kind, payload, rest| Err(PostError { kind, buffer: B::reclaim(Parts { payload, rest }) });
+            |kind, payload, state| Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) });
         if payload.len() > core.config.entries {
-            return refuse(PostErrorKind::TooManyEntries, payload, rest);
+            return refuse(PostErrorKind::TooManyEntries, payload, state);
         }
         if !core.count.reserve() {
-            return refuse(PostErrorKind::QueueFull, payload, rest);
+            return refuse(PostErrorKind::QueueFull, payload, state);
         }
         let ticket = core.table.open(RequestMeta { kind: OpKind::Receive, context });
         match core.provider.receive(ticket, payload) {
-            Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, rest)),
+            Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, state)),
             Err((kind, payload)) => {
                 core.table.close(ticket);
                 let mut after = WakeList::default();
                 core.count.taken(&mut after);
                 after.wake_all();
-                refuse(kind, payload, rest)
+                refuse(kind, payload, state)
             }
         }
     }

@@ -1,0 +1,114 @@
+//! What a buffer is for the time that it is lent to a provider.
+
+use smallvec::SmallVec;
+
+use crate::flight::{LentList, Payload, sealed};
+use crate::memory::{Owned, Slice};
+use crate::types::Access;
+
+/// Memory in one piece, which is one entry of a scatter-gather list.
+pub trait SgEntry: Sized + Send + 'static {
+    /// What it needs to be put together again.
+    type State: Send + Unpin + 'static;
+
+    /// Whether a request of the adapter with this domain may use it in this way.
+    fn allows(&self, domain: u64, access: Access) -> bool;
+
+    /// How many bytes it lends.
+    fn length(&self) -> usize;
+
+    /// Takes it apart.
+    fn lend(self) -> Lent<Self::State>;
+
+    /// Puts it together again.
+    fn reclaim(lent: Lent<Self::State>) -> Self;
+}
+
+/// A [`SgEntry`] taken apart for its time with a provider.
+pub struct Lent<T> {
+    pub(super) slice: Slice,
+    pub(super) state: T,
+}
+
+/// One piece of a list that came back with fewer than were lent, which no provider does.
+fn nothing() -> Slice {
+    Owned::empty().share().whole()
+}
+
+impl<S: SgEntry> sealed::WorkBuffer for S {
+    type State = S::State;
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        SgEntry::allows(self, domain, access)
+    }
+
+    fn length(&self) -> usize {
+        SgEntry::length(self)
+    }
+
+    fn lend(self) -> LentList<S::State> {
+        let Lent { slice, state } = SgEntry::lend(self);
+        LentList { payload: Payload::from_buf([slice]), state }
+    }
+
+    fn reclaim(mut list: LentList<S::State>) -> Self {
+        let slice = list.payload.pop().unwrap_or_else(nothing);
+        SgEntry::reclaim(Lent { slice, state: list.state })
+    }
+}
+
+/// The states of the entries of a list.
+type States<S> = SmallVec<[<S as SgEntry>::State; 4]>;
+
+impl<S: SgEntry> sealed::WorkBuffer for Vec<S> {
+    type State = States<S>;
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.iter().all(|entry| SgEntry::allows(entry, domain, access))
+    }
+
+    fn length(&self) -> usize {
+        self.iter().map(SgEntry::length).sum()
+    }
+
+    fn lend(self) -> LentList<States<S>> {
+        let (payload, state) =
+            self.into_iter().map(|entry| entry.lend()).map(|Lent { slice, state }| (slice, state)).unzip();
+        LentList { payload, state }
+    }
+
+    fn reclaim(list: LentList<States<S>>) -> Self {
+        let slices = list.payload.into_iter().chain(std::iter::repeat_with(nothing));
+        list.state.into_iter().zip(slices).map(|(state, slice)| S::reclaim(Lent { slice, state })).collect()
+    }
+}
+
+impl<S: SgEntry, const N: usize> sealed::WorkBuffer for [S; N] {
+    type State = [S::State; N];
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        self.iter().all(|entry| SgEntry::allows(entry, domain, access))
+    }
+
+    fn length(&self) -> usize {
+        self.iter().map(SgEntry::length).sum()
+    }
+
+    fn lend(self) -> LentList<[S::State; N]> {
+        let mut payload = Payload::new();
+        let state = self.map(|entry| {
+            let Lent { slice, state } = entry.lend();
+            payload.push(slice);
+            state
+        });
+        LentList { payload, state }
+    }
+
+    fn reclaim(list: LentList<[S::State; N]>) -> Self {
+        let mut slices = list.payload.into_iter();
+        list.state.map(|state| {
+            let slice = slices.next().unwrap_or_else(nothing);
+            S::reclaim(Lent { slice, state })
+        })
+    }
+}
