@@ -9,9 +9,9 @@ mod connector;
 mod listener;
 mod provider;
 
-pub use crate::provider::ProviderKind;
+pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
-pub use adapter::{Adapter, AdapterInfo};
+pub use adapter::Adapter;
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
 pub use listener::{Listener, Request, Requests};

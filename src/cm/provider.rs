@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use super::adapter::Adapter;
 use crate::error::OpenError;
+use crate::provider;
+use crate::provider::info::ProviderKind;
 #[cfg(feature = "soft")]
 use crate::provider::soft::{adapter::AdapterCore as SoftAdapter, config::SoftConfig};
 #[cfg(feature = "verbs")]
 use crate::provider::verbs::{adapter::AdapterCore as VerbsAdapter, catalogue, config::VerbsConfig};
-use crate::provider::{self, ProviderKind};
 use crate::types::{AdapterId, TooShort};
 
 /// A provider (IND2Provider): finds adapters by address, and opens them.

@@ -44,7 +44,7 @@ async fn at_leisure<T: Send + 'static>(
 /// # Errors
 /// `DeviceRemoved`, `Empty`, `TooLarge`.
 fn check_length(adapter: &Adapter, length: usize) -> Result<(), RegisterError> {
-    let maximum = adapter.capabilities().registration;
+    let maximum = adapter.info().max_registration;
     if adapter.is_removed() {
         return Err(RegisterError::DeviceRemoved);
     }

@@ -16,6 +16,7 @@
 
 pub(crate) mod connector;
 pub(crate) mod errors;
+pub(crate) mod info;
 #[cfg(any(feature = "soft", feature = "verbs"))]
 pub(crate) mod net;
 pub(crate) mod params;
@@ -32,7 +33,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -43,20 +43,11 @@ use crate::flight::{CompletionSink, Payload, Ticket};
 use crate::memory::{Owned, Shared};
 use crate::types::{Access, AdapterId, ConnectionId, DisconnectReason, PrivateData, ReadLimits, RemoteKey};
 use connector::ConnectorDriver;
+use info::{AdapterInfo, ProviderKind};
 use params::{AcceptParams, ConnectParams};
 use registry::Registry;
 use with_runtime::WithRuntime;
 use work::Work;
-
-/// Which driver serves an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ProviderKind {
-    /// User-space iWARP over TCP.
-    Soft,
-    /// Devices, through librdmacm and libibverbs.
-    Verbs,
-}
 
 /// A number for a protection domain that no other adapter of this process has had, of any provider.
 pub(crate) fn next_domain() -> u64 {
@@ -107,50 +98,6 @@ macro_rules! impossible {
 #[cfg(not(any(feature = "soft", feature = "verbs")))]
 impossible!(Adapter, QueuePair, Connector, Listener, Registration, SharedReceives, Window);
 
-/// What an adapter is and can do, in the provider's words.
-#[derive(Clone, Debug)]
-pub(crate) struct Capabilities {
-    pub(crate) kind: ProviderKind,
-    pub(crate) id: AdapterId,
-    pub(crate) name: String,
-    pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) read_limits: ReadLimits,
-    pub(crate) request_data: usize,
-    pub(crate) reply_data: usize,
-    pub(crate) reject_data: usize,
-    pub(crate) active_reject_data: usize,
-    pub(crate) transfer: usize,
-    pub(crate) registration: usize,
-    pub(crate) depth: usize,
-    pub(crate) entries: usize,
-    pub(crate) read_entries: usize,
-    pub(crate) iwarp: bool,
-    pub(crate) three_phase: bool,
-    pub(crate) exact_private_data: bool,
-    pub(crate) loopback: bool,
-    pub(crate) in_order: bool,
-    pub(crate) early_completion: bool,
-    pub(crate) passive_sends_first: bool,
-    pub(crate) per_request_errors: bool,
-    pub(crate) accept_limits_reads: bool,
-    pub(crate) detects_withdrawal: bool,
-    pub(crate) checks_remote_read: bool,
-    pub(crate) read_sink: bool,
-    pub(crate) answer_timeout: Option<Duration>,
-    pub(crate) inline: usize,
-    pub(crate) completions: usize,
-    /// The most receives of a shared queue; 0 where there are none.
-    pub(crate) shared_depth: usize,
-    pub(crate) windows: bool,
-    pub(crate) atomics: bool,
-    pub(crate) invalidates: bool,
-    pub(crate) solicited_events: bool,
-    pub(crate) checks_window_bounds: bool,
-    pub(crate) waits_for_shared_receives: bool,
-    /// Immediate data with a write, and with a send.
-    pub(crate) immediate: (bool, bool),
-}
-
 /// What a queue pair is made of.
 pub(crate) struct QueuePairParts {
     pub(crate) receive_depth: usize,
@@ -186,8 +133,9 @@ impl Adapter {
         dispatch!(self, Adapter(adapter) => adapter.is_removed())
     }
 
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        dispatch!(self, Adapter(adapter) => adapter.capabilities())
+    /// What it is and can do: the same for as long as it is open.
+    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
+        dispatch!(self, Adapter(adapter) => adapter.info())
     }
 
     /// A queue pair.

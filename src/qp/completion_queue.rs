@@ -145,7 +145,7 @@ impl Member for Core {
 
 impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
-        config.check(adapter.capabilities().completions)?;
+        config.check(adapter.info().max_completion_depth)?;
         let results = CompletionRing::new(config.depth);
         let core = adapter.registry().create(|_, registered| Core {
             results,
@@ -252,7 +252,7 @@ impl CompletionQueue {
     /// # Errors
     /// `TooSmall` when it holds more; `OutOfRange`; `Ended`. It is as it was then.
     pub fn resize(&self, depth: usize) -> Result<(), ResizeError> {
-        let maximum = self.core.adapter.capabilities().completions;
+        let maximum = self.core.adapter.info().max_completion_depth;
         if depth == 0 || depth > maximum {
             return Err(ResizeError::OutOfRange { maximum });
         }

@@ -3,7 +3,7 @@
 use super::completion_queue::CompletionQueue;
 use super::shared::SharedReceiveQueue;
 use crate::error::OpenError;
-use crate::provider::Capabilities;
+use crate::provider::info::AdapterInfo;
 
 /// How many requests a queue pair holds, and where their results go. Source: `IND2Adapter::CreateQueuePair`.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ impl QueuePairConfig {
     }
 
     /// Numbers the arguments as `CreateQueuePair` does.
-    pub(crate) fn check(&self, capabilities: &Capabilities, domain: u64) -> Result<(), OpenError> {
+    pub(crate) fn check(&self, info: &AdapterInfo, domain: u64) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         let foreign =
             |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| queue.domain() != domain);
@@ -135,19 +135,17 @@ impl QueuePairConfig {
         }
         let own = self.shared.is_none();
         let limits = [
-            (5, "receive queue depth", self.receive_depth, capabilities.depth, own),
-            (6, "send queue depth", self.send_depth, capabilities.depth, true),
-            (7, "receive scatter-gather entries", self.receive_entries, capabilities.entries, own),
-            (8, "send scatter-gather entries", self.send_entries, capabilities.entries, true),
+            (5, "receive queue depth", self.receive_depth, info.max_queue_depth, own),
+            (6, "send queue depth", self.send_depth, info.max_queue_depth, true),
+            (7, "receive scatter-gather entries", self.receive_entries, info.max_entries, own),
+            (8, "send scatter-gather entries", self.send_entries, info.max_entries, true),
         ];
         let broken = |(_, _, value, maximum, counts): &(u8, &str, usize, usize, bool)| {
             *counts && (*value == 0 || value > maximum)
         };
         match limits.iter().find(|limit| broken(limit)) {
             Some((argument, what, ..)) => wrong(*argument, what),
-            None if self.inline_bytes(capabilities.inline) > capabilities.inline => {
-                wrong(9, "bytes of inline data")
-            }
+            None if self.inline_bytes(info.max_inline) > info.max_inline => wrong(9, "bytes of inline data"),
             None => Ok(()),
         }
     }

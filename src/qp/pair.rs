@@ -10,7 +10,8 @@ use crate::flight::{
     self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
-use crate::provider::{self, Capabilities, QueuePairParts};
+use crate::provider::info::AdapterInfo;
+use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
@@ -43,7 +44,7 @@ pub(super) struct Handle {
     pub(super) table: Arc<Table>,
     pub(super) domain: u64,
     pub(super) config: QueuePairConfig,
-    pub(super) capabilities: Capabilities,
+    pub(super) info: Arc<AdapterInfo>,
     /// The most bytes of an inline request.
     pub(super) inline: usize,
     /// Its places with its completion queues.
@@ -73,7 +74,7 @@ impl QueuePair {
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
-        let capabilities = adapter.capabilities();
+        let info = adapter.info().clone();
         let table = Arc::<Table>::default();
         let outlet = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
             Some(queue) => CompletionSink::to_ring(table.clone(), queue.results().clone(), config.context),
@@ -87,7 +88,7 @@ impl QueuePair {
         };
         let queues = [&config.send_completions, &config.receive_completions];
         let affinity = queues.into_iter().flatten().find_map(CompletionQueue::affinity);
-        let inline = config.inline_bytes(capabilities.inline);
+        let inline = config.inline_bytes(info.max_inline);
         let provider = adapter.queue_pair(QueuePairParts {
             receive_depth: config.receive_depth,
             send_depth: config.send_depth,
@@ -101,7 +102,7 @@ impl QueuePair {
         })?;
         let domain = adapter.domain();
         let joined = OnceLock::new();
-        let handle = Arc::new(Handle { provider, table, domain, config, capabilities, inline, joined });
+        let handle = Arc::new(Handle { provider, table, domain, config, info, inline, joined });
         let listener: Weak<dyn flight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));

@@ -247,7 +247,7 @@ impl QueuePair {
             return Err(PostError { kind: PostErrorKind::NotAtomic, buffer });
         }
         let reads = atomic || kind == OpKind::Read;
-        let access = match (reads, handle.capabilities.read_sink) {
+        let access = match (reads, handle.info.read_sink_required) {
             (false, _) => Access::empty(),
             (true, false) => Access::LOCAL_WRITE,
             // The device names the sink to the peer.
@@ -255,7 +255,7 @@ impl QueuePair {
         };
         let mut entries = handle.config.send_entries;
         if reads {
-            entries = entries.min(handle.capabilities.read_entries);
+            entries = entries.min(handle.info.max_read_entries);
         }
         let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
         let flags = options.flags() | flags | defer;
@@ -267,14 +267,15 @@ impl QueuePair {
 
     /// What the adapter does not have of it.
     fn lacks(&self, verb: &Verb) -> Option<&'static str> {
-        let known = &self.handle.capabilities;
-        let (with_write, with_send) = known.immediate;
+        let info = &self.handle.info;
         match verb {
-            Verb::Send { invalidate: Some(_), .. } if !known.invalidates => Some("send with invalidate"),
-            Verb::Send { immediate: Some(_), .. } if !with_send => Some("immediate data with a send"),
-            Verb::Write { immediate: Some(_), .. } if !with_write => Some("immediate data"),
-            Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if !known.atomics => Some("atomics"),
-            Verb::Bind { .. } | Verb::Invalidate { .. } if !known.windows => Some("memory windows"),
+            Verb::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
+            Verb::Send { immediate: Some(_), .. } if !info.immediate_send => {
+                Some("immediate data with a send")
+            }
+            Verb::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
+            Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if !info.atomics => Some("atomics"),
+            Verb::Bind { .. } | Verb::Invalidate { .. } if !info.memory_windows => Some("memory windows"),
             _ => None,
         }
     }

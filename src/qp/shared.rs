@@ -11,6 +11,7 @@ use crate::flight::{
     CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider;
+use crate::provider::info::AdapterInfo;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
@@ -53,15 +54,15 @@ impl SharedReceiveConfig {
     }
 
     /// Numbers the arguments as `CreateSharedReceiveQueue` does.
-    fn check(&self, capabilities: &provider::Capabilities) -> Result<(), OpenError> {
+    fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
-        if capabilities.shared_depth == 0 {
+        if info.max_shared_depth == 0 {
             return Err(OpenError::Unsupported("it has no shared receive queues"));
         }
-        if self.depth == 0 || self.depth > capabilities.shared_depth {
+        if self.depth == 0 || self.depth > info.max_shared_depth {
             return wrong(3, "shared receive queue depth");
         }
-        if self.entries == 0 || self.entries > capabilities.entries {
+        if self.entries == 0 || self.entries > info.max_entries {
             return wrong(4, "receive scatter-gather entries");
         }
         if self.threshold > self.depth {
@@ -110,7 +111,7 @@ impl Drop for Core {
 
 impl SharedReceiveQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
-        config.check(&adapter.capabilities())?;
+        config.check(adapter.info())?;
         let table = Arc::<Table>::default();
         let count = Arc::new(ReceiveCounter::new(config.depth, config.threshold));
         let outlet = CompletionSink::to_futures(table.clone()).counted(count.clone());
@@ -220,7 +221,7 @@ impl SharedReceiveQueue {
     /// `TooSmall` when more receives are outstanding; `OutOfRange`, also for a threshold beyond the depth; `Ended`; `Os`.
     /// Nothing has changed then.
     pub fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), ResizeError> {
-        let maximum = self.core.adapter.capabilities().shared_depth;
+        let maximum = self.core.adapter.info().max_shared_depth;
         let new = depth.unwrap_or_else(|| self.depth());
         if new == 0 || new > maximum || threshold.is_some_and(|threshold| threshold > new) {
             return Err(ResizeError::OutOfRange { maximum });

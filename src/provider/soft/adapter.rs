@@ -14,12 +14,13 @@ use super::config::SoftConfig;
 use super::keys::KeyTable;
 use super::transport::Farewells;
 use crate::error::OpenError;
+use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::{Namespace, PortRange};
+use crate::provider::next_domain;
 use crate::provider::registry::Registry;
-use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::Mutex;
 use crate::types::{AdapterId, ReadLimits};
 
@@ -44,6 +45,7 @@ pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
     pub(crate) number: u64,
     pub(crate) interface: Interface,
+    info: Arc<AdapterInfo>,
     /// Where the interface is.
     namespace: Namespace,
     pub(crate) config: SoftConfig,
@@ -72,6 +74,7 @@ impl AdapterCore {
         let farewells = Farewells::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
             number: next_domain(),
+            info: Arc::new(info(&interface)),
             interface,
             namespace: Namespace::of_thread(),
             config,
@@ -91,6 +94,10 @@ impl AdapterCore {
     /// What ends with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
+        &self.info
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -139,53 +146,6 @@ impl AdapterCore {
         }
     }
 
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            kind: ProviderKind::Soft,
-            id: AdapterId(self.interface.index.into()),
-            name: self.interface.name.clone(),
-            addresses: self.interface.addresses.clone(),
-            read_limits: READ_LIMITS,
-            request_data: MAX_PRIVATE_DATA,
-            reply_data: MAX_PRIVATE_DATA,
-            reject_data: MAX_PRIVATE_DATA,
-            active_reject_data: 0,
-            transfer: MAX_TRANSFER,
-            registration: MAX_REGISTRATION,
-            depth: MAX_DEPTH,
-            entries: MAX_ENTRIES,
-            read_entries: MAX_ENTRIES,
-            iwarp: true,
-            three_phase: true,
-            exact_private_data: true,
-            loopback: true,
-            // The bytes of a message are placed in order, because TCP delivers them so.
-            in_order: true,
-            // A request completes when TCP has its bytes.
-            early_completion: true,
-            // What the passive side posts first waits for the peer's first word.
-            passive_sends_first: true,
-            per_request_errors: true,
-            accept_limits_reads: true,
-            detects_withdrawal: true,
-            checks_remote_read: true,
-            // It knows what it has asked for.
-            read_sink: false,
-            answer_timeout: None,
-            inline: MAX_INLINE,
-            completions: MAX_COMPLETIONS,
-            shared_depth: MAX_DEPTH,
-            windows: true,
-            atomics: true,
-            invalidates: true,
-            solicited_events: true,
-            checks_window_bounds: true,
-            waits_for_shared_receives: true,
-            // RFC 7306 has no Send that carries any.
-            immediate: (true, false),
-        }
-    }
-
     /// Ends everything: the address is gone.
     fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
@@ -202,6 +162,56 @@ impl Drop for AdapterCore {
         if let Some(monitor) = monitor.take() {
             monitor.abort();
         }
+    }
+}
+
+/// What an adapter of this interface is and can do.
+fn info(interface: &Interface) -> AdapterInfo {
+    AdapterInfo {
+        version: AdapterInfo::VERSION,
+        provider: ProviderKind::Soft,
+        id: AdapterId(interface.index.into()),
+        name: interface.name.clone(),
+        addresses: interface.addresses.clone(),
+        max_read_limits: READ_LIMITS,
+        max_request_data: MAX_PRIVATE_DATA,
+        max_reply_data: MAX_PRIVATE_DATA,
+        max_reject_data: MAX_PRIVATE_DATA,
+        max_active_reject_data: 0,
+        max_transfer: MAX_TRANSFER,
+        max_registration: MAX_REGISTRATION,
+        max_queue_depth: MAX_DEPTH,
+        max_entries: MAX_ENTRIES,
+        max_read_entries: MAX_ENTRIES,
+        iwarp: true,
+        three_phase: true,
+        exact_private_data: true,
+        loopback: true,
+        // The bytes of a message are placed in order, because TCP delivers them so.
+        in_order_dma: true,
+        // A request completes when TCP has its bytes.
+        early_completion: true,
+        // What the passive side posts first waits for the peer's first word.
+        passive_sends_first: true,
+        per_request_errors: true,
+        accept_limits_reads: true,
+        detects_withdrawal: true,
+        checks_remote_read: true,
+        // It knows what it has asked for.
+        read_sink_required: false,
+        answer_timeout: None,
+        max_inline: MAX_INLINE,
+        max_completion_depth: MAX_COMPLETIONS,
+        max_shared_depth: MAX_DEPTH,
+        memory_windows: true,
+        atomics: true,
+        invalidates: true,
+        solicited_events: true,
+        checks_window_bounds: true,
+        waits_for_shared_receives: true,
+        immediate: true,
+        // RFC 7306 has no Send that carries any.
+        immediate_send: false,
     }
 }
 

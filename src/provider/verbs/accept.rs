@@ -32,7 +32,7 @@ impl Cm {
         if self.adapter.is_stopped() {
             return Err(AcceptError::Canceled);
         }
-        let (length, maximum) = (params.private_data.len(), self.adapter.reply_data());
+        let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
         let mut taken = false;
         let outcome = self.call(|inner| {
             taken = length <= maximum
@@ -130,7 +130,7 @@ impl Cm {
     /// # Errors
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        let (length, maximum) = (data.len(), self.adapter.reject_data());
+        let (length, maximum) = (data.len(), self.adapter.info().max_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
         let outcome = self.apply_with(input, |inner| {
             if length <= maximum {

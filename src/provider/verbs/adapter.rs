@@ -14,39 +14,27 @@ use super::catalogue::{self, Device};
 use super::completions::Completions;
 use super::config::VerbsConfig;
 use super::identifier::{Identifier, Target, Targets};
+use super::info;
 use super::queue_pair::QueuePairCore;
 use super::reactor;
 use super::requests::RequestId;
 use crate::error::OpenError;
+use crate::provider::info::AdapterInfo;
 use crate::provider::net::interfaces::source_for;
+use crate::provider::next_domain;
 use crate::provider::registry::Registry;
-use crate::provider::{Capabilities, ProviderKind, next_domain};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
     AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
-    EventChannel, ProtectionDomain, QpAttributes, QpState, QueuePair, RXE_VENDOR, SIW_VENDOR, Transport,
-    device_names, event, forget_removed_devices,
+    EventChannel, ProtectionDomain, QpAttributes, QpState, QueuePair, RXE_VENDOR, Transport, device_names,
+    event, forget_removed_devices,
 };
-use crate::types::{AdapterId, ReadLimits};
+use crate::types::AdapterId;
 
-/// What fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
-const IB_REQUEST_DATA: usize = 56;
-const IB_REPLY_DATA: usize = 196;
-const IB_REJECT_DATA: usize = 148;
-/// `siw` counts private data in a byte, four of which carry the read limits.
-const IWARP_DATA: usize = 251;
-/// How long `siw` waits for the answer to its request.
-const IWARP_ANSWER: Duration = Duration::from_secs(10);
-/// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
-const IB_ANSWER: Duration = Duration::from_secs(60);
-/// The most that a message of any device can carry in our API, whose lengths have 32 bits.
-const MAX_TRANSFER: usize = 1 << 30;
 /// How many entries a request has room for unless the user says otherwise.
 const USUAL_ENTRIES: u32 = 4;
 /// The sizes that a device is asked for inline.
 const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
-/// Limits in a connection request have 8 bits.
-const MAX_READS: u32 = 255;
 /// How often a removed device is looked for in the list of devices, and after what time: twice as long each time.
 const FORGET_TRIES: u32 = 20;
 const FORGET_PAUSE: Duration = Duration::from_millis(20);
@@ -82,10 +70,7 @@ pub(crate) struct AdapterCore {
     pub(crate) targets: Arc<Targets>,
     pub(crate) events: Arc<EventChannel>,
     attributes: DeviceAttributes,
-    iwarp: bool,
-    max_message: u32,
-    /// How many bytes a request can have inline.
-    inline: usize,
+    info: Arc<AdapterInfo>,
     vectors: u32,
     /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
     opened: Mutex<Option<Arc<Opened>>>,
@@ -138,6 +123,7 @@ impl AdapterCore {
                 initial.set_access(AccessFlags::LOCAL_WRITE | remote | atomics);
                 Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
             });
+            let info = info::of(&device, &attributes, iwarp, max_message, inline);
             Self {
                 number: next_domain(),
                 device,
@@ -146,9 +132,7 @@ impl AdapterCore {
                 targets,
                 events,
                 attributes,
-                iwarp,
-                max_message,
-                inline,
+                info: Arc::new(info),
                 vectors,
                 opened: Mutex::new(opened),
                 removed: AtomicBool::new(false),
@@ -174,27 +158,16 @@ impl AdapterCore {
         self.opened.lock().clone()
     }
 
+    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
+        &self.info
+    }
+
     pub(crate) fn is_iwarp(&self) -> bool {
-        self.iwarp
+        self.info.iwarp
     }
 
     pub(crate) fn is_rxe(&self) -> bool {
         self.attributes.vendor_id == RXE_VENDOR
-    }
-
-    /// Whether it writes the answer to a read as the peer's writes, which the memory must permit. So do the cards that
-    /// speak iWARP, where a read names its sink to the peer; `siw` looks at who asked for the bytes.
-    pub(crate) fn requires_read_sink(&self) -> bool {
-        self.iwarp && self.attributes.vendor_id != SIW_VENDOR
-    }
-
-    pub(crate) fn has_atomics(&self) -> bool {
-        self.attributes.atomics
-    }
-
-    /// Whether keys can be given by requests, and taken back.
-    pub(crate) fn has_windows(&self) -> bool {
-        self.attributes.windows && self.attributes.invalidates
     }
 
     /// The vector for completions that are best handled on this processor: by custom they are spread over them.
@@ -298,96 +271,9 @@ impl AdapterCore {
         itself.or_else(kernel).or_else(|| self.expand(any).first().copied())
     }
 
-    /// How many reads the device serves and issues.
-    pub(crate) fn read_limits(&self) -> ReadLimits {
-        ReadLimits::new(
-            self.attributes.max_qp_rd_atom.min(MAX_READS),
-            self.attributes.max_qp_init_rd_atom.min(MAX_READS),
-        )
-    }
-
-    pub(crate) fn request_data(&self) -> usize {
-        if self.is_iwarp() { IWARP_DATA } else { IB_REQUEST_DATA }
-    }
-
-    pub(crate) fn reply_data(&self) -> usize {
-        if self.is_iwarp() { IWARP_DATA } else { IB_REPLY_DATA }
-    }
-
-    pub(crate) fn reject_data(&self) -> usize {
-        if self.is_iwarp() { IWARP_DATA } else { IB_REJECT_DATA }
-    }
-
-    /// What the reject of the active side carries: nothing where the connection is already established by then.
-    pub(crate) fn active_reject_data(&self) -> usize {
-        if self.is_iwarp() { 0 } else { IB_REJECT_DATA }
-    }
-
     /// How long a completion queue can be.
     pub(crate) fn max_completions(&self) -> u32 {
         self.attributes.max_cqe
-    }
-
-    pub(crate) fn max_transfer(&self) -> usize {
-        usize::try_from(self.max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER)
-    }
-
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        let iwarp = self.is_iwarp();
-        let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
-        // A queue pair has one completion queue for both its queues.
-        let depth = self.attributes.max_qp_wr.min(self.max_completions() / 2);
-        Capabilities {
-            kind: ProviderKind::Verbs,
-            id: self.device.id,
-            name: self.device.name.clone(),
-            addresses: self.device.addresses.clone(),
-            read_limits: self.read_limits(),
-            request_data: self.request_data(),
-            reply_data: self.reply_data(),
-            reject_data: self.reject_data(),
-            active_reject_data: self.active_reject_data(),
-            transfer: self.max_transfer(),
-            registration: usize::try_from(self.attributes.max_mr_size)
-                .unwrap_or(usize::MAX)
-                .min(isize::MAX as usize),
-            depth: size(depth),
-            entries: size(self.attributes.max_sge),
-            read_entries: size(self.attributes.max_sge_rd),
-            iwarp,
-            three_phase: !iwarp,
-            exact_private_data: iwarp,
-            loopback: true,
-            in_order: false,
-            early_completion: iwarp,
-            passive_sends_first: !iwarp,
-            per_request_errors: !iwarp,
-            accept_limits_reads: !iwarp,
-            // The kernel has no event for it before the request is answered.
-            detects_withdrawal: false,
-            checks_remote_read: !iwarp,
-            read_sink: self.requires_read_sink(),
-            answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
-            inline: self.inline,
-            completions: 1 << 20,
-            // All of them may complete on one queue pair, beside the requests of its send queue.
-            shared_depth: if self.attributes.max_srq > 0 {
-                size(self.attributes.max_srq_wr.min(self.max_completions() / 2))
-            } else {
-                0
-            },
-            windows: self.has_windows(),
-            atomics: self.attributes.atomics,
-            // `siw` invalidates whole regions, and does not say which.
-            invalidates: !iwarp && self.attributes.invalidates,
-            immediate: (!iwarp, !iwarp),
-            // A completion does not say so, only the kind of interrupt does.
-            solicited_events: false,
-            // Up to now `rxe` looks at the bounds of the region.
-            checks_window_bounds: !self.is_rxe(),
-            // There is no way to say over iWARP that a receiver is not ready.
-            waits_for_shared_receives: !iwarp,
-        }
     }
 
     /// Ends everything: the device is gone.

@@ -185,7 +185,7 @@ impl Cm {
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<(), ConnectError> {
-        let (data, max_data) = (params.private_data.len(), self.adapter.request_data());
+        let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
         let peer = net::canonical(peer);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
         // so that another call on this connector finds either all of it or nothing.
@@ -202,7 +202,7 @@ impl Cm {
                 inner.awaited = false;
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
-                    limits: limits::offer(params.read_limits, self.adapter.read_limits()),
+                    limits: limits::offer(params.read_limits, self.adapter.info().max_read_limits),
                     options: params.options,
                     traffic_class: params.traffic_class,
                     tries: PORT_TRIES,
@@ -403,7 +403,7 @@ impl Cm {
     /// # Errors
     /// `InvalidBufferSize` where the connection manager has no place for so much here.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        let (length, maximum) = (data.len(), self.adapter.active_reject_data());
+        let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
         let outcome = self.apply_with(input, |inner| {
             if length <= maximum {

@@ -142,7 +142,7 @@ impl ListenerCore {
     /// A request, with an id of its own.
     fn arrived(&self, event: CmEvent) {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
-        let limits = told.capped_to(self.adapter.read_limits());
+        let limits = told.capped_to(self.adapter.info().max_read_limits);
         let exact = self.adapter.is_iwarp();
         let data = bytes::Bytes::copy_from_slice(&event.private_data);
         let private_data = if exact { PrivateData::exact(data) } else { PrivateData::padded(data) };

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings |
 //! | [`catalogue`] | which devices there are, and which addresses they own |
+//! | [`info`] | what an adapter of a device is and can do |
 //! | [`adapter`] | an opened device: context, protection domain, removal |
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`identifier`] | rdma_cm ids, and to whom their events go |
@@ -26,6 +27,7 @@ pub(crate) mod config;
 pub(crate) mod connect;
 mod finish;
 pub(crate) mod identifier;
+mod info;
 pub(crate) mod listen;
 mod post;
 pub(crate) mod queue_pair;

@@ -105,7 +105,7 @@ impl QueuePairCore {
     /// Why not; the payload comes back.
     pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
         let Work { ticket, verb, payload, flags } = work;
-        if flight::length(&payload) > self.adapter.max_transfer() {
+        if flight::length(&payload) > self.adapter.info().max_transfer {
             return Err((PostErrorKind::TooLong, payload));
         }
         let mut inner = self.lock();

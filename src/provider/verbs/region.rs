@@ -278,9 +278,9 @@ impl AdapterCore {
 
     /// The rights of a region in the device's words. Where there are windows, one may be bound to any region.
     fn flags(&self, access: Access) -> AccessFlags {
-        let mut flags = flags(access, self.requires_read_sink());
-        flags.set(AccessFlags::MW_BIND, self.has_windows());
-        if self.has_atomics() && access.contains(Access::REMOTE_ATOMIC) {
+        let mut flags = flags(access, self.info().read_sink_required);
+        flags.set(AccessFlags::MW_BIND, self.info().memory_windows);
+        if self.info().atomics && access.contains(Access::REMOTE_ATOMIC) {
             // A device grants it only together with the local right.
             flags |= AccessFlags::REMOTE_ATOMIC | AccessFlags::LOCAL_WRITE;
         }

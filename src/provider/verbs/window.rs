@@ -72,7 +72,7 @@ impl Window {
     /// # Errors
     /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
     pub(crate) fn new(adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
-        if !adapter.has_windows() {
+        if !adapter.info().memory_windows {
             return Err(RegisterError::NotSupported("a memory window"));
         }
         let free = Some(allocate(adapter)?);

@@ -1,0 +1,96 @@
+//! What an adapter is and can do, by the attributes of its device.
+
+use std::time::Duration;
+
+use super::catalogue::Device;
+use crate::provider::info::{AdapterInfo, ProviderKind};
+use crate::sys::{DeviceAttributes, RXE_VENDOR, SIW_VENDOR};
+use crate::types::ReadLimits;
+
+/// What fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
+const IB_REQUEST_DATA: usize = 56;
+const IB_REPLY_DATA: usize = 196;
+const IB_REJECT_DATA: usize = 148;
+/// `siw` counts private data in a byte, four of which carry the read limits.
+const IWARP_DATA: usize = 251;
+/// How long `siw` waits for the answer to its request.
+const IWARP_ANSWER: Duration = Duration::from_secs(10);
+/// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
+const IB_ANSWER: Duration = Duration::from_secs(60);
+/// The most that a message of any device can carry in our API, whose lengths have 32 bits.
+const MAX_TRANSFER: usize = 1 << 30;
+/// Limits in a connection request have 8 bits.
+const MAX_READS: u32 = 255;
+
+/// What an adapter of this device is and can do. The most bytes of a message are 0 where they are not known.
+pub(crate) fn of(
+    device: &Device,
+    attributes: &DeviceAttributes,
+    iwarp: bool,
+    max_message: u32,
+    inline: usize,
+) -> AdapterInfo {
+    let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+    // A queue pair has one completion queue for both its queues.
+    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2);
+    AdapterInfo {
+        version: AdapterInfo::VERSION,
+        provider: ProviderKind::Verbs,
+        id: device.id,
+        name: device.name.clone(),
+        addresses: device.addresses.clone(),
+        max_read_limits: ReadLimits::new(
+            attributes.max_qp_rd_atom.min(MAX_READS),
+            attributes.max_qp_init_rd_atom.min(MAX_READS),
+        ),
+        max_request_data: if iwarp { IWARP_DATA } else { IB_REQUEST_DATA },
+        max_reply_data: if iwarp { IWARP_DATA } else { IB_REPLY_DATA },
+        max_reject_data: if iwarp { IWARP_DATA } else { IB_REJECT_DATA },
+        // Nothing where the connection is already established by then.
+        max_active_reject_data: if iwarp { 0 } else { IB_REJECT_DATA },
+        max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
+        max_registration: usize::try_from(attributes.max_mr_size)
+            .unwrap_or(usize::MAX)
+            .min(isize::MAX as usize),
+        max_queue_depth: size(depth),
+        max_entries: size(attributes.max_sge),
+        max_read_entries: size(attributes.max_sge_rd),
+        iwarp,
+        three_phase: !iwarp,
+        exact_private_data: iwarp,
+        loopback: true,
+        in_order_dma: false,
+        early_completion: iwarp,
+        passive_sends_first: !iwarp,
+        per_request_errors: !iwarp,
+        accept_limits_reads: !iwarp,
+        // The kernel has no event for it before the request is answered.
+        detects_withdrawal: false,
+        checks_remote_read: !iwarp,
+        // Whether it writes the answer to a read as the peer's writes, which the memory must permit. So do the cards that
+        // speak iWARP, where a read names its sink to the peer; `siw` looks at who asked for the bytes.
+        read_sink_required: iwarp && attributes.vendor_id != SIW_VENDOR,
+        answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
+        max_inline: inline,
+        max_completion_depth: 1 << 20,
+        // All of them may complete on one queue pair, beside the requests of its send queue.
+        max_shared_depth: if attributes.max_srq > 0 {
+            size(attributes.max_srq_wr.min(attributes.max_cqe / 2))
+        } else {
+            0
+        },
+        // Keys can be given by requests, and taken back.
+        memory_windows: attributes.windows && attributes.invalidates,
+        atomics: attributes.atomics,
+        // `siw` invalidates whole regions, and does not say which.
+        invalidates: !iwarp && attributes.invalidates,
+        immediate: !iwarp,
+        immediate_send: !iwarp,
+        // A completion does not say so, only the kind of interrupt does.
+        solicited_events: false,
+        // Up to now `rxe` looks at the bounds of the region.
+        checks_window_bounds: attributes.vendor_id != RXE_VENDOR,
+        // There is no way to say over iWARP that a receiver is not ready.
+        waits_for_shared_receives: !iwarp,
+    }
+}
