@@ -7,9 +7,9 @@ use crate::error::OpenError;
 use crate::provider;
 use crate::provider::info::ProviderKind;
 #[cfg(feature = "soft")]
-use crate::provider::soft::{adapter::AdapterCore as SoftAdapter, config::SoftConfig};
+use crate::provider::soft::config::SoftConfig;
 #[cfg(feature = "verbs")]
-use crate::provider::verbs::{adapter::AdapterCore as VerbsAdapter, catalogue, config::VerbsConfig};
+use crate::provider::verbs::{catalogue, config::VerbsConfig};
 use crate::types::{AdapterId, TooShort};
 
 /// A provider (IND2Provider): finds adapters by address, and opens them.
@@ -28,16 +28,7 @@ use crate::types::{AdapterId, TooShort};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Provider {
-    settings: Settings,
-}
-
-/// The settings for the adapters that a provider opens.
-#[derive(Clone, Debug)]
-enum Settings {
-    #[cfg(feature = "soft")]
-    Soft(SoftConfig),
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsConfig),
+    provider: provider::Provider,
 }
 
 impl Provider {
@@ -60,7 +51,7 @@ impl Provider {
     /// The user-space iWARP provider, with these settings for the adapters that it opens.
     #[cfg(feature = "soft")]
     pub fn soft_with(config: SoftConfig) -> Self {
-        Self { settings: Settings::Soft(config) }
+        Self { provider: provider::Provider::Soft(config) }
     }
 
     /// The verbs provider, for RDMA devices, with default settings.
@@ -81,17 +72,12 @@ impl Provider {
     /// As [`verbs`](Self::verbs).
     #[cfg(feature = "verbs")]
     pub fn verbs_with(config: VerbsConfig) -> Result<Self, OpenError> {
-        catalogue::channel().map(|_channel| Self { settings: Settings::Verbs(config) })
+        catalogue::channel().map(|_channel| Self { provider: provider::Provider::Verbs(config) })
     }
 
     /// Which provider this is.
     pub fn kind(&self) -> ProviderKind {
-        match self.settings {
-            #[cfg(feature = "soft")]
-            Settings::Soft(_) => ProviderKind::Soft,
-            #[cfg(feature = "verbs")]
-            Settings::Verbs(_) => ProviderKind::Verbs,
-        }
+        self.provider.kind()
     }
 
     /// Whether it needs no device: those who want devices only leave it out. Devices that are software themselves, such
@@ -105,7 +91,7 @@ impl Provider {
     /// # Errors
     /// `Os` when the system does not tell.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
-        provider::addresses(self.kind())
+        self.provider.addresses()
     }
 
     /// The same into a slice of the caller's; returns how many there are.
@@ -125,7 +111,7 @@ impl Provider {
     /// # Errors
     /// `InvalidAddress` when it is nobody's here.
     pub fn resolve(&self, address: IpAddr) -> Result<AdapterId, OpenError> {
-        provider::resolve(self.kind(), address)
+        self.provider.resolve(address)
     }
 
     /// The local address from which `remote` is best reached. Source: `NdResolveAddress`.
@@ -134,12 +120,12 @@ impl Provider {
     /// `Unreachable` without a route; `InvalidAddress` for what can never be a peer, or is not reached over one of its
     /// adapters.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
-        provider::local_for(self.kind(), remote)
+        self.provider.local_for(remote)
     }
 
     /// Whether this local address can be used. Source: `NdCheckAddress`.
     pub fn is_usable(&self, address: IpAddr) -> bool {
-        provider::is_usable(self.kind(), address)
+        self.provider.is_usable(address)
     }
 
     /// Opens an adapter. Source: `IND2Provider::OpenAdapter`.
@@ -150,11 +136,6 @@ impl Provider {
     /// # Errors
     /// `InvalidAdapter` for an id that no adapter has; `Unsupported` outside of a runtime; `Os`.
     pub fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
-        Ok(Adapter::new(match self.settings {
-            #[cfg(feature = "soft")]
-            Settings::Soft(ref config) => provider::Adapter::Soft(SoftAdapter::open(id, config.clone())?),
-            #[cfg(feature = "verbs")]
-            Settings::Verbs(ref config) => provider::Adapter::Verbs(VerbsAdapter::open(id, config.clone())?),
-        }))
+        Ok(Adapter::new(self.provider.open(id)?))
     }
 }

@@ -93,7 +93,7 @@ impl Region {
 
     /// The key (GetRemoteToken): of the registration of the moment, or of the last one.
     pub fn key(&self) -> RemoteKey {
-        self.inner.current.read().key()
+        RemoteKey(self.inner.current.read().key())
     }
 
     /// What a peer needs to reach all of it. A region of more than 4 GiB is cut to what a length can say; see
@@ -101,7 +101,7 @@ impl Region {
     pub fn remote(&self) -> RemoteRegion {
         let length = u32::try_from(self.len()).unwrap_or(u32::MAX);
         let current = self.inner.current.read();
-        RemoteRegion { address: current.address(), key: current.key(), length }
+        RemoteRegion { address: current.address(), key: RemoteKey(current.key()), length }
     }
 
     /// What a peer needs to reach `range`.
@@ -114,7 +114,7 @@ impl Region {
         let length = u32::try_from(range.len()).map_err(|_| TooShort { needed })?;
         let current = self.inner.current.read();
         let address = current.address().wrapping_add(range.start as u64);
-        Ok(RemoteRegion { address, key: current.key(), length })
+        Ok(RemoteRegion { address, key: RemoteKey(current.key()), length })
     }
 
     /// Copies bytes in at `offset`.

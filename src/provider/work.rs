@@ -5,6 +5,7 @@ use std::ops::Range;
 use bitflags::bitflags;
 
 use super::{Registration, Window};
+use crate::error::PostErrorKind;
 use crate::flight::{Payload, Ticket};
 use crate::types::{Access, OpKind};
 
@@ -22,6 +23,15 @@ pub(crate) struct Work {
     pub(crate) verb: Verb,
     pub(crate) payload: Payload,
     pub(crate) flags: Flags,
+}
+
+/// A request that was not posted.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// Why not.
+    pub(crate) kind: PostErrorKind,
+    /// Its memory, which nobody has touched.
+    pub(crate) payload: Payload,
 }
 
 /// What a request does.

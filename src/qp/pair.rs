@@ -11,6 +11,7 @@ use crate::flight::{
 };
 use crate::mr::RemoteRegion;
 use crate::provider::info::AdapterInfo;
+use crate::provider::work::Refused;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
@@ -170,7 +171,7 @@ impl QueuePair {
         entries: usize,
         access: Access,
         remote: Option<&RemoteRegion>,
-        submit: impl FnOnce(Ticket, Payload) -> Result<(), (PostErrorKind, Payload)>,
+        submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
     ) -> Result<Op<B>, PostError<B>> {
         if !buffer.allows(self.handle.domain, access) {
             return Err(PostError { kind: PostErrorKind::AccessViolation, buffer });
@@ -190,7 +191,7 @@ impl QueuePair {
         let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
             Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, state)),
-            Err((kind, payload)) => {
+            Err(Refused { kind, payload }) => {
                 self.handle.table.close(ticket);
                 refuse(kind, payload, state)
             }

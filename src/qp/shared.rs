@@ -13,6 +13,7 @@ use crate::flight::{
 use crate::provider;
 use crate::provider::info::AdapterInfo;
 use crate::provider::registry::{Member, Registered};
+use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
@@ -176,7 +177,7 @@ impl SharedReceiveQueue {
         let ticket = core.table.open(RequestMeta { kind: OpKind::Receive, context });
         match core.provider.receive(ticket, payload) {
             Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, state)),
-            Err((kind, payload)) => {
+            Err(Refused { kind, payload }) => {
                 core.table.close(ticket);
                 let mut after = WakeList::default();
                 core.count.taken(&mut after);

@@ -13,7 +13,8 @@ use tracing::{debug, warn};
 use super::config::SoftConfig;
 use super::keys::KeyTable;
 use super::transport::Farewells;
-use crate::error::OpenError;
+use crate::error::{OpenError, RegisterError};
+use crate::memory::Owned;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use crate::provider::net::monitor::AddressMonitor;
@@ -91,11 +92,33 @@ impl AdapterCore {
         Ok(core)
     }
 
-    /// What ends with the adapter.
+    /// Nothing to do: its tasks run whenever there is something.
+    pub(crate) fn progress(&self) {}
+
+    /// Memory that work requests can use, and no peer.
+    ///
+    /// # Errors
+    /// `InsufficientResources`.
+    pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
+        Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)
+    }
+
+    /// No runtime: registering takes no time.
+    pub(crate) fn blocking(&self, _length: usize) -> Option<&Handle> {
+        None
+    }
+
+    /// The objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
+    /// The protection domain.
+    pub(crate) fn domain(&self) -> u64 {
+        self.number
+    }
+
+    /// What it is and can do.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }

@@ -15,10 +15,9 @@ use super::keys::KeyTable;
 use super::queue::Receives;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::Change;
-use crate::error::PostErrorKind;
-use crate::flight::{CompletionSink, Payload, WakeList};
+use crate::flight::{CompletionSink, WakeList};
 use crate::memory;
-use crate::provider::work::{Flags, Work};
+use crate::provider::work::{Flags, Refused, Work};
 use crate::status::Status;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::Role;
@@ -276,14 +275,14 @@ impl Link {
     ///
     /// # Errors
     /// Why it was not posted; the payload comes back.
-    pub(crate) fn post(&self, request: Work) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn post(&self, request: Work) -> Result<(), Refused> {
         let mut sending = self.send_queue();
         if let Err(kind) = sending.admits(request.verb.kind()) {
-            return Err((kind, request.payload));
+            return Err(Refused { kind, payload: request.payload });
         }
         let change = match Change::of(&request.verb, self.number) {
             Ok(change) => change,
-            Err(kind) => return Err((kind, request.payload)),
+            Err(kind) => return Err(Refused { kind, payload: request.payload }),
         };
         let defer = request.flags.contains(Flags::DEFER);
         sending.post(request, change);

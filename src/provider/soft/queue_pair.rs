@@ -11,7 +11,7 @@ use crate::flight::{self, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
-use crate::provider::work::Work;
+use crate::provider::work::{Refused, Work};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -120,30 +120,32 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         if self.adapter.is_removed() {
-            return Err((PostErrorKind::DeviceRemoved, payload));
+            return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
         self.receives
             .post(Receive { ticket, payload }, &self.outlets.receive)
-            .map_err(|(kind, receive)| (kind, receive.payload))
+            .map_err(|(kind, receive)| Refused { kind, payload: receive.payload })
     }
 
     /// Posts a request of the send queue.
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), Refused> {
         if flight::length(&work.payload) > MAX_TRANSFER {
-            return Err((PostErrorKind::TooLong, work.payload));
+            return Err(Refused { kind: PostErrorKind::TooLong, payload: work.payload });
         }
         // The link is there from just before the queue pair counts as connected to the end of both.
         let state = self.binding().state;
         match (state.admits(work.verb.kind()), self.link.get()) {
             (Ok(()), Some(link)) => link.post(work),
-            (Ok(()), None) => Err((PostErrorKind::ConnectionInvalid, work.payload)),
-            (Err(_), _) if self.adapter.is_removed() => Err((PostErrorKind::DeviceRemoved, work.payload)),
-            (Err(kind), _) => Err((kind, work.payload)),
+            (Ok(()), None) => Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: work.payload }),
+            (Err(_), _) if self.adapter.is_removed() => {
+                Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: work.payload })
+            }
+            (Err(kind), _) => Err(Refused { kind, payload: work.payload }),
         }
     }
 

@@ -12,6 +12,7 @@ use super::queue::Receive;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
+use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::Mutex;
 
@@ -55,11 +56,11 @@ impl SharedReceives {
     ///
     /// # Errors
     /// `DeviceRemoved`, with the payload.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let waiting = {
             let mut inner = self.inner.lock();
             if inner.dead {
-                return Err((PostErrorKind::DeviceRemoved, payload));
+                return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
             }
             inner.queue.push_back(Receive { ticket, payload });
             std::mem::take(&mut inner.waiting)

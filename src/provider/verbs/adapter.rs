@@ -158,6 +158,12 @@ impl AdapterCore {
         self.opened.lock().clone()
     }
 
+    /// The protection domain.
+    pub(crate) fn domain(&self) -> u64 {
+        self.number
+    }
+
+    /// What it is and can do.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }
@@ -184,7 +190,7 @@ impl AdapterCore {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// What ends with the adapter.
+    /// The objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }

@@ -94,6 +94,14 @@ pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
     })
 }
 
+/// Every address that a device owns.
+///
+/// # Errors
+/// See [`devices`].
+pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
+    Ok(devices()?.into_iter().flat_map(|device| device.addresses).collect())
+}
+
 /// The local address from which a peer is reached, when a device owns it.
 ///
 /// # Errors

@@ -11,11 +11,11 @@ use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_ent
 use super::window::Window;
 use crate::error::{PostErrorKind, RegisterError};
 use crate::flight::{self, Completed, Payload, Ticket, WakeList};
-use crate::provider::work::{Flags, Target, Verb, Work};
+use crate::provider::work::{Flags, Refused, Target, Verb, Work};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
-    AccessFlags, Binding, Operation, ReceiveRequest, Refused, RemoteMemory, SendFlags, SendRequest, wc_status,
+    self, AccessFlags, Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
 };
 use crate::types::Access;
 
@@ -54,10 +54,10 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let mut inner = self.lock();
         if self.adapter.is_removed() {
-            return Err((PostErrorKind::DeviceRemoved, payload));
+            return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
         if inner.device.is_none() {
             // Too late: it comes back flushed (`DIS-10`).
@@ -75,11 +75,11 @@ impl QueuePairCore {
         inner: &mut Inner,
         ticket: Ticket,
         payload: Payload,
-    ) -> Result<(), (PostErrorKind, Payload)> {
+    ) -> Result<(), Refused> {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
         let posted = match (full, inner.device.as_ref(), entries(&payload, true)) {
-            (true, _, _) => return Err((PostErrorKind::QueueFull, payload)),
+            (true, _, _) => return Err(Refused { kind: PostErrorKind::QueueFull, payload }),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
                 let request = ReceiveRequest { id: id.pack(), entries: &entries };
@@ -87,15 +87,15 @@ impl QueuePairCore {
                 // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
                 unsafe { device.queue_pair.post_receive(&[request]) }
             }
-            (_, None, _) => return Err((PostErrorKind::ConnectionInvalid, payload)),
-            (_, _, None) => return Err((PostErrorKind::AccessViolation, payload)),
+            (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
+            (_, _, None) => return Err(Refused { kind: PostErrorKind::AccessViolation, payload }),
         };
         match posted {
             Ok(()) => {
                 inner.receives.outstanding.push_back(Outstanding::new(ticket, payload));
                 Ok(())
             }
-            Err(Refused { source, .. }) => Err((self.refused(&source), payload)),
+            Err(sys::Refused { source, .. }) => Err(Refused { kind: self.refused(&source), payload }),
         }
     }
 
@@ -103,27 +103,27 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(&self, work: Work) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn initiate(&self, work: Work) -> Result<(), Refused> {
         let Work { ticket, verb, payload, flags } = work;
         if flight::length(&payload) > self.adapter.info().max_transfer {
-            return Err((PostErrorKind::TooLong, payload));
+            return Err(Refused { kind: PostErrorKind::TooLong, payload });
         }
         let mut inner = self.lock();
         if self.adapter.is_removed() {
-            return Err((PostErrorKind::DeviceRemoved, payload));
+            return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
         if let Err(kind) = inner.state.admits(verb.kind()) {
-            return Err((kind, payload));
+            return Err(Refused { kind, payload });
         }
         if inner.refused {
             // Its connection is about to end.
-            return Err((PostErrorKind::ConnectionInvalid, payload));
+            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
         }
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
-            return Err((PostErrorKind::QueueFull, payload));
+            return Err(Refused { kind: PostErrorKind::QueueFull, payload });
         }
         let Some(key) = inner.device.as_ref().map(|device| device.key()) else {
-            return Err((PostErrorKind::ConnectionInvalid, payload));
+            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
         };
         let mut outstanding = Outstanding::new(ticket, payload);
         outstanding.silent = flags.contains(Flags::SILENT);
@@ -134,7 +134,7 @@ impl QueuePairCore {
             Verb::Write { to, immediate: Some(immediate) } => Operation::WriteImmediate(place(to), immediate),
             Verb::Write { to, immediate: None } => Operation::Write(place(to)),
             Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if inner.reads == 0 => {
-                return Err((PostErrorKind::NoReads, outstanding.payload));
+                return Err(Refused { kind: PostErrorKind::NoReads, payload: outstanding.payload });
             }
             Verb::Read { from } => Operation::Read(place(from)),
             Verb::CompareSwap { at, compare, swap } => {
@@ -150,7 +150,7 @@ impl QueuePairCore {
                         inner.initiator.outstanding.push_back(outstanding);
                         Ok(())
                     }
-                    Err(kind) => Err((kind, outstanding.payload)),
+                    Err(kind) => Err(Refused { kind, payload: outstanding.payload }),
                 };
             }
             Verb::Invalidate { window } => {
@@ -158,7 +158,10 @@ impl QueuePairCore {
                 let window = ours(&window);
                 let bound = window.and_then(|window| Some((window, window.unbind(key)?)));
                 let Some((window, bound)) = bound else {
-                    return Err((PostErrorKind::AccessViolation, outstanding.payload));
+                    return Err(Refused {
+                        kind: PostErrorKind::AccessViolation,
+                        payload: outstanding.payload,
+                    });
                 };
                 let operation = Operation::LocalInvalidate(bound.key());
                 outstanding.held = Held::Invalidating(window.clone(), bound);
@@ -182,7 +185,7 @@ impl QueuePairCore {
         mut outstanding: Outstanding,
         operation: Operation<'static>,
         flags: Flags,
-    ) -> Result<bool, (PostErrorKind, Payload)> {
+    ) -> Result<bool, Refused> {
         let entries = match operation {
             Operation::LocalInvalidate(_) => Some(Entries::new()),
             _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload),
@@ -192,7 +195,7 @@ impl QueuePairCore {
             _ => entries(&outstanding.payload, false),
         };
         let Some(entries) = entries else {
-            return Err((PostErrorKind::AccessViolation, outstanding.payload));
+            return Err(Refused { kind: PostErrorKind::AccessViolation, payload: outstanding.payload });
         };
         outstanding.unsignaled =
             outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
@@ -216,7 +219,7 @@ impl QueuePairCore {
             return Ok(rings && self.ring_for(inner));
         }
         let Some(device) = inner.device.as_ref() else {
-            return Err((PostErrorKind::ConnectionInvalid, outstanding.payload));
+            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
         // SAFETY: as in `post_receive`.
         match unsafe { device.queue_pair.post_send(&[request.request()]) } {
@@ -225,11 +228,11 @@ impl QueuePairCore {
                 inner.unsignaled = unsignaled;
                 Ok(false)
             }
-            Err(Refused { source, .. }) => {
+            Err(sys::Refused { source, .. }) => {
                 if let Held::Invalidating(window, bound) = outstanding.held {
                     window.rebind(bound);
                 }
-                Err((self.refused(&source), outstanding.payload))
+                Err(Refused { kind: self.refused(&source), payload: outstanding.payload })
             }
         }
     }
@@ -269,7 +272,7 @@ impl QueuePairCore {
             None => Ok(()),
         };
         drop(requests);
-        if let Err(Refused { taken, source }) = &posted {
+        if let Err(sys::Refused { taken, source }) = &posted {
             tracing::debug!(%source, taken, "deferred requests were refused");
             inner.refused = true;
         }
@@ -331,7 +334,7 @@ impl QueuePairCore {
                 inner.unsignaled = 0;
                 Ok(Held::Binding((window.clone(), before)))
             }
-            Some(Err(Refused { source, .. })) => {
+            Some(Err(sys::Refused { source, .. })) => {
                 window.give_back(free);
                 Err(self.refused(&source))
             }

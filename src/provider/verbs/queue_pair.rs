@@ -27,6 +27,7 @@ use crate::flight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
+use crate::provider::work::Refused;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -312,7 +313,7 @@ impl QueuePairCore {
                 Some(shared) => shared.receive(ticket, payload),
                 None => self.post_receive(&mut inner, ticket, payload),
             };
-            if let Err((_, payload)) = posted {
+            if let Err(Refused { payload, .. }) = posted {
                 kept.push_front(Outstanding::new(ticket, payload));
                 break;
             }

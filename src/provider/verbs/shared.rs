@@ -15,9 +15,10 @@ use super::requests::{RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
+use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{ReceiveRequest, Refused, SharedReceiveQueue};
+use crate::sys::{self, ReceiveRequest, SharedReceiveQueue};
 
 /// A shared receive queue as its user has it.
 pub(crate) struct SharedReceives {
@@ -122,12 +123,14 @@ impl SharedReceives {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), (PostErrorKind, Payload)> {
+    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
-        let Some((receives, queue)) = queue else { return Err((PostErrorKind::DeviceRemoved, payload)) };
+        let Some((receives, queue)) = queue else {
+            return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
+        };
         let Some(entries) = entries(&payload, true) else {
-            return Err((PostErrorKind::AccessViolation, payload));
+            return Err(Refused { kind: PostErrorKind::AccessViolation, payload });
         };
         // Held until it is posted, so that its completion finds it.
         let mut slots = receives.slots();
@@ -137,14 +140,14 @@ impl SharedReceives {
         let request = ReceiveRequest { id: id.pack(), entries: &entries };
         // SAFETY: the entries are parts of the payload, registered allocations that are shared from now on and stay in their
         // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair.
-        let Err(Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
+        let Err(sys::Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
         let (_, payload) = slots.remove(place);
         let kind = match source.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
             Some(libc::ENOMEM) => PostErrorKind::QueueFull,
             code => PostErrorKind::Device(code.unwrap_or(0)),
         };
-        Err((kind, payload))
+        Err(Refused { kind, payload })
     }
 
     /// Makes room for so many receives, here and for their completions.

@@ -1,0 +1,218 @@
+//! An opened adapter: what it is, and all that is made from it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::connection::{Connector, Listener};
+use super::memory::{Registration, Window};
+use super::queue_pair::{QueuePair, QueuePairParts, SharedReceives};
+use crate::error::{OpenError, RegisterError};
+use crate::flight::CompletionSink;
+use crate::memory::Owned;
+use crate::provider::info::AdapterInfo;
+use crate::provider::registry::Registry;
+#[cfg(feature = "soft")]
+use crate::provider::soft;
+#[cfg(feature = "verbs")]
+use crate::provider::verbs;
+use crate::types::Access;
+
+provider_handle! {
+    /// An opened adapter. What is made from it keeps it open.
+    enum Adapter {
+        Soft(adapter::AdapterCore),
+        Verbs(adapter::AdapterCore),
+    }
+
+    /// The protection domain: unique in the process, one per open.
+    fn domain(&self) -> u64;
+
+    /// What it is and can do: the same for as long as it is open.
+    fn info(&self) -> &Arc<AdapterInfo>;
+
+    /// Whether it was removed.
+    fn is_removed(&self) -> bool;
+
+    /// The objects that end with the adapter.
+    fn registry(&self) -> &Arc<Registry>;
+
+    /// Takes what its devices have completed, for who polls and does not wait for the reactor.
+    fn progress(&self);
+
+    /// Memory that work requests can use, and no peer.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    fn allocate(&self, length: usize) -> Result<Owned, RegisterError>;
+
+    /// The runtime that has threads for registering and deregistering that much memory; `None` when it can be done right
+    /// here. A device pins memory page by page.
+    fn blocking(&self, length: usize) -> Option<&Handle>;
+}
+
+impl Adapter {
+    /// A queue pair.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn queue_pair(&self, parts: QueuePairParts) -> Result<QueuePair, OpenError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => {
+                QueuePair::Soft(soft::queue_pair::QueuePairCore::new(adapter.clone(), parts))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                QueuePair::Verbs(verbs::queue_pair::QueuePairCore::new(adapter.clone(), parts)?)
+            }
+        })
+    }
+
+    /// A receive queue for several queue pairs, with room for so many receives of so many entries each. What is left in
+    /// it when it ends goes to the outlet.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn shared_receives(
+        &self,
+        depth: usize,
+        entries: usize,
+        outlet: CompletionSink,
+    ) -> Result<SharedReceives, OpenError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => {
+                SharedReceives::Soft(soft::shared::SharedReceives::new(adapter, depth, entries, outlet)?)
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                SharedReceives::Verbs(verbs::shared::SharedReceives::new(adapter, depth, entries, outlet)?)
+            }
+        })
+    }
+
+    /// A connector that is not bound.
+    pub(crate) fn connector(&self) -> Connector {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => Connector::Soft(soft::cm::Cm::new(adapter.clone())),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => Connector::Verbs(verbs::cm::Cm::new(adapter.clone())),
+        }
+    }
+
+    /// A listener that is not bound.
+    pub(crate) fn listener(&self) -> Listener {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => Listener::Soft(soft::accept::ListenerCore::new(adapter.clone())),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => Listener::Verbs(verbs::listen::ListenerCore::new(adapter.clone())),
+        }
+    }
+
+    /// A memory window that is not bound.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn window(&self) -> Result<Window, RegisterError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => Window::Soft(soft::window::Window::new(adapter)?),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => Window::Verbs(verbs::window::Window::new(adapter)?),
+        })
+    }
+
+    /// Puts memory under a key.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => Registration::Soft(adapter.keys.register(memory.share(), access)?),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => Registration::Verbs(Arc::new(adapter.register(memory, access)?)),
+        })
+    }
+
+    /// Puts the memory of a registration that was ended under a new key.
+    ///
+    /// # Errors
+    /// `Busy` when it was not; see [`RegisterError`].
+    pub(crate) fn register_again(
+        &self,
+        old: &Registration,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        match (self, old) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(old)) => {
+                if old.is_valid() {
+                    return Err(RegisterError::Busy);
+                }
+                Ok(Registration::Soft(adapter.keys.register(old.memory().clone(), access)?))
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(adapter), Registration::Verbs(old)) => {
+                Ok(Registration::Verbs(Arc::new(adapter.register_again(old, access)?)))
+            }
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(RegisterError::Busy),
+        }
+    }
+
+    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte.
+    ///
+    /// # Errors
+    /// `NotSupported`; see [`RegisterError`].
+    pub(crate) fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        part: (u64, usize, u64),
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {
+                let _ = (dmabuf, part, access);
+                Err(RegisterError::NotSupported("the soft provider reaches no other device"))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                Ok(Registration::Verbs(Arc::new(adapter.register_dmabuf(dmabuf, part, access)?)))
+            }
+        }
+    }
+
+    /// Takes the key back.
+    ///
+    /// # Errors
+    /// `Busy` while something is bound to it; see [`RegisterError`].
+    pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            #[cfg(feature = "verbs")]
+            (_, Registration::Verbs(registration)) => registration.deregister(),
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            (Self::Verbs(_), Registration::Soft(_)) => Ok(()),
+        }
+    }
+
+    /// The user has dropped the last handle. A device has the memory until no request uses it either, and the memory
+    /// sees to that by itself: requests that name memory that was taken away would fail.
+    pub(crate) fn release(&self, registration: &Registration) {
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.release(registration),
+            #[cfg(feature = "verbs")]
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Connectors and listeners.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::queue_pair::QueuePair;
+use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
+use crate::provider::connector::ConnectorDriver;
+use crate::provider::params::{AcceptParams, ConnectParams};
+use crate::provider::with_runtime::WithRuntime;
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+
+provider_handle! {
+    /// A connector, from Bind to the end of its connection.
+    enum Connector {
+        Soft(cm::Cm),
+        Verbs(cm::Cm),
+    }
+
+    /// Its name in the log.
+    fn id(&self) -> ConnectionId;
+
+    /// Binds it to an address of the adapter.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
+
+    /// Refuses what the peer has accepted.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError>;
+
+    /// Refuses a request.
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError>;
+
+    /// Whether a request may still be accepted or rejected.
+    fn is_pending(&self) -> bool;
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it has no peer.
+    fn peer_addr(&self) -> Result<SocketAddr, StateError>;
+
+    /// What the peer offers, or what was agreed on.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` outside of the handshake.
+    fn read_limits(&self) -> Result<ReadLimits, StateError>;
+
+    /// What an accept that asks for these limits comes to when it is offered those.
+    fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits;
+
+    /// What came with the peer's last message.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
+    fn private_data(&self) -> Result<PrivateData, StateError>;
+
+    /// Ends what is under way with `CANCELED`.
+    fn cancel(&self);
+
+    /// The user has dropped the last handle.
+    fn release(&self);
+}
+
+impl Connector {
+    /// The runtime of its adapter.
+    fn runtime(&self) -> Handle {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.adapter.runtime.clone(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(cm) => cm.adapter.runtime.clone(),
+        }
+    }
+
+    /// Asks the peer; ready when it has accepted.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn connect(
+        &self,
+        queue_pair: &QueuePair,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        let runtime = self.runtime();
+        match (self, queue_pair) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
+                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
+                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
+            }
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(ConnectError::ForeignQueuePair),
+        }
+    }
+
+    /// Completes what the peer has accepted.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
+        let complete = async {
+            match self {
+                #[cfg(feature = "soft")]
+                Self::Soft(cm) => cm.complete(),
+                #[cfg(feature = "verbs")]
+                Self::Verbs(cm) => cm.complete(),
+            }
+        };
+        WithRuntime::new(self.runtime(), complete).await
+    }
+
+    /// Accepts a request; ready when the connection is established.
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    pub(crate) async fn accept(
+        &self,
+        queue_pair: &QueuePair,
+        params: &AcceptParams,
+    ) -> Result<(), AcceptError> {
+        let runtime = self.runtime();
+        match (self, queue_pair) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
+                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
+            }
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
+                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
+            }
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(AcceptError::ForeignQueuePair),
+        }
+    }
+
+    /// The bound address, or that of the connection.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when there is neither.
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.local_addr().or_else(|_| cm.bound_addr()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(cm) => cm.local_addr().or_else(|_| cm.bound_addr()),
+        }
+    }
+
+    /// Waits until the connection is over.
+    pub(crate) async fn disconnected(&self) -> DisconnectReason {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.disconnected().await,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(cm) => cm.disconnected().await,
+        }
+    }
+
+    /// Ends the connection, and waits until no memory of its queue pair is in use.
+    ///
+    /// # Errors
+    /// See [`DisconnectError`].
+    pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.disconnect().await,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(cm) => cm.disconnect().await,
+        }
+    }
+}
+
+provider_handle! {
+    /// A listener.
+    enum Listener {
+        Soft(accept::ListenerCore),
+        Verbs(listen::ListenerCore),
+    }
+
+    /// Binds it to an address of the adapter.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
+
+    /// Takes requests from now on, so many of which may wait.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    fn listen(&self, backlog: usize) -> Result<(), BindError>;
+
+    /// The bound address.
+    ///
+    /// # Errors
+    /// `InvalidDeviceState` when it does not listen.
+    fn local_addr(&self) -> Result<SocketAddr, StateError>;
+
+    /// Ends the calls that wait for a request with `CANCELED`.
+    fn cancel(&self);
+
+    /// Ends it, and refuses the requests that nobody has taken.
+    fn close(&self);
+}
+
+impl Listener {
+    /// A connector with a request. `'static`, so that it can be kept and polled.
+    pub(crate) fn request(&self) -> impl Future<Output = Result<Connector, AcceptError>> + Send + use<> {
+        let listener = self.clone();
+        async move {
+            Ok(match &listener {
+                #[cfg(feature = "soft")]
+                Self::Soft(listener) => Connector::Soft(listener.request().await?),
+                #[cfg(feature = "verbs")]
+                Self::Verbs(listener) => Connector::Verbs(listener.request().await?),
+            })
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where requests are posted. Each finishes exactly once, in post order within its queue, through the sink of its queue.
+
+use std::sync::Arc;
+
+use crate::error::ResizeError;
+use crate::flight::{CompletionSink, Payload, Ticket};
+use crate::provider::work::{Refused, Work};
+
+/// What a queue pair is made of.
+pub(crate) struct QueuePairParts {
+    pub(crate) receive_depth: usize,
+    pub(crate) send_depth: usize,
+    pub(crate) receive_entries: usize,
+    pub(crate) send_entries: usize,
+    /// The most bytes of an inline request.
+    pub(crate) inline: usize,
+    /// Where receives complete. Those of a shared queue have its table.
+    pub(crate) receive: CompletionSink,
+    pub(crate) initiator: CompletionSink,
+    pub(crate) shared: Option<SharedReceives>,
+    /// The processor on which completions are best handled.
+    pub(crate) affinity: Option<usize>,
+}
+
+provider_handle! {
+    /// A queue pair.
+    enum QueuePair {
+        Soft(queue_pair::QueuePairCore),
+        Verbs(queue_pair::QueuePairCore),
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why not, with the payload.
+    fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
+
+    /// Posts a request of the send queue.
+    ///
+    /// # Errors
+    /// Why not, with the payload.
+    fn initiate(&self, work: Work) -> Result<(), Refused>;
+
+    /// Has the device look at what was deferred.
+    fn ring(&self);
+
+    /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
+    fn flush(&self);
+
+    /// A completion queue of it has lost a result: its connection ends.
+    fn overrun(&self);
+
+    /// The user has dropped the last handle.
+    fn released(&self);
+}
+
+provider_handle! {
+    /// A receive queue of several queue pairs.
+    enum SharedReceives {
+        Soft(shared::SharedReceives),
+        Verbs(shared::SharedReceives),
+    }
+
+    /// Posts a receive. There is room: the caller counts.
+    ///
+    /// # Errors
+    /// Why not, with the payload.
+    fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
+
+    /// Makes room for so many receives; there are not more.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn resize(&self, depth: usize) -> Result<(), ResizeError>;
+
+    /// The user has dropped the last handle, and no queue pair uses it.
+    fn released(&self);
+}
