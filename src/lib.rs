@@ -53,19 +53,12 @@
 //! [`cm`] for connections, [`io`] for streams.
 #![deny(unsafe_code)]
 #![cfg_attr(
-    not(any(feature = "soft", feature = "verbs")),
-    allow(
-        dead_code,
-        unreachable_code,
-        unused_imports,
-        unused_variables,
-        reason = "without a provider nothing is driven"
-    )
-)]
-#![cfg_attr(
     all(feature = "verbs", not(feature = "soft")),
     allow(dead_code, unused_imports, reason = "of what the providers share some is for the soft one alone")
 )]
+
+#[cfg(not(any(feature = "soft", feature = "verbs")))]
+compile_error!("tokio-rdma needs a provider: enable the feature `soft` or the feature `verbs`");
 
 pub mod error;
 pub mod metrics;

@@ -35,7 +35,7 @@ impl Adapter {
     /// # Errors
     /// `InvalidAddress` when it is nobody's here; see [`Provider::open`].
     pub fn open(address: IpAddr) -> Result<Self, OpenError> {
-        let mut last = OpenError::Unsupported("no provider is compiled in");
+        let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in Provider::all() {
             match provider.resolve(address) {
                 Ok(id) => return provider.open(id),

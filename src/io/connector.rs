@@ -170,7 +170,7 @@ impl RdmaConnector {
         };
         // Asked for each time: a device may have come since the last.
         let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
-        let mut last = OpenError::Unsupported("no provider is compiled in");
+        let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
             match provider.local_for(peer).and_then(|local| provider.resolve(local)) {
                 Ok(id) => return open_once(&mut kept.lock(), &provider, id),

@@ -63,7 +63,7 @@ fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamE
 fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
-    let mut last = OpenError::Unsupported("no provider is compiled in");
+    let mut last = OpenError::Unsupported("no provider can be used here");
     for provider in Provider::all() {
         let addresses = match provider.addresses() {
             Ok(addresses) => addresses,

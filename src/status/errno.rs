@@ -1,6 +1,6 @@
 //! Linux's error numbers, as far as connections meet them.
 //!
-//! Our own constants, for the vocabulary exists without any provider and so without libc. The numbers are
+//! Our own constants, for the vocabulary names no C library. The numbers are
 //! those of Linux's generic table, which every architecture of today's RDMA hardware uses.
 
 use super::Status;

@@ -48,9 +48,9 @@ const FRAMEWORKS: &[&str] = &["hyper", "metrics", "rustls", "tarpc", "tonic", "t
 /// Does the crate build with other sets of features? A new set is a new line.
 pub(crate) fn features(settings: &Settings) -> Tally {
     let check = |set: &[&str]| exec::show(cargo(&[&["check"], set].concat()), minutes(BUILD_MINUTES));
-    let mut tally = Tally::check(check(&["--no-default-features"]));
+    let mut tally = Tally::default();
     for framework in FRAMEWORKS {
-        tally += Tally::check(check(&["--no-default-features", "--features", framework]));
+        tally += Tally::check(check(&["--features", framework]));
     }
     tally += if_verbs(settings, || check(&["--no-default-features", "--features", "verbs"]));
     tally
