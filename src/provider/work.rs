@@ -11,16 +11,16 @@ use crate::types::{Access, OpKind};
 
 /// The peer's memory, by its key and the address of the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct RemoteAddress {
     pub(crate) key: u32,
     pub(crate) address: u64,
 }
 
 /// A request of the send queue. Its limits, rights and lengths have been checked against the capabilities of
 /// the adapter; whether it can be posted now has not.
-pub(crate) struct Work {
+pub(crate) struct WorkRequest {
     pub(crate) ticket: Ticket,
-    pub(crate) verb: Verb,
+    pub(crate) operation: Operation,
     pub(crate) payload: Payload,
     pub(crate) flags: Flags,
 }
@@ -35,28 +35,28 @@ pub(crate) struct Refused {
 }
 
 /// What a request does.
-pub(crate) enum Verb {
+pub(crate) enum Operation {
     Send {
         /// The window of the peer's that is invalidated with it.
         invalidate: Option<u32>,
         immediate: Option<u32>,
     },
     Write {
-        to: Target,
+        to: RemoteAddress,
         immediate: Option<u32>,
     },
     Read {
-        from: Target,
+        from: RemoteAddress,
     },
     /// The payload of eight bytes gets what was there before.
     CompareSwap {
-        at: Target,
+        at: RemoteAddress,
         compare: u64,
         swap: u64,
     },
     /// The payload of eight bytes gets what was there before.
     FetchAdd {
-        at: Target,
+        at: RemoteAddress,
         add: u64,
     },
     /// Gives the window a new key, which it has when the posting call returns, for a part of a region.
@@ -71,7 +71,7 @@ pub(crate) enum Verb {
     },
 }
 
-impl Verb {
+impl Operation {
     pub(crate) fn kind(&self) -> OpKind {
         match self {
             Self::Send { .. } => OpKind::Send,

@@ -151,7 +151,7 @@ impl QueuePair {
         let entries = self.handle.config.receive_entries;
         let label = RequestMeta { kind: OpKind::Receive, context };
         self.post(buffer, label, entries, Access::LOCAL_WRITE, None, |ticket, payload| {
-            self.handle.provider.receive(ticket, payload)
+            self.handle.provider.post_receive(ticket, payload)
         })
     }
 

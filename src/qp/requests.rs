@@ -6,7 +6,7 @@ use crate::error::{PostError, PostErrorKind};
 use crate::flight::{Op, RequestMeta, WorkBuffer};
 use crate::memory::Owned;
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
-use crate::provider::work::{Flags, Target, Verb, Work};
+use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::types::{Access, OpKind};
 
 /// The bytes of an atomic, and what its address is a multiple of.
@@ -52,8 +52,8 @@ impl QueuePair {
     /// Those of [`send`](Self::send); `InvalidOptions` for immediate data together with an invalidation; `NotSupported`
     /// for one of them where the adapter has it not.
     pub fn send_with<B: WorkBuffer>(&self, buffer: B, options: WorkOptions) -> Result<Op<B>, PostError<B>> {
-        let verb = send(&options);
-        self.initiate(buffer, verb, options, Flags::empty(), None)
+        let operation = send(&options);
+        self.post_send(buffer, operation, options, Flags::empty(), None)
     }
 
     /// [`write`](Self::write) with options.
@@ -67,8 +67,8 @@ impl QueuePair {
         remote: &RemoteRegion,
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
-        let verb = write(remote, &options);
-        self.initiate(buffer, verb, options, Flags::empty(), Some(remote))
+        let operation = write(remote, &options);
+        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
     /// [`read`](Self::read) with options.
@@ -81,7 +81,8 @@ impl QueuePair {
         remote: &RemoteRegion,
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
-        self.initiate(buffer, Verb::Read { from: target(remote) }, options, Flags::empty(), Some(remote))
+        let operation = Operation::Read { from: remote_address(remote) };
+        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
     /// Posts a send of bytes that are copied by the call (`ND_OP_FLAG_INLINE`): they need not be registered, can be used
@@ -128,8 +129,8 @@ impl QueuePair {
         swap: u64,
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
-        let verb = Verb::CompareSwap { at: target(remote), compare, swap };
-        self.initiate(buffer, verb, options, Flags::empty(), Some(remote))
+        let operation = Operation::CompareSwap { at: remote_address(remote), compare, swap };
+        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
     /// Posts an atomic fetch-and-add: `add` is added to the eight bytes at `remote`, without regard to overflow, and the
@@ -144,8 +145,8 @@ impl QueuePair {
         add: u64,
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
-        let verb = Verb::FetchAdd { at: target(remote), add };
-        self.initiate(buffer, verb, options, Flags::empty(), Some(remote))
+        let operation = Operation::FetchAdd { at: remote_address(remote), add };
+        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
     /// Posts the binding of a window to a part of a region, with these rights. Source: `IND2QueuePair::Bind`.
@@ -177,13 +178,13 @@ impl QueuePair {
         if !fits {
             return Err(PostErrorKind::AccessViolation);
         }
-        let verb = Verb::Bind {
+        let operation = Operation::Bind {
             window: window.provider().clone(),
             registration: part.region().registration(),
             range: part.range(),
             access: asked,
         };
-        self.initiate((), verb, options, Flags::empty(), None).map_err(|refused| refused.kind)
+        self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
     }
 
     /// Posts the invalidation of a window: when it has completed, no peer reaches memory by its key. Source:
@@ -196,14 +197,14 @@ impl QueuePair {
         if window.domain() != self.handle.domain || window.remote().is_none() {
             return Err(PostErrorKind::AccessViolation);
         }
-        let verb = Verb::Invalidate { window: window.provider().clone() };
-        self.initiate((), verb, options, Flags::empty(), None).map_err(|refused| refused.kind)
+        let operation = Operation::Invalidate { window: window.provider().clone() };
+        self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
     }
 
     fn inline(
         &self,
         parts: &[&[u8]],
-        verb: Verb,
+        operation: Operation,
         options: WorkOptions,
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<Inline>, PostErrorKind> {
@@ -219,24 +220,24 @@ impl QueuePair {
             rest = behind;
         }
         let inline = Inline::new(memory);
-        self.initiate(inline, verb, options, Flags::INLINE, remote).map_err(|refused| refused.kind)
+        self.post_send(inline, operation, options, Flags::INLINE, remote).map_err(|refused| refused.kind)
     }
 
     /// Checks what does not depend on the moment, and posts.
-    fn initiate<B: WorkBuffer>(
+    fn post_send<B: WorkBuffer>(
         &self,
         buffer: B,
-        verb: Verb,
+        operation: Operation,
         options: WorkOptions,
         flags: Flags,
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<B>, PostError<B>> {
         let handle = &self.handle;
-        let kind = verb.kind();
+        let kind = operation.kind();
         if let Err(argument) = options.check(kind) {
             return Err(PostError { kind: PostErrorKind::InvalidOptions { argument }, buffer });
         }
-        if let Some(what) = self.lacks(&verb) {
+        if let Some(what) = self.lacks(&operation) {
             return Err(PostError { kind: PostErrorKind::NotSupported(what), buffer });
         }
         let atomic = matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
@@ -261,34 +262,36 @@ impl QueuePair {
         let flags = options.flags() | flags | defer;
         let label = RequestMeta { kind, context: options.context };
         self.post(buffer, label, entries, access, remote, |ticket, payload| {
-            handle.provider.initiate(Work { ticket, verb, payload, flags })
+            handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
         })
     }
 
     /// What the adapter does not have of it.
-    fn lacks(&self, verb: &Verb) -> Option<&'static str> {
+    fn lacks(&self, operation: &Operation) -> Option<&'static str> {
         let info = &self.handle.info;
-        match verb {
-            Verb::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
-            Verb::Send { immediate: Some(_), .. } if !info.immediate_send => {
+        match operation {
+            Operation::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
+            Operation::Send { immediate: Some(_), .. } if !info.immediate_send => {
                 Some("immediate data with a send")
             }
-            Verb::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
-            Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if !info.atomics => Some("atomics"),
-            Verb::Bind { .. } | Verb::Invalidate { .. } if !info.memory_windows => Some("memory windows"),
+            Operation::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !info.atomics => Some("atomics"),
+            Operation::Bind { .. } | Operation::Invalidate { .. } if !info.memory_windows => {
+                Some("memory windows")
+            }
             _ => None,
         }
     }
 }
 
-fn target(remote: &RemoteRegion) -> Target {
-    Target { key: remote.key().0, address: remote.address() }
+fn remote_address(remote: &RemoteRegion) -> RemoteAddress {
+    RemoteAddress { key: remote.key().0, address: remote.address() }
 }
 
-fn send(options: &WorkOptions) -> Verb {
-    Verb::Send { invalidate: options.invalidated_key(), immediate: options.immediate_data() }
+fn send(options: &WorkOptions) -> Operation {
+    Operation::Send { invalidate: options.invalidated_key(), immediate: options.immediate_data() }
 }
 
-fn write(remote: &RemoteRegion, options: &WorkOptions) -> Verb {
-    Verb::Write { to: target(remote), immediate: options.immediate_data() }
+fn write(remote: &RemoteRegion, options: &WorkOptions) -> Operation {
+    Operation::Write { to: remote_address(remote), immediate: options.immediate_data() }
 }

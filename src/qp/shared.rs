@@ -175,7 +175,7 @@ impl SharedReceiveQueue {
             return refuse(PostErrorKind::QueueFull, payload, state);
         }
         let ticket = core.table.open(RequestMeta { kind: OpKind::Receive, context });
-        match core.provider.receive(ticket, payload) {
+        match core.provider.post_receive(ticket, payload) {
             Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, state)),
             Err(Refused { kind, payload }) => {
                 core.table.close(ticket);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::ResizeError;
 use crate::flight::{CompletionSink, Payload, Ticket};
-use crate::provider::work::{Refused, Work};
+use crate::provider::work::{Refused, WorkRequest};
 
 /// What a queue pair is made of.
 pub(crate) struct QueuePairParts {
@@ -33,13 +33,13 @@ provider_handle! {
     ///
     /// # Errors
     /// Why not, with the payload.
-    fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
+    fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
     /// Posts a request of the send queue.
     ///
     /// # Errors
     /// Why not, with the payload.
-    fn initiate(&self, work: Work) -> Result<(), Refused>;
+    fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
 
     /// Has the device look at what was deferred.
     fn ring(&self);
@@ -65,7 +65,7 @@ provider_handle! {
     ///
     /// # Errors
     /// Why not, with the payload.
-    fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
+    fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
     /// Makes room for so many receives; there are not more.
     ///

@@ -44,7 +44,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
     /// Unique in the process, one per open: the protection domain.
-    pub(crate) number: u64,
+    pub(crate) domain: u64,
     pub(crate) interface: Interface,
     info: Arc<AdapterInfo>,
     /// Where the interface is.
@@ -74,7 +74,7 @@ impl AdapterCore {
         let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
         let farewells = Farewells::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
-            number: next_domain(),
+            domain: next_domain(),
             info: Arc::new(info(&interface)),
             interface,
             namespace: Namespace::of_thread(),
@@ -88,7 +88,7 @@ impl AdapterCore {
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
         *core.monitor.lock() = Some(watch);
-        debug!(adapter = %core.interface.name, number = core.number, "opened");
+        debug!(adapter = %core.interface.name, domain = core.domain, "opened");
         Ok(core)
     }
 
@@ -115,7 +115,7 @@ impl AdapterCore {
 
     /// The protection domain.
     pub(crate) fn domain(&self) -> u64 {
-        self.number
+        self.domain
     }
 
     /// What it is and can do.

@@ -128,7 +128,7 @@ impl Cm {
         if self.adapter.is_removed() {
             return Err(ConnectError::DeviceRemoved);
         }
-        if queue_pair.adapter.number != self.adapter.number {
+        if queue_pair.adapter.domain != self.adapter.domain {
             return Err(ConnectError::ForeignQueuePair);
         }
         if let Some(option) = params.options.first() {

@@ -6,7 +6,7 @@ use super::keys::Lease;
 use super::send::{Answer, Entry, Reader, Response, SendQueue, Stage, Turn, deregistered};
 use crate::flight;
 use crate::proto::rdmap::SendOptions;
-use crate::provider::work::{Flags, Target, Verb};
+use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::ddp::Tagged;
 use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
@@ -99,9 +99,9 @@ impl SendQueue {
         if entry.framed == 0 && entry.request.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
             return false;
         }
-        let atomic = match entry.request.verb {
-            Verb::Send { .. } | Verb::Write { .. } => return self.fill_message(),
-            Verb::Bind { .. } | Verb::Invalidate { .. } => {
+        let atomic = match entry.request.operation {
+            Operation::Send { .. } | Operation::Write { .. } => return self.fill_message(),
+            Operation::Bind { .. } | Operation::Invalidate { .. } => {
                 if let Some(change) = &entry.change {
                     change.carry_out();
                 }
@@ -110,21 +110,21 @@ impl SendQueue {
                 return true;
             }
             _ if !self.outbound.may_read() => return false,
-            Verb::Read { from } => {
+            Operation::Read { from } => {
                 // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
                 let name = (sequence as u32).wrapping_shl(8) | 1;
                 let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
                 // Posting checked that the length fits.
                 let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
-                let Target { key: source_stag, address: source_to } = from;
+                let RemoteAddress { key: source_stag, address: source_to } = from;
                 let request = ReadRequest { sink_stag: name, sink_to: 0, length, source_stag, source_to };
                 self.batch.untagged(&header, &request.encode());
                 None
             }
-            Verb::CompareSwap { at, compare, swap } => Some((at, Atomic::compare_swap(compare, swap))),
-            Verb::FetchAdd { at, add } => Some((at, Atomic::fetch_add(add))),
+            Operation::CompareSwap { at, compare, swap } => Some((at, Atomic::compare_swap(compare, swap))),
+            Operation::FetchAdd { at, add } => Some((at, Atomic::fetch_add(add))),
         };
-        if let Some((Target { key: stag, address: to }, atomic)) = atomic {
+        if let Some((RemoteAddress { key: stag, address: to }, atomic)) = atomic {
             let (header, identifier) = self.outbound.atomic(Reader::Request(sequence));
             self.batch.untagged(&header, &AtomicRequest { identifier, stag, to, atomic }.encode());
         }
@@ -138,9 +138,9 @@ impl SendQueue {
         let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
         let Entry { request, length, framed, stage, .. } = entry;
         let solicited = request.flags.contains(Flags::SOLICITED);
-        let (written, options, immediate) = match request.verb {
-            Verb::Write { to, immediate } => (Some(to), SendOptions::default(), immediate),
-            Verb::Send { invalidate, .. } => (None, SendOptions { invalidate, solicited }, None),
+        let (written, options, immediate) = match request.operation {
+            Operation::Write { to, immediate } => (Some(to), SendOptions::default(), immediate),
+            Operation::Send { invalidate, .. } => (None, SendOptions { invalidate, solicited }, None),
             _ => return false,
         };
         self.turn = Turn::Request;
@@ -149,7 +149,7 @@ impl SendQueue {
             let size = (*length - *framed).min(maximum);
             let last = *framed + size == *length;
             let parts: SmallVec<_> = flight::range(&request.payload, *framed, size);
-            if let Some(Target { key: stag, address }) = written {
+            if let Some(RemoteAddress { key: stag, address }) = written {
                 let to = address.wrapping_add(*framed as u64);
                 self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
             } else {

@@ -17,7 +17,7 @@ use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::Change;
 use crate::flight::{CompletionSink, WakeList};
 use crate::memory;
-use crate::provider::work::{Flags, Refused, Work};
+use crate::provider::work::{Flags, Refused, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::Role;
@@ -275,12 +275,12 @@ impl Link {
     ///
     /// # Errors
     /// Why it was not posted; the payload comes back.
-    pub(crate) fn post(&self, request: Work) -> Result<(), Refused> {
+    pub(crate) fn post(&self, request: WorkRequest) -> Result<(), Refused> {
         let mut sending = self.send_queue();
-        if let Err(kind) = sending.admits(request.verb.kind()) {
+        if let Err(kind) = sending.admits(request.operation.kind()) {
             return Err(Refused { kind, payload: request.payload });
         }
-        let change = match Change::of(&request.verb, self.number) {
+        let change = match Change::of(&request.operation, self.number) {
             Ok(change) => change,
             Err(kind) => return Err(Refused { kind, payload: request.payload }),
         };

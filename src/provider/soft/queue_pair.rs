@@ -11,7 +11,7 @@ use crate::flight::{self, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
-use crate::provider::work::{Refused, Work};
+use crate::provider::work::{Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -120,7 +120,7 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
@@ -133,19 +133,21 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(&self, work: Work) -> Result<(), Refused> {
-        if flight::length(&work.payload) > MAX_TRANSFER {
-            return Err(Refused { kind: PostErrorKind::TooLong, payload: work.payload });
+    pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
+        if flight::length(&request.payload) > MAX_TRANSFER {
+            return Err(Refused { kind: PostErrorKind::TooLong, payload: request.payload });
         }
         // The link is there from just before the queue pair counts as connected to the end of both.
         let state = self.binding().state;
-        match (state.admits(work.verb.kind()), self.link.get()) {
-            (Ok(()), Some(link)) => link.post(work),
-            (Ok(()), None) => Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: work.payload }),
-            (Err(_), _) if self.adapter.is_removed() => {
-                Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: work.payload })
+        match (state.admits(request.operation.kind()), self.link.get()) {
+            (Ok(()), Some(link)) => link.post(request),
+            (Ok(()), None) => {
+                Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: request.payload })
             }
-            (Err(kind), _) => Err(Refused { kind, payload: work.payload }),
+            (Err(_), _) if self.adapter.is_removed() => {
+                Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: request.payload })
+            }
+            (Err(kind), _) => Err(Refused { kind, payload: request.payload }),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::error::PostErrorKind;
 use crate::flight::{self, Completed, CompletionSink, Payload, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
-use crate::provider::work::{Flags, Work};
+use crate::provider::work::{Flags, WorkRequest};
 use crate::status::Status;
 use crate::types::OpKind;
 use crate::wire::extensions::{Atomic, AtomicResponse};
@@ -38,7 +38,7 @@ pub(super) enum Stage {
 }
 
 pub(super) struct Entry {
-    pub(super) request: Work,
+    pub(super) request: WorkRequest,
     pub(super) length: usize,
     pub(super) framed: usize,
     pub(super) stage: Stage,
@@ -183,9 +183,9 @@ impl SendQueue {
     }
 
     /// `change` is what it does to a window.
-    pub(crate) fn post(&mut self, request: Work, change: Option<Change>) {
+    pub(crate) fn post(&mut self, request: WorkRequest, change: Option<Change>) {
         let length = flight::length(&request.payload);
-        self.binds |= request.verb.kind() == OpKind::Bind;
+        self.binds |= request.operation.kind() == OpKind::Bind;
         self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued, change });
     }
 
@@ -313,7 +313,9 @@ impl SendQueue {
     fn taken(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
         for entry in self.entries.range_mut(self.taken..self.cursor) {
             match entry.stage {
-                Stage::Framed if awaits_answer(entry.request.verb.kind()) => entry.stage = Stage::Waiting,
+                Stage::Framed if awaits_answer(entry.request.operation.kind()) => {
+                    entry.stage = Stage::Waiting
+                }
                 Stage::Framed => entry.stage = Stage::Done,
                 // One may have been answered while the rest of its batch was still on the way.
                 Stage::Queued | Stage::Waiting | Stage::Done => {}
@@ -327,7 +329,7 @@ impl SendQueue {
     fn retire(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
         while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
             let Some(entry) = self.pop() else { return };
-            let Work { ticket, payload, flags, .. } = entry.request;
+            let WorkRequest { ticket, payload, flags, .. } = entry.request;
             let mut completed = Completed::done(entry.length, payload);
             completed.extra.silent = flags.contains(Flags::SILENT);
             outlet.complete(ticket, completed, wakes);
@@ -355,7 +357,7 @@ impl SendQueue {
         self.batch.clear();
         self.responses.clear();
         let mut status = first;
-        while let Some(Entry { request: Work { ticket, payload, .. }, change, .. }) = self.pop() {
+        while let Some(Entry { request: WorkRequest { ticket, payload, .. }, change, .. }) = self.pop() {
             if let Some(change) = change {
                 change.give_up();
             }

@@ -56,7 +56,7 @@ impl SharedReceives {
     ///
     /// # Errors
     /// `DeviceRemoved`, with the payload.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let waiting = {
             let mut inner = self.inner.lock();
             if inner.dead {
@@ -192,7 +192,7 @@ mod tests {
         for link in [1, 2, 1] {
             assert!(shared.poll_ready(link, &mut cx).is_pending());
         }
-        assert!(shared.receive(table.open(label), Payload::new()).is_ok());
+        assert!(shared.post_receive(table.open(label), Payload::new()).is_ok());
         assert_eq!(count.0.load(Ordering::SeqCst), 2, "each once");
         assert!(shared.poll_ready(1, &mut cx).is_ready());
         let taken = shared.take().expect("there is one");
@@ -203,6 +203,6 @@ mod tests {
         assert!(shared.poll_ready(1, &mut cx).is_ready());
         shared.released();
         assert!(shared.take().is_none());
-        assert!(shared.receive(table.open(label), Payload::new()).is_err(), "nobody could take it");
+        assert!(shared.post_receive(table.open(label), Payload::new()).is_err(), "nobody could take it");
     }
 }

@@ -12,7 +12,7 @@ use super::keys::{KeyTable, Registration};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::Slice;
 use crate::provider;
-use crate::provider::work::Verb;
+use crate::provider::work::Operation;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::types::Access;
 
@@ -158,16 +158,19 @@ impl Change {
     ///
     /// # Errors
     /// `AccessViolation` when the region is not registered any more; `QueueFull` when there is no key to be had.
-    pub(crate) fn of(verb: &Verb, link: u64) -> Result<Option<Self>, PostErrorKind> {
+    pub(crate) fn of(operation: &Operation, link: u64) -> Result<Option<Self>, PostErrorKind> {
         use provider::{Registration::Soft as Registered, Window::Soft};
-        match verb {
-            Verb::Bind { window: Soft(window), registration: Registered(registration), range, access } => {
-                window.bind(registration, range.clone(), *access, link).map(Some)
-            }
-            Verb::Invalidate { window: Soft(window) } => Ok(Some(window.unbind())),
+        match operation {
+            Operation::Bind {
+                window: Soft(window),
+                registration: Registered(registration),
+                range,
+                access,
+            } => window.bind(registration, range.clone(), *access, link).map(Some),
+            Operation::Invalidate { window: Soft(window) } => Ok(Some(window.unbind())),
             // Posting checked that all is of one adapter.
             #[cfg(feature = "verbs")]
-            Verb::Bind { .. } | Verb::Invalidate { .. } => Err(PostErrorKind::AccessViolation),
+            Operation::Bind { .. } | Operation::Invalidate { .. } => Err(PostErrorKind::AccessViolation),
             _ => Ok(None),
         }
     }

@@ -26,7 +26,7 @@ impl Cm {
         queue_pair: &Arc<QueuePairCore>,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        if queue_pair.adapter.number != self.adapter.number {
+        if queue_pair.adapter.domain != self.adapter.domain {
             return Err(AcceptError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {

@@ -63,7 +63,7 @@ struct QueuePairs {
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterCore {
     /// Unique in the process, one per open.
-    pub(crate) number: u64,
+    pub(crate) domain: u64,
     pub(crate) device: Device,
     pub(crate) config: VerbsConfig,
     pub(crate) runtime: Handle,
@@ -125,7 +125,7 @@ impl AdapterCore {
             });
             let info = info::of(&device, &attributes, iwarp, max_message, inline);
             Self {
-                number: next_domain(),
+                domain: next_domain(),
                 device,
                 config,
                 runtime,
@@ -149,7 +149,7 @@ impl AdapterCore {
         core.completions.open(&core, &opened).map_err(failed("ibv_create_cq"))?;
         let tasks = reactor::start(&core, &opened).map_err(failed("epoll_ctl"))?;
         *core.tasks.lock() = tasks;
-        debug!(adapter = %core.device.name, number = core.number, "opened");
+        debug!(adapter = %core.device.name, domain = core.domain, "opened");
         Ok(core)
     }
 
@@ -160,7 +160,7 @@ impl AdapterCore {
 
     /// The protection domain.
     pub(crate) fn domain(&self) -> u64 {
-        self.number
+        self.domain
     }
 
     /// What it is and can do.

@@ -11,13 +11,13 @@ use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_ent
 use super::window::Window;
 use crate::error::{PostErrorKind, RegisterError};
 use crate::flight::{self, Completed, Payload, Ticket, WakeList};
-use crate::provider::work::{Flags, Refused, Target, Verb, Work};
+use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
-    self, AccessFlags, Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
+    self, AccessFlags, Binding, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
 };
-use crate::types::Access;
+use crate::types::{Access, OpKind};
 
 /// How many requests wait for the doorbell at the most.
 const DEFERRED: usize = 64;
@@ -25,7 +25,7 @@ const DEFERRED: usize = 64;
 /// A request that waits for the doorbell. What its entries name is among the outstanding requests already.
 pub(super) struct Deferred {
     id: RequestId,
-    operation: Operation<'static>,
+    operation: sys::Operation<'static>,
     entries: Entries,
     flags: SendFlags,
 }
@@ -54,7 +54,7 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let mut inner = self.lock();
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
@@ -67,10 +67,10 @@ impl QueuePairCore {
             wakes.wake_all();
             return Ok(());
         }
-        self.post_receive(&mut inner, ticket, payload)
+        self.post_receive_locked(&mut inner, ticket, payload)
     }
 
-    pub(super) fn post_receive(
+    pub(super) fn post_receive_locked(
         &self,
         inner: &mut Inner,
         ticket: Ticket,
@@ -103,45 +103,32 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn initiate(&self, work: Work) -> Result<(), Refused> {
-        let Work { ticket, verb, payload, flags } = work;
+    pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
+        let WorkRequest { ticket, operation, payload, flags } = request;
         if flight::length(&payload) > self.adapter.info().max_transfer {
             return Err(Refused { kind: PostErrorKind::TooLong, payload });
         }
         let mut inner = self.lock();
-        if self.adapter.is_removed() {
-            return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
-        }
-        if let Err(kind) = inner.state.admits(verb.kind()) {
-            return Err(Refused { kind, payload });
-        }
-        if inner.refused {
-            // Its connection is about to end.
-            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
-        }
-        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
-            return Err(Refused { kind: PostErrorKind::QueueFull, payload });
-        }
-        let Some(key) = inner.device.as_ref().map(|device| device.key()) else {
-            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
+        let key = match self.admits(&inner, operation.kind()) {
+            Ok(key) => key,
+            Err(kind) => return Err(Refused { kind, payload }),
         };
         let mut outstanding = Outstanding::new(ticket, payload);
         outstanding.silent = flags.contains(Flags::SILENT);
-        let operation = match verb {
-            Verb::Send { invalidate: Some(key), .. } => Operation::SendInvalidate(key),
-            Verb::Send { immediate: Some(immediate), .. } => Operation::SendImmediate(immediate),
-            Verb::Send { .. } => Operation::Send,
-            Verb::Write { to, immediate: Some(immediate) } => Operation::WriteImmediate(place(to), immediate),
-            Verb::Write { to, immediate: None } => Operation::Write(place(to)),
-            Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if inner.reads == 0 => {
-                return Err(Refused { kind: PostErrorKind::NoReads, payload: outstanding.payload });
+        let operation = match operation {
+            Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
+            Operation::Send { immediate: Some(immediate), .. } => sys::Operation::SendImmediate(immediate),
+            Operation::Send { .. } => sys::Operation::Send,
+            Operation::Write { to, immediate: Some(immediate) } => {
+                sys::Operation::WriteImmediate(place(to), immediate)
             }
-            Verb::Read { from } => Operation::Read(place(from)),
-            Verb::CompareSwap { at, compare, swap } => {
-                Operation::CompareSwap { remote: place(at), compare, swap }
+            Operation::Write { to, immediate: None } => sys::Operation::Write(place(to)),
+            Operation::Read { from } => sys::Operation::Read(place(from)),
+            Operation::CompareSwap { at, compare, swap } => {
+                sys::Operation::CompareSwap { remote: place(at), compare, swap }
             }
-            Verb::FetchAdd { at, add } => Operation::FetchAdd { remote: place(at), add },
-            Verb::Bind { window, registration, range, access } => {
+            Operation::FetchAdd { at, add } => sys::Operation::FetchAdd { remote: place(at), add },
+            Operation::Bind { window, registration, range, access } => {
                 let asked = Asked { window, registration, range, access };
                 let posted = self.bind(&mut inner, key, &asked, send_flags(flags));
                 return match posted {
@@ -153,7 +140,7 @@ impl QueuePairCore {
                     Err(kind) => Err(Refused { kind, payload: outstanding.payload }),
                 };
             }
-            Verb::Invalidate { window } => {
+            Operation::Invalidate { window } => {
                 // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
                 let window = ours(&window);
                 let bound = window.and_then(|window| Some((window, window.unbind(key)?)));
@@ -163,7 +150,7 @@ impl QueuePairCore {
                         payload: outstanding.payload,
                     });
                 };
-                let operation = Operation::LocalInvalidate(bound.key());
+                let operation = sys::Operation::LocalInvalidate(bound.key());
                 outstanding.held = Held::Invalidating(window.clone(), bound);
                 operation
             }
@@ -176,6 +163,27 @@ impl QueuePairCore {
         Ok(())
     }
 
+    /// The device's queue pair for a request of the send queue.
+    ///
+    /// # Errors
+    /// Why it takes none now.
+    fn admits(&self, inner: &Inner, kind: OpKind) -> Result<u32, PostErrorKind> {
+        if self.adapter.is_removed() {
+            return Err(PostErrorKind::DeviceRemoved);
+        }
+        inner.state.admits(kind)?;
+        if inner.refused {
+            // Its connection is about to end.
+            return Err(PostErrorKind::ConnectionInvalid);
+        }
+        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
+            return Err(PostErrorKind::QueueFull);
+        }
+        let key = inner.device.as_ref().map(|device| device.key()).ok_or(PostErrorKind::ConnectionInvalid)?;
+        let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
+        if reads && inner.reads == 0 { Err(PostErrorKind::NoReads) } else { Ok(key) }
+    }
+
     /// Hands a request to the device, now or with the doorbell. Whether some of those that were deferred were refused, see
     /// [`ring_for`](Self::ring_for).
     fn submit(
@@ -183,15 +191,15 @@ impl QueuePairCore {
         inner: &mut Inner,
         key: u32,
         mut outstanding: Outstanding,
-        operation: Operation<'static>,
+        operation: sys::Operation<'static>,
         flags: Flags,
     ) -> Result<bool, Refused> {
         let entries = match operation {
-            Operation::LocalInvalidate(_) => Some(Entries::new()),
+            sys::Operation::LocalInvalidate(_) => Some(Entries::new()),
             _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload),
-            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-                entries(&outstanding.payload, true)
-            }
+            sys::Operation::Read(_)
+            | sys::Operation::CompareSwap { .. }
+            | sys::Operation::FetchAdd { .. } => entries(&outstanding.payload, true),
             _ => entries(&outstanding.payload, false),
         };
         let Some(entries) = entries else {
@@ -206,7 +214,7 @@ impl QueuePairCore {
             flags: send_flags(flags),
         };
         request.flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
-        if self.adapter.is_iwarp() && matches!(operation, Operation::Read(_)) {
+        if self.adapter.is_iwarp() && matches!(operation, sys::Operation::Read(_)) {
             // Reads are answered in their order, so it waits by itself; `siw` gives up on one that is told to.
             request.flags.remove(SendFlags::FENCE);
         }
@@ -221,7 +229,7 @@ impl QueuePairCore {
         let Some(device) = inner.device.as_ref() else {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
-        // SAFETY: as in `post_receive`.
+        // SAFETY: as in `post_receive_locked`.
         match unsafe { device.queue_pair.post_send(&[request.request()]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(outstanding);
@@ -266,7 +274,7 @@ impl QueuePairCore {
         let mut deferred = std::mem::take(&mut inner.deferred);
         let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
         let posted = match inner.device.as_ref() {
-            // SAFETY: as in `post_receive`.
+            // SAFETY: as in `post_receive_locked`.
             Some(device) => unsafe { device.queue_pair.post_send(&requests) },
             // They have come back flushed.
             None => Ok(()),
@@ -316,7 +324,7 @@ impl QueuePairCore {
                 length: asked.range.len() as u64,
                 access: rights(asked.access),
             };
-            let operation = Operation::BindWindow(binding);
+            let operation = sys::Operation::BindWindow(binding);
             let flags = flags | SendFlags::SIGNALED;
             // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
             // the registration is held by the window. Nobody else has this window of the device.
@@ -364,8 +372,8 @@ impl QueuePairCore {
     }
 }
 
-fn place(target: Target) -> RemoteMemory {
-    RemoteMemory { address: target.address, key: target.key }
+fn place(remote: RemoteAddress) -> RemoteMemory {
+    RemoteMemory { address: remote.address, key: remote.key }
 }
 
 /// A window of this provider.

@@ -310,8 +310,8 @@ impl QueuePairCore {
             && let Some(Outstanding { ticket, payload, .. }) = kept.pop_front()
         {
             let posted = match &self.shared {
-                Some(shared) => shared.receive(ticket, payload),
-                None => self.post_receive(&mut inner, ticket, payload),
+                Some(shared) => shared.post_receive(ticket, payload),
+                None => self.post_receive_locked(&mut inner, ticket, payload),
             };
             if let Err(Refused { payload, .. }) = posted {
                 kept.push_front(Outstanding::new(ticket, payload));

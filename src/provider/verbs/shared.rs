@@ -123,7 +123,7 @@ impl SharedReceives {
     ///
     /// # Errors
     /// Why not; the payload comes back.
-    pub(crate) fn receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
         let Some((receives, queue)) = queue else {
