@@ -52,10 +52,6 @@
 //! wire formats, the protocol machines and the providers, which are private; [`mr`] for memory, [`qp`] for queue pairs,
 //! [`cm`] for connections, [`io`] for streams.
 #![deny(unsafe_code)]
-#![cfg_attr(
-    all(feature = "verbs", not(feature = "soft")),
-    allow(dead_code, unused_imports, reason = "of what the providers share some is for the soft one alone")
-)]
 
 #[cfg(not(any(feature = "soft", feature = "verbs")))]
 compile_error!("tokio-rdma needs a provider: enable the feature `soft` or the feature `verbs`");

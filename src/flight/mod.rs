@@ -36,6 +36,7 @@ pub(crate) fn length(payload: &Payload) -> usize {
 }
 
 /// The parts of `payload` that hold the bytes from `from` on, at most `length` of them.
+#[cfg(feature = "soft")]
 pub(crate) fn range(payload: &Payload, mut from: usize, mut length: usize) -> Payload {
     // Nearly always there is one.
     if let [slice] = payload.as_slice() {

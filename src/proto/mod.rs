@@ -2,6 +2,7 @@
 //! no clock, no locks, no unsafe.
 
 pub(crate) mod connector;
+#[cfg(feature = "soft")]
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod messages;

@@ -244,6 +244,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     }
 
     /// Polls for the existence of an answer, and leaves it there.
+    #[cfg(feature = "soft")]
     fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };

@@ -6,8 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use socket2::{SockAddr, Socket};
 
 use super::canonical;
+use super::leases::{PortLease, lease};
 use super::options::{SocketError, SocketOptions, new_socket};
-use super::ports::{self, PortLease, PortRange};
+use super::ports::{PortRange, candidates};
 use crate::error::BindError;
 
 /// A socket with a local address, not connected: nonblocking and closed on exec.
@@ -28,8 +29,7 @@ pub(crate) struct BoundSocket {
 /// # Errors
 /// Those of [`bind_connector`] but `TooManyAddresses`.
 pub(crate) fn bind_again(local: SocketAddr, options: &SocketOptions) -> Result<BoundSocket, SocketError> {
-    let lease =
-        ports::lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
+    let lease = lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
     let socket = new_socket(local.ip(), options)?;
     socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
     socket.bind(&SockAddr::from(local)).map_err(bind_error)?;
@@ -56,16 +56,15 @@ pub(crate) fn bind_connector(
     let local = canonical(local);
     check_source(local.ip())?;
     if local.port() != 0 {
-        let lease =
-            ports::lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
+        let lease = lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation)?;
         let socket = new_socket(local.ip(), options)?;
         socket.bind(&SockAddr::from(local)).map_err(bind_error)?;
         return Ok(BoundSocket { socket, local, lease });
     }
     let socket = new_socket(local.ip(), options)?;
     socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
-    for port in ports::candidates(range) {
-        let Some(lease) = ports::lease(options.namespace, local.ip(), port) else { continue };
+    for port in candidates(range) {
+        let Some(lease) = lease(options.namespace, local.ip(), port) else { continue };
         let mut local = local;
         local.set_port(port);
         // A bind that failed leaves the socket as it was.

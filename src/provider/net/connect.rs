@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::bind::BoundSocket;
+use super::leases::PortLease;
 use super::options::abort;
-use super::ports::PortLease;
 use super::{canonical, errno, require_runtime};
 
 /// A connected stream.

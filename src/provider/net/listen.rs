@@ -7,8 +7,9 @@ use socket2::{SockAddr, Socket};
 use tokio::net::TcpListener;
 
 use super::bind::{bind_error, check_source};
+use super::leases::{PortLease, lease};
 use super::options::{SocketError, SocketOptions, new_socket};
-use super::ports::{self, PortLease, PortRange};
+use super::ports::{PortRange, candidates};
 use super::require_runtime;
 use crate::error::BindError;
 
@@ -56,7 +57,7 @@ pub(crate) fn bind_listener(
     if port != 0 {
         return bind_all(&distinct, port, options);
     }
-    for port in ports::candidates(range) {
+    for port in candidates(range) {
         match bind_all(&distinct, port, options) {
             Err(SocketError::Bind(BindError::SharingViolation)) => {}
             outcome => return outcome,
@@ -69,7 +70,7 @@ pub(crate) fn bind_listener(
 fn bind_all(addresses: &[IpAddr], port: u16, options: &SocketOptions) -> Result<BoundListener, SocketError> {
     let mut leases = Vec::with_capacity(addresses.len());
     for ip in addresses {
-        leases.push(ports::lease(options.namespace, *ip, port).ok_or(BindError::SharingViolation)?);
+        leases.push(lease(options.namespace, *ip, port).ok_or(BindError::SharingViolation)?);
     }
     let mut sockets = Vec::with_capacity(addresses.len());
     for ip in addresses {

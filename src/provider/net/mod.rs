@@ -5,7 +5,8 @@
 //! * [`interfaces`]: which addresses there are, and which interface has them;
 //! * [`readiness`]: descriptors that the runtime watches;
 //! * [`monitor`]: when that list may have changed;
-//! * [`ports`]: which ports this process holds, and which to try next;
+//! * `leases`: which ports this process holds;
+//! * [`ports`]: which port to try next;
 //! * [`options`]: what is set on a socket, before and after it connects;
 //! * [`bind`], [`listen`], [`connect`]: `IND2Connector::Bind`, `IND2Listener::{Bind, Listen}`, and the TCP
 //!   part of `IND2Connector::Connect`;
@@ -23,6 +24,8 @@ pub(crate) mod bind;
 pub(crate) mod connect;
 pub(crate) mod errors;
 pub(crate) mod interfaces;
+#[cfg(feature = "soft")]
+pub(crate) mod leases;
 #[cfg(feature = "soft")]
 pub(crate) mod listen;
 #[cfg(feature = "soft")]
@@ -55,6 +58,7 @@ fn errno(code: i32) -> io::Error {
 /// An error where tokio would panic: outside a runtime, sockets have nobody to watch them.
 ///
 /// A runtime built without I/O cannot be told apart; in that one tokio still panics.
+#[cfg(feature = "soft")]
 fn require_runtime() -> io::Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(io::Error::other)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
-use super::ports::Namespace;
+use super::leases::Namespace;
 use crate::error::{BindError, ConnectError};
 
 /// Unanswered probes after which the kernel gives a silent peer up.

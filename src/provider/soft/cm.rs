@@ -15,7 +15,7 @@ use crate::flight::WakeList;
 use crate::proto::connector::{Action, Connector, Ending as End, Input, State, Terms};
 use crate::provider::connector::{self, AfterStep, ConnectorDriver, ConnectorState};
 use crate::provider::net::bind::BoundSocket;
-use crate::provider::net::ports::PortLease;
+use crate::provider::net::leases::PortLease;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};

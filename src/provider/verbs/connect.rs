@@ -12,7 +12,6 @@ use super::identifier::{Identifier, Target};
 use super::queue_pair::QueuePairCore;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
-use crate::proto::limits;
 use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
@@ -202,7 +201,7 @@ impl Cm {
                 inner.awaited = false;
                 inner.offer = Offer {
                     private_data: params.private_data.clone(),
-                    limits: limits::offer(params.read_limits, self.adapter.info().max_read_limits),
+                    limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
                     options: params.options,
                     traffic_class: params.traffic_class,
                     tries: PORT_TRIES,
