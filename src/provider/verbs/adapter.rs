@@ -1,6 +1,7 @@
 //! An opened adapter: one device, our own context of it with a protection domain, and all that must end with it.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -51,6 +52,57 @@ pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
 }
 
+/// A device of which no address is watched yet.
+struct Parts {
+    attributes: DeviceAttributes,
+    channel: Arc<CompletionChannel>,
+    domain: Arc<ProtectionDomain>,
+    context: Arc<Context>,
+}
+
+impl Parts {
+    /// Opens the device with this name.
+    ///
+    /// # Errors
+    /// No permission, or no memory.
+    fn open(name: &str) -> Result<Self, OpenError> {
+        let context = Context::open(name).map_err(failed("ibv_open_device"))?;
+        let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
+        let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
+        let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
+        Ok(Self { attributes, channel, domain, context })
+    }
+
+    /// How many bytes a request can have inline. The device does not say, so it is asked for less and less.
+    fn inline(&self) -> usize {
+        // With as many entries as are usual, which share the room with the bytes.
+        let send_entries = self.attributes.max_sge.min(USUAL_ENTRIES);
+        let room = |inline| Capacities { send: 1, receive: 1, send_entries, receive_entries: 1, inline };
+        let Ok(queue) = CompletionQueue::new(&self.context, &self.channel, 2, 0, 0) else { return 0 };
+        let made = INLINE.into_iter().find_map(|inline| {
+            let queue_pair = QueuePair::new(&self.domain, &queue, &queue, None, room(inline)).ok()?;
+            Some(queue_pair.inline().max(inline))
+        });
+        made.and_then(|inline| usize::try_from(inline).ok()).unwrap_or(0)
+    }
+
+    /// All that is open, with the id that watches an address of it; `None` when that id has lost the device.
+    fn into_opened(self, anchor: Arc<Identifier>) -> Option<Arc<Opened>> {
+        let Self { attributes, channel, domain, context } = self;
+        let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
+        // What a peer may do is up to each region.
+        let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+        let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
+        initial.set_access(AccessFlags::LOCAL_WRITE | remote | atomics);
+        Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
+    }
+}
+
+/// The error of a call of the system.
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Os { call, source }
+}
+
 /// The queue pairs of the device by the keys in their requests. A key is used again only after all the others.
 #[derive(Default)]
 struct QueuePairs {
@@ -93,64 +145,70 @@ impl AdapterCore {
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
         let runtime =
             Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
-        let failed = |call| move |source| OpenError::Os { call, source };
         let device = catalogue::devices()?
             .into_iter()
             .find(|device| device.id == id)
             .ok_or(OpenError::InvalidAdapter)?;
-        let context = Context::open(&device.name).map_err(failed("ibv_open_device"))?;
-        let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
-        let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
-        let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
+        let parts = Parts::open(&device.name)?;
         let events = catalogue::channel()?;
-        let targets = Arc::<Targets>::default();
-        // With as many entries as are usual, which share the room with the bytes.
-        let inline = inline(&context, &domain, &channel, attributes.max_sge.min(USUAL_ENTRIES));
-        let vectors = context.completion_vectors();
-        let iwarp = context.transport() == Transport::Iwarp;
-        let core = Arc::new_cyclic(|me: &Weak<Self>| {
-            let anchor = targets.create(&events, me.clone()).ok().filter(|anchor| {
-                device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok())
-            });
-            let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
-            let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
-            let opened = anchor.and_then(|anchor| {
-                let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
-                // What a peer may do is up to each region.
-                let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-                let atomics =
-                    if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
-                initial.set_access(AccessFlags::LOCAL_WRITE | remote | atomics);
-                Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
-            });
-            let info = info::of(&device, &attributes, iwarp, max_message, inline);
-            Self {
-                domain: next_domain(),
-                device,
-                config,
-                runtime,
-                targets,
-                events,
-                attributes,
-                info: Arc::new(info),
-                vectors,
-                opened: Mutex::new(opened),
-                removed: AtomicBool::new(false),
-                stopped: AtomicBool::new(false),
-                registry: Arc::default(),
-                regions: Arc::default(),
-                completions: Completions::default(),
-                queue_pairs: Mutex::default(),
-                tasks: Mutex::default(),
-            }
-        });
-        // Its addresses were there a moment ago.
-        let opened = core.opened().ok_or(OpenError::DeviceRemoved)?;
-        core.completions.open(&core, &opened).map_err(failed("ibv_create_cq"))?;
-        let tasks = reactor::start(&core, &opened).map_err(failed("epoll_ctl"))?;
-        *core.tasks.lock() = tasks;
+        let core = Arc::new_cyclic(|me| Self::new(me, device, config, runtime, events, parts));
+        core.start()?;
         debug!(adapter = %core.device.name, domain = core.domain, "opened");
         Ok(core)
+    }
+
+    /// An adapter that is bound to an address of its device, if that can be done: otherwise nothing is open.
+    fn new(
+        me: &Weak<Self>,
+        device: Device,
+        config: VerbsConfig,
+        runtime: Handle,
+        events: Arc<EventChannel>,
+        parts: Parts,
+    ) -> Self {
+        let (inline, attributes) = (parts.inline(), parts.attributes.clone());
+        let vectors = parts.context.completion_vectors();
+        let iwarp = parts.context.transport() == Transport::Iwarp;
+        let targets = Arc::<Targets>::default();
+        let anchor = targets
+            .create(&events, me.clone())
+            .ok()
+            .filter(|anchor| device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok()));
+        let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
+        let max_message = port.and_then(|port| parts.context.max_message(port).ok()).unwrap_or(0);
+        let opened = anchor.and_then(|anchor| parts.into_opened(anchor));
+        Self {
+            domain: next_domain(),
+            info: Arc::new(info::of(&device, &attributes, iwarp, max_message, inline)),
+            device,
+            config,
+            runtime,
+            targets,
+            events,
+            attributes,
+            vectors,
+            opened: Mutex::new(opened),
+            removed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            registry: Arc::default(),
+            regions: Arc::default(),
+            completions: Completions::default(),
+            queue_pairs: Mutex::default(),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Makes the first completion queue, and begins to wait for events.
+    ///
+    /// # Errors
+    /// The device is gone, or the system has no room.
+    fn start(self: &Arc<Self>) -> Result<(), OpenError> {
+        // Its addresses were there a moment ago.
+        let opened = self.opened().ok_or(OpenError::DeviceRemoved)?;
+        self.completions.open(self, &opened).map_err(failed("ibv_create_cq"))?;
+        let tasks = reactor::start(self, &opened).map_err(failed("epoll_ctl"))?;
+        *self.tasks.lock() = tasks;
+        Ok(())
     }
 
     /// What is open; `None` once the device is removed.
@@ -312,22 +370,6 @@ impl AdapterCore {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.into_iter().for_each(|task| task.abort());
     }
-}
-
-/// How many bytes a request can have inline. The device does not say, so it is asked for less and less.
-fn inline(
-    context: &Arc<Context>,
-    domain: &Arc<ProtectionDomain>,
-    channel: &Arc<CompletionChannel>,
-    send_entries: u32,
-) -> usize {
-    let room = |inline| Capacities { send: 1, receive: 1, send_entries, receive_entries: 1, inline };
-    let Ok(queue) = CompletionQueue::new(context, channel, 2, 0, 0) else { return 0 };
-    let made = INLINE.into_iter().find_map(|inline| {
-        let queue_pair = QueuePair::new(domain, &queue, &queue, None, room(inline)).ok()?;
-        Some(queue_pair.inline().max(inline))
-    });
-    made.and_then(|inline| usize::try_from(inline).ok()).unwrap_or(0)
 }
 
 /// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is
