@@ -8,7 +8,7 @@ use crate::types::Access;
 provider_handle! {
     /// Registered memory. Its key is good until it is taken back; the memory stays.
     enum Registration {
-        Soft(keys::Registration),
+        Soft(registration::Registration),
         Verbs(region::Registration),
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::keys::Lease;
+use super::registration::RemoteAccess;
 use crate::flight::{self, Payload};
 use crate::memory::{Piece, Slice};
 use crate::wire::crc::{self, crc32c};
@@ -39,13 +39,13 @@ pub(crate) struct Batch {
     sent: usize,
     /// By what the peer reaches the in-place parts of Read Responses, as long as one of them has not been sent in full:
     /// it must be valid when they are.
-    lease: Option<Lease>,
+    access: Option<RemoteAccess>,
     crc: bool,
 }
 
 impl Batch {
     pub(crate) fn new(crc: bool) -> Self {
-        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, lease: None, crc }
+        Self { arena: Vec::new(), parts: VecDeque::new(), frames: 0, sent: 0, access: None, crc }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -57,24 +57,24 @@ impl Batch {
         self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
     }
 
-    /// Whether payload that is reached by this lease may join.
-    pub(crate) fn admits(&self, lease: Option<&Lease>) -> bool {
-        match (&self.lease, lease) {
+    /// Whether payload that is reached by this access may join.
+    pub(crate) fn admits(&self, access: Option<&RemoteAccess>) -> bool {
+        match (&self.access, access) {
             (Some(mine), Some(other)) => mine.is(other),
             _ => true,
         }
     }
 
-    /// The lease that must be valid while this is being sent.
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+    /// The access that must be valid while this is being sent.
+    pub(crate) fn access(&self) -> Option<&RemoteAccess> {
+        self.access.as_ref()
     }
 
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.frames = 0;
         self.sent = 0;
-        self.lease = None;
+        self.access = None;
         self.arena.clear();
     }
 
@@ -85,11 +85,11 @@ impl Batch {
         }
     }
 
-    /// A tagged segment. `lease` is that of the payload, when a peer reads it.
-    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, lease: Option<&Lease>) {
+    /// A tagged segment. `access` is that of the payload, when a peer reads it.
+    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, access: Option<&RemoteAccess>) {
         let length = flight::length(parts);
-        if self.frame(&header.encode(length), parts, length, lease.is_some()) && lease.is_some() {
-            self.lease = lease.cloned();
+        if self.frame(&header.encode(length), parts, length, access.is_some()) && access.is_some() {
+            self.access = access.cloned();
         }
     }
 
@@ -182,7 +182,7 @@ impl Batch {
                 self.sent += sent;
                 // The peer may have been answered in full, and the memory deregistered for that reason.
                 if !self.parts.iter().any(|part| matches!(part, Part::InPlace { read: true, .. })) {
-                    self.lease = None;
+                    self.access = None;
                 }
                 return;
             }
@@ -224,23 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_needed_until_its_bytes_are_sent() {
+    fn access_is_needed_until_its_bytes_are_sent() {
         let keys = KeyTable::default();
         let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
         let answer = Payload::from_iter([registration.memory().clone().whole()]);
         let mut batch = Batch::new(false);
         let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
-        let lease = Lease::of(registration);
-        batch.tagged(&header, &answer, Some(&lease));
+        let access = RemoteAccess::new(registration, None);
+        batch.tagged(&header, &answer, Some(&access));
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
         batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
 
-        assert!(batch.lease().is_some(), "a Write of ours behind the answer does not free it");
+        assert!(batch.access().is_some(), "a Write of ours behind the answer does not free it");
         let answered = 16 + 2000;
         batch.advance(answered - 1);
-        assert!(batch.lease().is_some(), "a byte of the answer is left");
+        assert!(batch.access().is_some(), "a byte of the answer is left");
         batch.advance(1);
-        assert!(batch.lease().is_none(), "what is left is somebody else's");
+        assert!(batch.access().is_none(), "what is left is somebody else's");
         assert!(!batch.is_empty());
     }
 }

@@ -1,8 +1,9 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
-use super::keys::{Intent, Lease};
+use super::keys::Intent;
 use super::link::Link;
 use super::receive::{Finish, Receiver, Stop, Violation};
+use super::registration::RemoteAccess;
 use super::send::Answer;
 use crate::flight::{Completed, Payload, WakeList};
 use crate::status::Status;
@@ -27,7 +28,7 @@ impl Link {
         }
         let source = (request.source_stag, request.source_to);
         let grant = self.keys.resolve(source, length, Intent::Read, self.number)?;
-        self.answer(Some(grant.lease), Payload::from_iter([grant.slice]), answer, false)
+        self.answer(Some(grant.access), Payload::from_iter([grant.slice]), answer, false)
     }
 
     /// Answers an Atomic Request.
@@ -41,12 +42,12 @@ impl Link {
         }
         let grant = self.keys.resolve((request.stag, request.to), WORD, Intent::Atomic, self.number)?;
         let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
-        self.answer(Some(grant.lease), Payload::from_iter([grant.slice]), answer, false)
+        self.answer(Some(grant.access), Payload::from_iter([grant.slice]), answer, false)
     }
 
     fn answer(
         &self,
-        lease: Option<Lease>,
+        access: Option<RemoteAccess>,
         payload: Payload,
         answer: Answer,
         beyond: bool,
@@ -56,7 +57,7 @@ impl Link {
             // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section 7.1).
             return Err(Terminate::NO_BUFFER);
         }
-        sending.respond(lease, payload, answer);
+        sending.respond(access, payload, answer);
         self.go_on(sending);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::keys::Lease;
+use super::registration::RemoteAccess;
 use super::send::{Answer, Entry, Reader, Response, SendQueue, Stage, Turn, deregistered};
 use crate::flight;
 use crate::proto::rdmap::SendOptions;
@@ -42,13 +42,13 @@ impl SendQueue {
     /// Frames segments of the oldest unfinished answer.
     fn fill_response(&mut self) -> bool {
         let Some(response) = self.responses.front_mut() else { return false };
-        if !self.batch.admits(response.lease.as_ref()) {
+        if !self.batch.admits(response.access.as_ref()) {
             return false;
         }
         // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
         // when it is written.
-        let lease = response.lease.clone();
-        let _held = match lease.as_ref().map(Lease::hold) {
+        let access = response.access.clone();
+        let _held = match access.as_ref().map(RemoteAccess::guard) {
             Some(None) => {
                 self.broken.get_or_insert_with(deregistered);
                 return false;
@@ -80,7 +80,7 @@ impl SendQueue {
             let to = to.wrapping_add(*framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
             let parts = flight::range(payload, *framed, size);
-            self.batch.tagged(&header, &parts, lease.as_ref());
+            self.batch.tagged(&header, &parts, access.as_ref());
             *framed += size;
             if last {
                 self.responses.pop_front();

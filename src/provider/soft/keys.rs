@@ -1,104 +1,19 @@
-//! Registered memory: who may touch which bytes by which key.
+//! The keys of a protection domain: who may touch which bytes by which key.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::window::{Binding, Live};
+use super::registration::{Binding, Registration, RemoteAccess};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::{Shared, Slice};
-use crate::sync::{RwLock, RwLockReadGuard};
+use crate::sync::RwLock;
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
 
-/// Memory under a key. Remote offsets (TO) count from its first byte.
-pub(crate) struct Registration {
-    memory: Shared,
-    key: u32,
-    access: Access,
-    /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
-    /// `revoke` returns only when the last such byte has been moved.
-    valid: RwLock<bool>,
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key: who has it can reach the memory.
-        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
-    }
-}
-
-/// Proof that a registration is valid, for as long as it is held. Only ever held across a non-blocking call.
-pub(crate) struct Valid<'a>(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, bool>);
-
-impl Registration {
-    pub(crate) fn key(&self) -> u32 {
-        self.key
-    }
-
-    /// The remote address of the first byte.
-    #[expect(clippy::unused_self, reason = "other providers have their memory elsewhere")]
-    pub(crate) fn address(&self) -> u64 {
-        0
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(crate) fn memory(&self) -> &Shared {
-        &self.memory
-    }
-
-    /// `None` once it has been deregistered.
-    pub(crate) fn hold(&self) -> Option<Valid<'_>> {
-        let valid = self.valid.read();
-        valid.then_some(Valid(valid))
-    }
-
-    pub(crate) fn is_valid(&self) -> bool {
-        self.hold().is_some()
-    }
-
-    fn revoke(&self) {
-        *self.valid.write() = false;
-    }
-}
-
-/// By what a peer reaches memory: a registration, and where its key is that of a window, the binding.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    registration: Arc<Registration>,
-    binding: Option<Arc<Binding>>,
-}
-
-/// Proof that a lease is valid, for as long as it is held. Only ever held across a non-blocking call.
-pub(crate) struct Held<'a>(
-    #[allow(dead_code, reason = "held for its drop")] Valid<'a>,
-    #[allow(dead_code, reason = "held for its drop")] Option<Live<'a>>,
-);
-
-impl Lease {
-    /// `None` once the key has been taken back.
-    pub(crate) fn hold(&self) -> Option<Held<'_>> {
-        let live = match &self.binding {
-            Some(binding) => Some(binding.hold()?),
-            None => None,
-        };
-        Some(Held(self.registration.hold()?, live))
-    }
-
-    /// Whether both are the same.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        let key = |lease: &Self| lease.binding.as_ref().map(Arc::as_ptr);
-        Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)
-    }
-}
-
 /// What a peer's key, offset and length stand for.
 pub(crate) struct Grant {
-    pub(crate) lease: Lease,
+    pub(crate) access: RemoteAccess,
     pub(crate) slice: Slice,
 }
 
@@ -135,12 +50,12 @@ impl Keys {
 
     /// Whether the key is still that of this registration: later it may be somebody else's.
     fn has(&self, registration: &Registration) -> bool {
-        matches!(self.names.get(&registration.key),
+        matches!(self.names.get(&registration.key()),
             Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
     }
 
     fn remove(&mut self, registration: &Registration) -> Option<Named> {
-        if self.has(registration) { self.names.remove(&registration.key) } else { None }
+        if self.has(registration) { self.names.remove(&registration.key()) } else { None }
     }
 }
 
@@ -163,7 +78,7 @@ impl KeyTable {
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources)?;
         memory.set_named();
-        let registration = Arc::new(Registration { memory, key, access, valid: RwLock::new(true) });
+        let registration = Registration::new(key, memory, access);
         keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)
     }
@@ -176,7 +91,7 @@ impl KeyTable {
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         let removed = {
             let mut keys = self.keys.write();
-            if keys.has(registration) && keys.bound.contains_key(&registration.key) {
+            if keys.has(registration) && keys.bound.contains_key(&registration.key()) {
                 return Err(RegisterError::Busy);
             }
             keys.remove(registration)
@@ -211,7 +126,7 @@ impl KeyTable {
         let key = keys.fresh().ok_or(PostErrorKind::QueueFull)?;
         let binding = Binding::new(key, registration.clone(), range, access, link);
         keys.names.insert(key, Named::Window(binding.clone()));
-        *keys.bound.entry(registration.key).or_default() += 1;
+        *keys.bound.entry(registration.key()).or_default() += 1;
         Ok(binding)
     }
 
@@ -222,7 +137,7 @@ impl KeyTable {
             let mine = matches!(keys.names.get(&binding.key()),
                 Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
             if mine {
-                let region = binding.registration().key;
+                let region = binding.registration().key();
                 if let Some(count) = keys.bound.get_mut(&region) {
                     *count -= 1;
                     if *count == 0 {
@@ -234,7 +149,7 @@ impl KeyTable {
                 None
             }
         };
-        binding.die();
+        binding.revoke();
         drop(removed);
     }
 
@@ -255,7 +170,7 @@ impl KeyTable {
     /// `NdkSendAndInvalidate`). A region is never a peer's to take.
     pub(crate) fn window(&self, key: u32, link: u64) -> Option<Arc<Binding>> {
         match self.keys.read().names.get(&key) {
-            Some(Named::Window(binding)) if binding.link() == link && binding.hold().is_some() => {
+            Some(Named::Window(binding)) if binding.link() == link && binding.is_live() => {
                 Some(binding.clone())
             }
             _ => None,
@@ -290,13 +205,11 @@ impl KeyTable {
         let named = self.keys.read().names.get(&key).cloned();
         let (registration, binding, access) = match named {
             Some(Named::Region(registration)) => {
-                let access = registration.access;
+                let access = registration.access();
                 (registration, None, access)
             }
             // What is not bound yet is not bound, and what was bound to a region that is no more is not either.
-            Some(Named::Window(binding))
-                if binding.hold().is_none() || !binding.registration().is_valid() =>
-            {
+            Some(Named::Window(binding)) if !binding.is_live() || !binding.registration().is_valid() => {
                 return Err(unknown);
             }
             // `MW-04`
@@ -312,17 +225,9 @@ impl KeyTable {
         }
         let slice = usize::try_from(to).ok().and_then(|to| match &binding {
             Some(binding) => binding.slice(to, length),
-            None => registration.memory.slice(to, length),
+            None => registration.memory().slice(to, length),
         });
-        Ok(Grant { slice: slice.ok_or(bounds)?, lease: Lease { registration, binding } })
-    }
-}
-
-#[cfg(test)]
-impl Lease {
-    /// That of a region itself.
-    pub(super) fn of(registration: Arc<Registration>) -> Self {
-        Self { registration, binding: None }
+        Ok(Grant { slice: slice.ok_or(bounds)?, access: RemoteAccess::new(registration, binding) })
     }
 }
 
@@ -343,15 +248,13 @@ mod tests {
         let reaches = |key| table.resolve((key, 0), 1, Intent::Read, 1).is_ok();
         let first = register();
         table.deregister(&first).expect("nothing is bound to it");
-        let mut second = register();
-        table.deregister(&second).expect("nothing is bound to it");
-        Arc::get_mut(&mut second).expect("the only handle").key = first.key;
-        *second.valid.write() = true;
-        table.keys.write().names.insert(first.key, Named::Region(second.clone()));
+        let memory = Owned::zeroed(8).expect("memory").share();
+        let second = Registration::new(first.key(), memory, Access::REMOTE_READ);
+        table.keys.write().names.insert(first.key(), Named::Region(second.clone()));
         table.deregister(&first).expect("it is not registered");
-        assert!(reaches(second.key) && second.is_valid());
+        assert!(reaches(second.key()) && second.is_valid());
         table.deregister(&second).expect("nothing is bound to it");
-        assert!(!reaches(second.key) && !second.is_valid());
+        assert!(!reaches(second.key()) && !second.is_valid());
     }
 
     // MR-04, MW-04
@@ -363,7 +266,7 @@ mod tests {
         let window = table.bind(&region, 2..6, Access::REMOTE_READ, 7).expect("bound");
         let reach = |to, length, link| {
             let read = table.resolve((window.key(), to), length, Intent::Read, link);
-            read.map(|grant| grant.lease.hold().is_some())
+            read.map(|grant| grant.access.guard().is_some())
         };
         assert_eq!(reach(2, 4, 7), Err(Terminate::INVALID_STAG_REMOTE), "its turn has not come");
         assert!(table.window(window.key(), 7).is_none());

@@ -77,9 +77,9 @@ impl Socket {
 impl Socket {
     /// One non-blocking `sendmsg` of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
-        let _held = match batch.lease() {
+        let _held = match batch.access() {
             None => None,
-            Some(lease) => match lease.hold() {
+            Some(access) => match access.guard() {
                 Some(held) => Some(held),
                 None => return Err(deregistered()),
             },

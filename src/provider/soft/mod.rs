@@ -11,7 +11,7 @@
 //! | [`send`], [`fill`], [`batch`] | the direction to the peer |
 //! | [`receive`], [`staging`], [`ahead`], [`control`] | the direction from the peer |
 //! | [`shared`] | receive queues of several queue pairs |
-//! | [`keys`], [`window`] | registered memory and the keys of peers |
+//! | [`registration`], [`keys`], [`window`] | registered memory and the keys of peers |
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
@@ -28,6 +28,7 @@ pub(crate) mod link;
 pub(crate) mod queue;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;
+pub(crate) mod registration;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;

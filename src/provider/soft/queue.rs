@@ -4,17 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::shared::SharedReceives;
+use super::shared::{Receive, SharedReceives};
 use crate::error::PostErrorKind;
-use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::flight::{Completed, CompletionSink, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
-
-/// A posted receive.
-pub(crate) struct Receive {
-    pub(crate) ticket: Ticket,
-    pub(crate) payload: Payload,
-}
 
 /// A receive that a message was arriving in when the connection ended.
 pub(crate) struct Interrupted {

@@ -9,11 +9,12 @@ use std::io;
 use std::sync::Arc;
 
 use super::ahead::{Ahead, Came};
-use super::keys::{Intent, Lease};
+use super::keys::Intent;
 use super::link::{Link, Socket};
-use super::queue::{Interrupted, Receive};
+use super::queue::Interrupted;
+use super::registration::{Binding, RemoteAccess};
+use super::shared::Receive;
 use super::staging::Staging;
-use super::window::Binding;
 use crate::flight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -72,7 +73,7 @@ enum Place {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
     /// Into memory that the peer addressed: valid at every single transfer, or not touched.
-    Remote(Lease, Payload),
+    Remote(RemoteAccess, Payload),
 }
 
 impl Place {
@@ -253,9 +254,9 @@ impl Receiver {
                 let _valid = match place {
                     Place::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Place::Remote(lease, _) => {
+                    Place::Remote(access, _) => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
-                        Some(lease.hold().ok_or_else(named)?)
+                        Some(access.guard().ok_or_else(named)?)
                     }
                 };
                 Ok(socket.read(&mut targets, asked)?)
@@ -508,7 +509,7 @@ impl Receiver {
             Segment::Write { stag, to } => {
                 let grant =
                     link.keys.resolve((stag, to), length, Intent::Write, link.number).map_err(named)?;
-                (Place::Remote(grant.lease, Payload::from_iter([grant.slice])), Finish::Nothing)
+                (Place::Remote(grant.access, Payload::from_iter([grant.slice])), Finish::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed, link)?;
@@ -589,7 +590,7 @@ fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
 fn put(place: &Place, mut bytes: &[u8]) -> Result<(), Stop> {
     let _valid = match place {
         Place::Local(_) => None,
-        Place::Remote(lease, _) => Some(lease.hold().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+        Place::Remote(access, _) => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
     };
     for part in place.parts() {
         let taken = bytes.len().min(part.len());

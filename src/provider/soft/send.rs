@@ -9,8 +9,8 @@ use std::io;
 use std::task::Waker;
 
 use super::batch::Batch;
-use super::keys::Lease;
 use super::link::Command;
+use super::registration::RemoteAccess;
 use super::window::Change;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Completed, CompletionSink, Payload, WakeList};
@@ -49,7 +49,7 @@ pub(super) struct Entry {
 /// A request of the peer that is being answered.
 pub(super) struct Response {
     /// By what the peer reaches the payload; `None` when it is empty.
-    pub(super) lease: Option<Lease>,
+    pub(super) access: Option<RemoteAccess>,
     pub(super) payload: Payload,
     pub(super) length: usize,
     pub(super) framed: usize,
@@ -205,9 +205,9 @@ impl SendQueue {
     }
 
     /// Answers a request of the peer, when those before it have been.
-    pub(crate) fn respond(&mut self, lease: Option<Lease>, payload: Payload, answer: Answer) {
+    pub(crate) fn respond(&mut self, access: Option<RemoteAccess>, payload: Payload, answer: Answer) {
         let length = flight::length(&payload);
-        self.responses.push_back(Response { lease, payload, length, framed: 0, answer });
+        self.responses.push_back(Response { access, payload, length, framed: 0, answer });
     }
 
     /// How many reads and atomics of the peer have not been answered in full. One whose answer is in the batch counts as

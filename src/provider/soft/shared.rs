@@ -8,13 +8,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::adapter::AdapterCore;
-use super::queue::Receive;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::Mutex;
+
+/// A posted receive.
+pub(crate) struct Receive {
+    pub(crate) ticket: Ticket,
+    pub(crate) payload: Payload,
+}
 
 #[derive(Default)]
 struct Inner {

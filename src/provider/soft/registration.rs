@@ -1,0 +1,190 @@
+//! Registered memory, the parts of it that windows are bound to, and the guard under which bytes are moved for a peer.
+//!
+//! A binding is posted, and so it has three lives: it is *pending* from the call on, when its key is known already;
+//! *live* once its turn in the queue has come; *dead* when it was invalidated, bound over, or its connection has ended.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::memory::{Shared, Slice};
+use crate::sync::{RwLock, RwLockReadGuard};
+use crate::types::Access;
+
+/// Memory under a key. Remote offsets (TO) count from its first byte.
+pub(crate) struct Registration {
+    memory: Shared,
+    key: u32,
+    access: Access,
+    /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
+    /// `revoke` returns only when the last such byte has been moved.
+    valid: RwLock<bool>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key: who has it can reach the memory.
+        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl Registration {
+    pub(super) fn new(key: u32, memory: Shared, access: Access) -> Arc<Self> {
+        Arc::new(Self { memory, key, access, valid: RwLock::new(true) })
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The remote address of the first byte.
+    #[expect(clippy::unused_self, reason = "other providers have their memory elsewhere")]
+    pub(crate) fn address(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn memory(&self) -> &Shared {
+        &self.memory
+    }
+
+    /// False once it has been deregistered.
+    pub(crate) fn is_valid(&self) -> bool {
+        *self.valid.read()
+    }
+
+    /// Returns when the last byte has been moved by this key.
+    pub(super) fn revoke(&self) {
+        *self.valid.write() = false;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Pending,
+    Live,
+    Dead,
+}
+
+/// A part of a region under a key of its own, for the peer of one connection.
+pub(crate) struct Binding {
+    key: u32,
+    registration: Arc<Registration>,
+    range: Range<usize>,
+    access: Access,
+    /// The connection whose peer may use it.
+    link: u64,
+    /// Whoever moves bytes by this key holds it for reading meanwhile, as with a registration.
+    life: RwLock<Life>,
+}
+
+impl Binding {
+    pub(super) fn new(
+        key: u32,
+        registration: Arc<Registration>,
+        range: Range<usize>,
+        access: Access,
+        link: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self { key, registration, range, access, link, life: RwLock::new(Life::Pending) })
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    pub(super) fn registration(&self) -> &Arc<Registration> {
+        &self.registration
+    }
+
+    pub(super) fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn link(&self) -> u64 {
+        self.link
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live().is_some()
+    }
+
+    /// Keeps it live; `None` unless it is.
+    fn live(&self) -> Option<RwLockReadGuard<'_, Life>> {
+        let life = self.life.read();
+        (*life == Life::Live).then_some(life)
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        *self.life.read() == Life::Dead
+    }
+
+    /// The memory at these offsets of the region, if they lie within the binding.
+    pub(super) fn slice(&self, to: usize, length: usize) -> Option<Slice> {
+        let end = to.checked_add(length)?;
+        let within = self.range.start <= to && end <= self.range.end;
+        if within { self.registration.memory().slice(to, length) } else { None }
+    }
+
+    pub(super) fn go_live(&self) {
+        let mut life = self.life.write();
+        // Somebody may have been faster to take it back.
+        if *life == Life::Pending {
+            *life = Life::Live;
+        }
+    }
+
+    /// Returns when the last byte has been moved by this key.
+    pub(super) fn revoke(&self) {
+        *self.life.write() = Life::Dead;
+    }
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key: who has it can reach the memory.
+        f.debug_struct("Binding").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// How a peer reaches memory: a registration, and the binding if the key is that of a window.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteAccess {
+    registration: Arc<Registration>,
+    binding: Option<Arc<Binding>>,
+}
+
+/// Proof that a key is valid, for as long as it is held. Only ever held across a non-blocking call.
+pub(crate) struct AccessGuard<'a> {
+    _binding: Option<RwLockReadGuard<'a, Life>>,
+    _registration: RwLockReadGuard<'a, bool>,
+}
+
+impl RemoteAccess {
+    pub(super) fn new(registration: Arc<Registration>, binding: Option<Arc<Binding>>) -> Self {
+        Self { registration, binding }
+    }
+
+    /// `None` once the key has been taken back.
+    pub(crate) fn guard(&self) -> Option<AccessGuard<'_>> {
+        let binding = match &self.binding {
+            Some(binding) => Some(binding.live()?),
+            None => None,
+        };
+        let registration = self.registration.valid.read();
+        registration.then_some(AccessGuard { _binding: binding, _registration: registration })
+    }
+
+    /// Whether both are the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let key = |access: &Self| access.binding.as_ref().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)
+    }
+}
