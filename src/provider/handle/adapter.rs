@@ -97,7 +97,7 @@ impl Adapter {
     pub(crate) fn connector(&self) -> Connector {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(adapter) => Connector::Soft(soft::cm::Cm::new(adapter.clone())),
+            Self::Soft(adapter) => Connector::Soft(soft::connector::Connector::new(adapter.clone())),
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => Connector::Verbs(verbs::cm::Cm::new(adapter.clone())),
         }

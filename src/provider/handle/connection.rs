@@ -15,7 +15,7 @@ use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 provider_handle! {
     /// A connector, from Bind to the end of its connection.
     enum Connector {
-        Soft(cm::Cm),
+        Soft(connector::Connector),
         Verbs(cm::Cm),
     }
 

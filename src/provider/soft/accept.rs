@@ -16,9 +16,9 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, READ_LIMITS};
-use super::cm::Cm;
+use super::connector::Connector;
+use super::handshake::PendingHandshake;
 use super::queue_pair::QueuePairCore;
-use super::transport::Transport;
 use crate::error::{AcceptError, BindError, Reason, StateError};
 use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::limits;
@@ -42,7 +42,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// A connection request that nobody has taken yet.
 pub(crate) struct Incoming {
     terms: Terms,
-    transport: Transport,
+    handshake: PendingHandshake,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -153,7 +153,7 @@ impl ListenerCore {
         let mut dead = Vec::new();
         if inner.requests.machine.is_full() {
             // Those who have left do not keep a place from those who wait.
-            dead = inner.requests.machine.purge(|queued| queued.transport.check().is_err());
+            dead = inner.requests.machine.purge(|queued| queued.handshake.check().is_err());
         }
         debug!(peer = %incoming.peer, "request arrived");
         let placed = inner.requests.arrived(incoming);
@@ -182,7 +182,7 @@ impl ListenerCore {
     /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
     pub(crate) fn close(&self) {
         for incoming in self.end(Listener::close, || AcceptError::Canceled) {
-            incoming.transport.refuse(&self.adapter.farewells);
+            incoming.handshake.refuse(&self.adapter.lingering_close);
         }
     }
 
@@ -195,19 +195,19 @@ impl ListenerCore {
 
 impl Source for ListenerCore {
     type Request = Incoming;
-    type Connector = Arc<Cm>;
+    type Connector = Arc<Connector>;
 
     fn with<T>(&self, act: impl FnOnce(&mut Requests<Incoming>) -> T) -> T {
         act(&mut self.inner.lock().requests)
     }
 
-    fn hand_out(&self, Incoming { terms, transport, local, peer }: Incoming) -> Arc<Cm> {
-        Cm::with_request(self.adapter.clone(), terms, transport, local, peer)
+    fn hand_out(&self, Incoming { terms, handshake, local, peer }: Incoming) -> Arc<Connector> {
+        Connector::with_request(self.adapter.clone(), terms, handshake, local, peer)
     }
 
     fn refuse(&self, incoming: Incoming) {
         debug!(peer = %incoming.peer, "request refused: the backlog is full or the listener closed");
-        incoming.transport.refuse(&self.adapter.farewells);
+        incoming.handshake.refuse(&self.adapter.lingering_close);
     }
 }
 
@@ -289,14 +289,17 @@ async fn read_request(
         Ok(Ok((local, offer))) => {
             let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
             let terms = Terms { limits, private_data: offer.private_data };
-            let transport =
-                Transport::Passive { stream, responder: Box::new(responder), reject_data: Bytes::new() };
-            Some(Incoming { terms, transport, local, peer: net::canonical(peer) })
+            let handshake = PendingHandshake::Passive {
+                stream,
+                responder: Box::new(responder),
+                reject_data: Bytes::new(),
+            };
+            Some(Incoming { terms, handshake, local, peer: net::canonical(peer) })
         }
         Ok(Err(error)) => {
             debug!(%peer, error = ?error.as_ref().map(|error| error.error), "no request");
             if let Some(error) = error {
-                adapter.farewells.part(stream, error.bytes());
+                adapter.lingering_close.close_after(stream, error.bytes());
             }
             None
         }
@@ -307,7 +310,7 @@ async fn read_request(
     }
 }
 
-impl Cm {
+impl Connector {
     /// The limits that an accept with these comes to.
     pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
         asked.capped_to(offered)
@@ -371,7 +374,8 @@ impl Cm {
         agreed: ReadLimits,
         private_data: &[u8],
     ) {
-        let Some(Transport::Passive { mut stream, mut responder, .. }) = self.lock().transport.take() else {
+        let Some(PendingHandshake::Passive { mut stream, mut responder, .. }) = self.lock().handshake.take()
+        else {
             return;
         };
         let (reply, negotiated) = responder.accept(agreed, private_data);
@@ -385,19 +389,25 @@ impl Cm {
             let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
             return;
         }
-        let linked = self.link(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new(), negotiated.rtr);
-        let Some((_, driver)) = linked else { return };
+        let started = self.start_connection(
+            stream,
+            queue_pair,
+            Role::Passive,
+            &negotiated,
+            &Bytes::new(),
+            negotiated.rtr,
+        );
+        let Some((_, driver)) = started else { return };
         if negotiated.rtr == Rtr::None {
             // It will not say that it is ready, so being accepted is all there is (`NEG-07`).
-            self.establish(Some(queue_pair.clone()));
-            let _ = self.apply(Input::PeerCompleted);
+            self.establish(Input::PeerCompleted);
         }
         self.spawn(driver);
     }
 
     /// Whether Accept or Reject may still be called.
     pub(crate) fn is_pending(&self) -> bool {
-        self.read_limits().is_ok() && self.lock().transport.is_some()
+        self.read_limits().is_ok() && self.lock().handshake.is_some()
     }
 
     /// IND2Connector::Reject by the passive side.
@@ -409,8 +419,8 @@ impl Cm {
         self.look();
         let input = Input::Reject { data: length, max_data: maximum };
         let outcome = self.apply_with(input, |inner| {
-            if let Some(transport) = inner.transport.as_mut().filter(|_| length <= maximum) {
-                transport.set_reject_data(Bytes::copy_from_slice(data));
+            if let Some(handshake) = inner.handshake.as_mut().filter(|_| length <= maximum) {
+                handshake.set_reject_data(Bytes::copy_from_slice(data));
             }
         });
         outcome.map_err(|status| match status {

@@ -11,8 +11,8 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::config::SoftConfig;
+use super::handshake::LingeringClose;
 use super::keys::KeyTable;
-use super::transport::Farewells;
 use crate::error::{OpenError, RegisterError};
 use crate::memory::Owned;
 use crate::provider::info::{AdapterInfo, ProviderKind};
@@ -53,7 +53,7 @@ pub(crate) struct AdapterCore {
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
-    pub(crate) farewells: Farewells,
+    pub(crate) lingering_close: LingeringClose,
     removed: AtomicBool,
     registry: Arc<Registry>,
     monitor: Mutex<Option<AbortHandle>>,
@@ -73,7 +73,7 @@ impl AdapterCore {
             .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
             .ok_or(OpenError::InvalidAdapter)?;
         let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
-        let farewells = Farewells::new(runtime.clone(), config.half_open);
+        let lingering_close = LingeringClose::new(runtime.clone(), config.half_open);
         let core = Arc::new(Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
@@ -81,7 +81,7 @@ impl AdapterCore {
             namespace: Namespace::of_thread(),
             config,
             keys: Arc::default(),
-            farewells,
+            lingering_close,
             runtime,
             removed: AtomicBool::new(false),
             registry: Arc::default(),

@@ -160,13 +160,13 @@ impl Batch {
     }
 
     /// What is to be sent.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = OwnedPiece<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = PieceRef<'_>> {
         self.parts.iter().enumerate().map(|(index, part)| {
             let skip = if index == 0 { self.sent } else { 0 };
             match part {
-                Part::Copied(range) => OwnedPiece::Bytes(&self.arena[range.start + skip..range.end]),
-                Part::InPlace { slice, .. } if skip == 0 => OwnedPiece::Memory(slice),
-                Part::InPlace { slice, .. } => OwnedPiece::Rest(slice.part(skip, slice.len() - skip)),
+                Part::Copied(range) => PieceRef::Bytes(&self.arena[range.start + skip..range.end]),
+                Part::InPlace { slice, .. } if skip == 0 => PieceRef::Memory(slice),
+                Part::InPlace { slice, .. } => PieceRef::Rest(slice.part(skip, slice.len() - skip)),
             }
         })
     }
@@ -195,13 +195,13 @@ impl Batch {
 }
 
 /// A piece of a batch: the first one may be a part of what was framed.
-pub(crate) enum OwnedPiece<'a> {
+pub(crate) enum PieceRef<'a> {
     Bytes(&'a [u8]),
     Memory(&'a Slice),
     Rest(Slice),
 }
 
-impl OwnedPiece<'_> {
+impl PieceRef<'_> {
     pub(crate) fn as_piece(&self) -> Piece<'_> {
         match self {
             Self::Bytes(bytes) => Piece::Bytes(bytes),

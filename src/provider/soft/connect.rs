@@ -12,17 +12,17 @@ use tokio::net::TcpStream;
 use tracing::Instrument;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
-use super::cm::Cm;
+use super::connection::{ConnectionParts, ConnectionShared, Socket};
+use super::connector::Connector;
 use super::driver::Driver;
-use super::link::{Link, LinkParts, Socket};
+use super::handshake::PendingHandshake;
 use super::queue_pair::QueuePairCore;
 use super::receive::Receiver;
 use super::send::SendQueue;
-use super::transport::Transport;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
-use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig};
+use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
 use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
@@ -66,7 +66,7 @@ impl DialError {
     }
 }
 
-impl Cm {
+impl Connector {
     /// IND2Connector::Bind.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Cm {
         }
     }
 
-    /// IND2Connector::Connect: afterwards the transport waits for [`complete`](Self::complete).
+    /// IND2Connector::Connect: afterwards the handshake waits for [`complete`](Self::complete).
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -144,7 +144,7 @@ impl Cm {
             Ok(dialled) => {
                 let _ = self.apply_with(Input::PeerAccepted(dialled.terms), |inner| {
                     if inner.progress.machine.state() == State::Connecting {
-                        inner.transport = Some(dialled.transport);
+                        inner.handshake = Some(dialled.handshake);
                     }
                 });
                 None
@@ -239,7 +239,7 @@ impl Cm {
         let _ = net::options::abort(&stream);
         let outcome = self.start_up(stream, peer, params, deadline).await;
         match &outcome {
-            Ok(Dialled { transport, .. }) => transport.keep(),
+            Ok(Dialled { handshake, .. }) => handshake.keep(),
             Err(_) => self.bind_again(explicit),
         }
         outcome
@@ -296,23 +296,7 @@ impl Cm {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
-                    // Said on the way out; the socket is closed behind it.
-                    let last_words = error.bytes();
-                    let reason = match &error.parting {
-                        Some(parting) => match &**parting {
-                            Parting::Terminate { terminate, .. } => terminate.reason(true),
-                            Parting::Reply(_) => Reason::Protocol(error.error),
-                        },
-                        None => Reason::Protocol(error.error),
-                    };
-                    let socket = SockRef::from(&stream);
-                    if matches!(socket.linger(), Ok(Some(Duration::ZERO))) {
-                        // The port has to be free at once: the peer may hear it or not.
-                        let _ = socket.send(&last_words);
-                    } else {
-                        self.adapter.farewells.part(stream, last_words);
-                    }
-                    return Err(DialError::refused(None, reason));
+                    return Err(DialError::refused(None, self.send_last_words(stream, &error)));
                 }
             }
         };
@@ -320,12 +304,28 @@ impl Cm {
             Reply::Accepted { negotiated, private_data } => {
                 let leftover = initiator.leftover();
                 let terms = Terms { limits: negotiated.limits, private_data };
-                Ok(Dialled { transport: Transport::Active { stream, negotiated, leftover }, terms })
+                Ok(Dialled { handshake: PendingHandshake::Active { stream, negotiated, leftover }, terms })
             }
             Reply::Rejected { private_data } => {
                 let data = Some(private_data).filter(|data| !data.is_empty());
                 Err(DialError::refused(data, Reason::MpaReject))
             }
+        }
+    }
+
+    /// Tells the peer what is wrong with its reply, and closes the socket behind that.
+    fn send_last_words(&self, stream: TcpStream, error: &StartError) -> Reason {
+        let last_words = error.bytes();
+        let socket = SockRef::from(&stream);
+        if matches!(socket.linger(), Ok(Some(Duration::ZERO))) {
+            // The port has to be free at once: the peer may hear it or not.
+            let _ = socket.send(&last_words);
+        } else {
+            self.adapter.lingering_close.close_after(stream, last_words);
+        }
+        match error.parting.as_deref() {
+            Some(Parting::Terminate { terminate, .. }) => terminate.reason(true),
+            Some(Parting::Reply(_)) | None => Reason::Protocol(error.error),
         }
     }
 
@@ -394,18 +394,24 @@ impl Cm {
         }
         self.apply_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
             .map_err(invalid)?;
-        let (transport, queue_pair) = {
+        let (handshake, queue_pair) = {
             let mut inner = self.lock();
-            (inner.transport.take(), inner.queue_pair())
+            (inner.handshake.take(), inner.queue_pair())
         };
-        if let (Some(Transport::Active { stream, negotiated, leftover }), Some(queue_pair)) =
-            (transport, queue_pair)
+        if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
+            (handshake, queue_pair)
         {
-            let linked = self.link(stream, &queue_pair, Role::Active, &negotiated, &leftover, negotiated.rtr);
-            if let Some((link, driver)) = linked {
-                link.kick();
-                self.establish(Some(queue_pair));
-                let _ = self.apply(Input::CompleteDone);
+            let started = self.start_connection(
+                stream,
+                &queue_pair,
+                Role::Active,
+                &negotiated,
+                &leftover,
+                negotiated.rtr,
+            );
+            if let Some((connection, driver)) = started {
+                connection.flush_deferred();
+                self.establish(Input::CompleteDone);
                 self.spawn(driver);
             }
         }
@@ -417,12 +423,12 @@ impl Cm {
 
     /// Whether the peer has left in the middle of the handshake.
     pub(crate) fn check_peer(&self) -> Result<(), Reason> {
-        self.lock().transport.as_ref().map_or(Ok(()), Transport::check)
+        self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check)
     }
 
     /// Turns a finished start-up into a connection. `None` when the attempt was ended in this very moment: the socket
     /// is closed then.
-    pub(crate) fn link(
+    pub(crate) fn start_connection(
         self: &Arc<Self>,
         stream: TcpStream,
         queue_pair: &Arc<QueuePairCore>,
@@ -430,14 +436,19 @@ impl Cm {
         negotiated: &Negotiated,
         leftover: &Bytes,
         rtr: Rtr,
-    ) -> Option<(Arc<Link>, Driver)> {
+    ) -> Option<(Arc<ConnectionShared>, Driver<Self>)> {
         let socket = Socket::new(stream);
-        let mut queue = SendQueue::new(queue_pair.send_depth, negotiated.limits.outbound, negotiated.crc);
+        let mut queue = SendQueue::new(
+            queue_pair.send_depth,
+            negotiated.limits.outbound,
+            negotiated.crc,
+            queue_pair.sends.clone(),
+        );
         match role {
             Role::Active => queue.preface(rtr),
             Role::Passive => queue.held = true,
         }
-        let link = Link::new(LinkParts {
+        let connection = ConnectionShared::new(ConnectionParts {
             socket: socket.clone(),
             queue,
             crc: negotiated.crc,
@@ -445,20 +456,18 @@ impl Cm {
             // A peer that does not speak of readiness counts as ready.
             implied: rtr == Rtr::None,
             inbound_reads: negotiated.limits.inbound,
-            outlets: queue_pair.outlets.clone(),
             receives: queue_pair.receives.clone(),
             keys: self.adapter.keys.clone(),
-            cm: self.clone(),
         });
-        if !self.attach(link.clone()) {
+        if !self.attach(connection.clone()) {
             return None;
         }
-        let receiver = Receiver::new(leftover, rtr == Rtr::Send);
-        let driver = Driver::new(link.clone(), socket, receiver, &self.adapter.config);
-        Some((link, driver))
+        let receiver = Receiver::new(connection.clone(), leftover, rtr == Rtr::Send);
+        let driver = Driver::new(connection.clone(), socket, receiver, self.clone(), &self.adapter.config);
+        Some((connection, driver))
     }
 
-    pub(crate) fn spawn(&self, driver: Driver) {
+    pub(crate) fn spawn(&self, driver: Driver<Self>) {
         let peer = self.lock().progress.peer;
         let span = tracing::debug_span!("connection", id = %self.id, peer = ?peer);
         self.adapter.runtime.spawn(driver.instrument(span));
@@ -479,6 +488,6 @@ impl Cm {
 
 /// A connection that the peer has accepted.
 struct Dialled {
-    transport: Transport,
+    handshake: PendingHandshake,
     terms: Terms,
 }

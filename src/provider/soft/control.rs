@@ -1,8 +1,8 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
+use super::connection::ConnectionShared;
 use super::keys::Intent;
-use super::link::Link;
-use super::receive::{Finish, Receiver, Stop, Violation};
+use super::receive::{OnComplete, Receiver, Stop, Violation};
 use super::registration::RemoteAccess;
 use super::send::Answer;
 use crate::flight::{Completed, Payload, WakeList};
@@ -13,7 +13,7 @@ use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
 /// The bytes of an atomic, and what its offset is a multiple of.
 const WORD: usize = 8;
 
-impl Link {
+impl ConnectionShared {
     /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
     /// whatever the read limits.
     ///
@@ -58,7 +58,7 @@ impl Link {
             return Err(Terminate::NO_BUFFER);
         }
         sending.respond(access, payload, answer);
-        self.go_on(sending);
+        self.transmit_now(sending);
         Ok(())
     }
 
@@ -69,8 +69,8 @@ impl Link {
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<(), Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
-        sending.answered(&self.outlets.initiator, wakes);
-        self.go_on(sending);
+        sending.answered(wakes);
+        self.transmit_now(sending);
         Ok(())
     }
 }
@@ -79,13 +79,12 @@ impl Receiver {
     /// A message whose payload is for RDMAP itself.
     pub(super) fn control(
         &mut self,
-        finish: &Finish,
+        on_complete: &OnComplete,
         payload: &[u8],
-        link: &Link,
         wakes: &mut WakeList,
     ) -> Result<(), Stop> {
-        match *finish {
-            Finish::ReadRequest => {
+        match *on_complete {
+            OnComplete::ReadRequest => {
                 let mut whole = [0; 20 + ReadRequest::LEN];
                 whole[..20].copy_from_slice(&self.header);
                 if let Some(place) = whole[20..].get_mut(..payload.len()) {
@@ -93,33 +92,34 @@ impl Receiver {
                 }
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
                 let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-                link.serve(&request, !self.heard).map_err(named)
+                self.connection.serve(&request, !self.heard).map_err(named)
             }
-            Finish::AtomicRequest => {
+            OnComplete::AtomicRequest => {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // It is as long as it should be, so what is wrong is the operation.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
-                link.serve_atomic(&request).map_err(named)
+                self.connection.serve_atomic(&request).map_err(named)
             }
-            Finish::AtomicResponse => {
+            OnComplete::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
-                link.atomic_answered(&response, wakes).map_err(|terminate| {
+                self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
                     let terminate = terminate.with_header(&self.header);
                     Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
                 })
             }
-            Finish::Immediate { solicited } => {
+            OnComplete::Immediate { solicited } => {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // Nobody is wrong, but our users could not be told.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
                 let taken = self.receive.take().map(|(receive, _)| receive);
-                let receive = taken.or_else(|| link.receives.take()).ok_or(Terminate::NO_BUFFER)?;
+                let receive =
+                    taken.or_else(|| self.connection.receives.take()).ok_or(Terminate::NO_BUFFER)?;
                 let mut completed = Completed::done(0, receive.payload);
                 completed.extra.immediate = Some(value);
                 completed.extra.solicited = solicited;
-                link.outlets.receive.complete(receive.ticket, completed, wakes);
+                self.connection.receives.complete(receive.ticket, completed, wakes);
                 Ok(())
             }
             _ => {

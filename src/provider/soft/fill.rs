@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::registration::RemoteAccess;
-use super::send::{Answer, Entry, Reader, Response, SendQueue, Stage, Turn, deregistered};
+use super::send::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, deregistered};
 use crate::flight;
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
@@ -32,8 +32,8 @@ impl SendQueue {
         // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
         let mut progress = true;
         while progress && self.batch.has_room() {
-            let answered = self.turn != Turn::Request && self.fill_response();
-            let requested = self.turn != Turn::Response && self.fill_request();
+            let answered = self.turn != FramingTurn::Request && self.fill_response();
+            let requested = self.turn != FramingTurn::Response && self.fill_request();
             progress = answered || requested;
         }
         !self.batch.is_empty()
@@ -72,7 +72,7 @@ impl SendQueue {
                 return true;
             }
         };
-        self.turn = Turn::Response;
+        self.turn = FramingTurn::Response;
         while self.batch.has_room() {
             let size = (*length - *framed).min(MAX_TAGGED);
             let last = *framed + size == *length;
@@ -84,7 +84,7 @@ impl SendQueue {
             *framed += size;
             if last {
                 self.responses.pop_front();
-                self.turn = Turn::Any;
+                self.turn = FramingTurn::Any;
                 break;
             }
         }
@@ -93,8 +93,8 @@ impl SendQueue {
 
     /// Frames segments of the oldest unfinished request, or does it here if that is all.
     fn fill_request(&mut self) -> bool {
-        let sequence = self.head + self.cursor as u64;
-        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
+        let sequence = self.head + self.framed as u64;
+        let Some(entry) = self.entries.get_mut(self.framed) else { return false };
         // The queue is in order: what is behind a request that may not start yet waits with it.
         if entry.framed == 0 && entry.request.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
             return false;
@@ -102,18 +102,18 @@ impl SendQueue {
         let atomic = match entry.request.operation {
             Operation::Send { .. } | Operation::Write { .. } => return self.fill_message(),
             Operation::Bind { .. } | Operation::Invalidate { .. } => {
-                if let Some(change) = &entry.change {
-                    change.carry_out();
+                if let Some(window_op) = &entry.window_op {
+                    window_op.commit();
                 }
-                entry.stage = Stage::Done;
-                self.cursor += 1;
+                entry.state = RequestState::Done;
+                self.framed += 1;
                 return true;
             }
             _ if !self.outbound.may_read() => return false,
             Operation::Read { from } => {
                 // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
                 let name = (sequence as u32).wrapping_shl(8) | 1;
-                let header = self.outbound.read(Reader::Request(sequence), name, entry.length);
+                let header = self.outbound.read(ReadOwner::Request(sequence), name, entry.length);
                 // Posting checked that the length fits.
                 let length = u32::try_from(entry.length).unwrap_or(u32::MAX);
                 let RemoteAddress { key: source_stag, address: source_to } = from;
@@ -125,25 +125,25 @@ impl SendQueue {
             Operation::FetchAdd { at, add } => Some((at, Atomic::fetch_add(add))),
         };
         if let Some((RemoteAddress { key: stag, address: to }, atomic)) = atomic {
-            let (header, identifier) = self.outbound.atomic(Reader::Request(sequence));
+            let (header, identifier) = self.outbound.atomic(ReadOwner::Request(sequence));
             self.batch.untagged(&header, &AtomicRequest { identifier, stag, to, atomic }.encode());
         }
-        entry.stage = Stage::Framed;
-        self.cursor += 1;
+        entry.state = RequestState::Framed;
+        self.framed += 1;
         true
     }
 
     /// Frames segments of the oldest unfinished request, which is a Send or a Write.
     fn fill_message(&mut self) -> bool {
-        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
-        let Entry { request, length, framed, stage, .. } = entry;
+        let Some(entry) = self.entries.get_mut(self.framed) else { return false };
+        let Entry { request, length, framed, state, .. } = entry;
         let solicited = request.flags.contains(Flags::SOLICITED);
         let (written, options, immediate) = match request.operation {
             Operation::Write { to, immediate } => (Some(to), SendOptions::default(), immediate),
             Operation::Send { invalidate, .. } => (None, SendOptions { invalidate, solicited }, None),
             _ => return false,
         };
-        self.turn = Turn::Request;
+        self.turn = FramingTurn::Request;
         while self.batch.has_room() {
             let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
             let size = (*length - *framed).min(maximum);
@@ -164,9 +164,9 @@ impl SendQueue {
                     let header = self.outbound.immediate(solicited);
                     self.batch.untagged(&header, &Immediate(value).encode());
                 }
-                *stage = Stage::Framed;
-                self.cursor += 1;
-                self.turn = Turn::Any;
+                *state = RequestState::Framed;
+                self.framed += 1;
+                self.turn = FramingTurn::Any;
                 break;
             }
         }

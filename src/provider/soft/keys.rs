@@ -117,14 +117,14 @@ impl KeyTable {
         registration: &Arc<Registration>,
         range: Range<usize>,
         access: Access,
-        link: u64,
+        connection: u64,
     ) -> Result<Arc<Binding>, PostErrorKind> {
         let mut keys = self.keys.write();
         if !keys.has(registration) {
             return Err(PostErrorKind::AccessViolation);
         }
         let key = keys.fresh().ok_or(PostErrorKind::QueueFull)?;
-        let binding = Binding::new(key, registration.clone(), range, access, link);
+        let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;
         Ok(binding)
@@ -154,11 +154,11 @@ impl KeyTable {
     }
 
     /// Takes back the keys of all windows that the peer of this connection may use.
-    pub(super) fn unbind_all(&self, link: u64) {
+    pub(super) fn unbind_all(&self, connection: u64) {
         let mine: Vec<_> = {
             let keys = self.keys.read();
             let windows = keys.names.values().filter_map(|named| match named {
-                Named::Window(binding) if binding.link() == link => Some(binding.clone()),
+                Named::Window(binding) if binding.connection() == connection => Some(binding.clone()),
                 _ => None,
             });
             windows.collect()
@@ -168,9 +168,9 @@ impl KeyTable {
 
     /// The window that the peer of this connection may take back by this key: one that it may use (RFC 5040 section 5.3,
     /// `NdkSendAndInvalidate`). A region is never a peer's to take.
-    pub(crate) fn window(&self, key: u32, link: u64) -> Option<Arc<Binding>> {
+    pub(crate) fn window(&self, key: u32, connection: u64) -> Option<Arc<Binding>> {
         match self.keys.read().names.get(&key) {
-            Some(Named::Window(binding)) if binding.link() == link && binding.is_live() => {
+            Some(Named::Window(binding)) if binding.connection() == connection && binding.is_live() => {
                 Some(binding.clone())
             }
             _ => None,
@@ -187,7 +187,7 @@ impl KeyTable {
         (key, to): (u32, u64),
         length: usize,
         intent: Intent,
-        link: u64,
+        connection: u64,
     ) -> Result<Grant, Terminate> {
         let (unknown, strange, bounds) = match intent {
             Intent::Write => {
@@ -213,7 +213,7 @@ impl KeyTable {
                 return Err(unknown);
             }
             // `MW-04`
-            Some(Named::Window(binding)) if binding.link() != link => return Err(strange),
+            Some(Named::Window(binding)) if binding.connection() != connection => return Err(strange),
             Some(Named::Window(binding)) => {
                 let access = binding.access();
                 (binding.registration().clone(), Some(binding), access)
@@ -264,8 +264,8 @@ mod tests {
         let memory = Owned::zeroed(8).expect("memory").share();
         let region = table.register(memory, Access::REMOTE_READ).expect("registered");
         let window = table.bind(&region, 2..6, Access::REMOTE_READ, 7).expect("bound");
-        let reach = |to, length, link| {
-            let read = table.resolve((window.key(), to), length, Intent::Read, link);
+        let reach = |to, length, connection| {
+            let read = table.resolve((window.key(), to), length, Intent::Read, connection);
             read.map(|grant| grant.access.guard().is_some())
         };
         assert_eq!(reach(2, 4, 7), Err(Terminate::INVALID_STAG_REMOTE), "its turn has not come");

@@ -1,36 +1,42 @@
 //! The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux `siw`.
 //!
+//! Each module uses only those above it.
+//!
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | settings |
+//! | [`staging`], [`predict`] | bytes read ahead of their place, and the layout of a Read Response |
+//! | [`registration`], [`keys`] | registered memory and the keys of peers |
+//! | [`handshake`] | the socket between two phases of the handshake, and its lingering close |
 //! | [`adapter`] | an opened interface: protection domain, removal |
-//! | [`cm`] | the state machine of a connector with its futures; [`connect`] and [`accept`] are its two sides |
-//! | [`transport`] | the socket between two phases of the handshake |
-//! | [`queue_pair`], [`queue`] | the queues and whom they belong to |
-//! | [`link`], [`driver`] | an established connection: what is shared, and its task |
-//! | [`send`], [`fill`], [`batch`] | the direction to the peer |
-//! | [`receive`], [`staging`], [`ahead`], [`control`] | the direction from the peer |
-//! | [`shared`] | receive queues of several queue pairs |
-//! | [`registration`], [`keys`], [`window`] | registered memory and the keys of peers |
+//! | [`window`] | memory windows, and the requests that bind and invalidate them |
+//! | [`shared`], [`receive_queue`] | posted receives, of several queue pairs and of one |
+//! | [`batch`], [`send`], [`fill`] | the direction to the peer |
+//! | [`connection`] | the part of a connection that posting calls and its task share |
+//! | [`receive`], [`control`] | the direction from the peer |
+//! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
+//! | [`queue_pair`] | both queues, lent to a [`Borrower`](queue_pair::Borrower) |
+//! | [`connector`] | the state machine of a connector with its futures: observer and borrower |
+//! | [`connect`], [`accept`] | its active and its passive side, and the listener |
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
-pub(crate) mod ahead;
 pub(crate) mod batch;
-pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod connector;
 pub(crate) mod control;
 pub(crate) mod driver;
 pub(crate) mod fill;
+pub(crate) mod handshake;
 pub(crate) mod keys;
-pub(crate) mod link;
-pub(crate) mod queue;
+pub(crate) mod predict;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;
+pub(crate) mod receive_queue;
 pub(crate) mod registration;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;
-pub(crate) mod transport;
 pub(crate) mod window;

@@ -3,35 +3,42 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::adapter::{AdapterCore, MAX_TRANSFER};
-use super::cm::Cm;
-use super::link::{Link, Outlets};
-use super::queue::{ReceiveQueue, Receives};
+use super::connection::ConnectionShared;
+use super::receive_queue::ReceiveQueue;
 use super::shared::Receive;
 use crate::error::PostErrorKind;
-use crate::flight::{self, Payload, Ticket, WakeList};
+use crate::flight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::{Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 
+/// The connector that uses a queue pair, as far as the queue pair is concerned.
+pub(crate) trait Borrower: Send + Sync {
+    /// The connection cannot go on, for this local reason.
+    fn abandon(&self, why: &'static str);
+    /// The queue pair cannot be used any more.
+    fn queue_pair_removed(&self);
+}
+
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePairCore {
     pub(crate) adapter: Arc<AdapterCore>,
-    pub(crate) outlets: Outlets,
-    pub(crate) receives: Receives,
+    /// Where the requests of the send queue complete.
+    pub(crate) sends: CompletionSink,
+    pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) send_depth: usize,
-    binding: Mutex<Binding>,
-    link: OnceLock<Arc<Link>>,
+    state: Mutex<State>,
+    connection: OnceLock<Arc<ConnectionShared>>,
     _registered: Registered,
 }
 
-struct Binding {
-    state: QueuePairState,
-    /// The connection it is being used for.
-    cm: Weak<Cm>,
+struct State {
+    phase: QueuePairState,
+    /// The connector that it is being used for.
+    borrower: Option<Weak<dyn Borrower>>,
     /// The last handle of the user is gone.
     released: bool,
 }
@@ -41,42 +48,44 @@ impl QueuePairCore {
         // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
         let _ = (parts.receive_entries, parts.send_entries, parts.inline, parts.affinity);
         let receives = match parts.shared {
-            Some(provider::SharedReceives::Soft(shared)) => Receives::Shared(shared),
+            Some(provider::SharedReceives::Soft(shared)) => ReceiveQueue::with_shared(shared, parts.receive),
             // Creating checked that all is of one adapter.
-            _ => Receives::Own(Arc::new(ReceiveQueue::new(parts.receive_depth))),
+            _ => ReceiveQueue::new(parts.receive_depth, parts.receive),
         };
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self {
-            outlets: Outlets { initiator: parts.initiator, receive: parts.receive },
+            sends: parts.initiator,
             receives,
             send_depth: parts.send_depth,
-            binding: Mutex::new(Binding {
-                state: QueuePairState::Unconnected,
-                cm: Weak::new(),
-                released: false,
-            }),
-            link: OnceLock::new(),
+            state: Mutex::new(State { phase: QueuePairState::Unconnected, borrower: None, released: false }),
+            connection: OnceLock::new(),
             adapter,
             _registered: registered,
         })
     }
 
-    fn binding(&self) -> MutexGuard<'_, Binding> {
-        self.binding.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The state, and the connector that has it.
+    fn used_by(&self) -> (QueuePairState, Option<Arc<dyn Borrower>>) {
+        let state = self.lock();
+        (state.phase, state.borrower.as_ref().and_then(Weak::upgrade))
     }
 
     pub(crate) fn is_free(&self) -> bool {
-        self.binding().state == QueuePairState::Unconnected
+        self.lock().phase == QueuePairState::Unconnected
     }
 
-    /// A connection takes it.
+    /// A connector takes it.
     ///
     /// # Errors
     /// Another one has it, or had.
-    pub(crate) fn associate(&self, cm: &Arc<Cm>) -> Result<(), Busy> {
-        let mut binding = self.binding();
-        binding.state.associate()?;
-        binding.cm = Arc::downgrade(cm);
+    pub(crate) fn associate(&self, borrower: Weak<dyn Borrower>) -> Result<(), Busy> {
+        let mut state = self.lock();
+        state.phase.associate()?;
+        state.borrower = Some(borrower);
         Ok(())
     }
 
@@ -84,13 +93,13 @@ impl QueuePairCore {
     /// settle without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
         let released = {
-            let mut binding = self.binding();
-            binding.state.dissociate();
-            if binding.state != QueuePairState::Unconnected {
+            let mut state = self.lock();
+            state.phase.dissociate();
+            if state.phase != QueuePairState::Unconnected {
                 return WakeList::default();
             }
-            binding.cm = Weak::new();
-            binding.released
+            state.borrower = None;
+            state.released
         };
         if self.adapter.is_removed() {
             self.die(Status::DEVICE_REMOVED)
@@ -108,13 +117,13 @@ impl QueuePairCore {
     }
 
     /// From now on everything may be posted.
-    pub(crate) fn establish(&self, link: Arc<Link>) {
-        let _ = self.link.set(link);
-        self.binding().state.establish();
+    pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
+        let _ = self.connection.set(connection);
+        self.lock().phase.establish();
     }
 
     pub(crate) fn end(&self) {
-        self.binding().state.end();
+        self.lock().phase.end();
     }
 
     /// Posts a receive.
@@ -126,7 +135,7 @@ impl QueuePairCore {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
         self.receives
-            .post(Receive { ticket, payload }, &self.outlets.receive)
+            .post(Receive { ticket, payload })
             .map_err(|(kind, receive)| Refused { kind, payload: receive.payload })
     }
 
@@ -138,10 +147,10 @@ impl QueuePairCore {
         if flight::length(&request.payload) > MAX_TRANSFER {
             return Err(Refused { kind: PostErrorKind::TooLong, payload: request.payload });
         }
-        // The link is there from just before the queue pair counts as connected to the end of both.
-        let state = self.binding().state;
-        match (state.admits(request.operation.kind()), self.link.get()) {
-            (Ok(()), Some(link)) => link.post(request),
+        // The connection is there from just before the queue pair counts as connected to the end of both.
+        let phase = self.lock().phase;
+        match (phase.admits(request.operation.kind()), self.connection.get()) {
+            (Ok(()), Some(connection)) => connection.post(request),
             (Ok(()), None) => {
                 Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: request.payload })
             }
@@ -154,22 +163,19 @@ impl QueuePairCore {
 
     /// Has what was deferred sent.
     pub(crate) fn ring(&self) {
-        if let Some(link) = self.link.get() {
-            link.kick();
+        if let Some(connection) = self.connection.get() {
+            connection.flush_deferred();
         }
     }
 
     /// A completion queue of it has lost a result: nothing can be relied upon any more.
     pub(crate) fn overrun(&self) {
-        let (state, cm) = {
-            let binding = self.binding();
-            (binding.state, binding.cm.upgrade())
-        };
-        match (state, cm) {
-            (QueuePairState::Connected, Some(cm)) => cm.abandon("a completion queue overran"),
-            (_, cm) => {
-                if let Some(cm) = cm {
-                    cm.queue_pair_removed();
+        let (phase, borrower) = self.used_by();
+        match (phase, borrower) {
+            (QueuePairState::Connected, Some(borrower)) => borrower.abandon("a completion queue overran"),
+            (_, borrower) => {
+                if let Some(borrower) = borrower {
+                    borrower.queue_pair_removed();
                 }
                 self.die(Status::CANCELED).wake_all();
             }
@@ -179,33 +185,29 @@ impl QueuePairCore {
     /// Finishes everything as CANCELED. A connection does not survive it: what is flushed cannot be told from what
     /// the peer has already begun.
     pub(crate) fn flush(&self) {
-        let (state, cm) = {
-            let binding = self.binding();
-            (binding.state, binding.cm.upgrade())
-        };
-        match (state, cm) {
-            (QueuePairState::Connected, Some(cm)) => cm.abandon("the queue pair was flushed"),
+        let (phase, borrower) = self.used_by();
+        match (phase, borrower) {
+            (QueuePairState::Connected, Some(borrower)) => borrower.abandon("the queue pair was flushed"),
             _ => self.flush_receives(Status::CANCELED, false).wake_all(),
         }
     }
 
     fn flush_receives(&self, status: Status, dead: bool) -> WakeList {
         let mut wakes = WakeList::default();
-        self.receives.flush(None, status, dead, &self.outlets.receive, &mut wakes);
+        self.receives.flush(None, status, dead, &mut wakes);
         wakes
     }
 
     /// The last handle of the user is gone.
     pub(crate) fn released(&self) {
-        let cm = self.binding().cm.upgrade();
-        if let Some(cm) = cm {
-            cm.queue_pair_removed();
+        if let (_, Some(borrower)) = self.used_by() {
+            borrower.queue_pair_removed();
         }
         // A connection flushes for itself, when nothing of the memory is in use any more.
         let free = {
-            let mut binding = self.binding();
-            binding.released = true;
-            binding.state == QueuePairState::Unconnected
+            let mut state = self.lock();
+            state.released = true;
+            state.phase == QueuePairState::Unconnected
         };
         if free {
             self.die(Status::CANCELED).wake_all();

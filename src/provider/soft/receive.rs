@@ -8,10 +8,10 @@
 use std::io;
 use std::sync::Arc;
 
-use super::ahead::{Ahead, Came};
+use super::connection::{ConnectionShared, Socket};
 use super::keys::Intent;
-use super::link::{Link, Socket};
-use super::queue::Interrupted;
+use super::predict::{Arrived, PredictedSegments};
+use super::receive_queue::Interrupted;
 use super::registration::{Binding, RemoteAccess};
 use super::shared::Receive;
 use super::staging::Staging;
@@ -56,6 +56,14 @@ pub(crate) struct Violation {
     pub(crate) blame: Status,
 }
 
+/// What a turn of the reader brought.
+pub(crate) struct Turned {
+    /// Something was read.
+    pub(crate) read: bool,
+    /// The peer's first frame has come, by which it says that it is ready (RFC 6581 section 4.3).
+    pub(crate) established: bool,
+}
+
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
@@ -69,14 +77,14 @@ impl From<Terminate> for Stop {
 }
 
 /// Where the payload of the current segment goes.
-enum Place {
+enum Destination {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
     /// Into memory that the peer addressed: valid at every single transfer, or not touched.
     Remote(RemoteAccess, Payload),
 }
 
-impl Place {
+impl Destination {
     fn parts(&self) -> &Payload {
         match self {
             Self::Local(parts) | Self::Remote(_, parts) => parts,
@@ -90,14 +98,24 @@ impl Place {
 }
 
 /// What is to be done when the current segment is complete.
-pub(super) enum Finish {
+#[derive(Default)]
+pub(super) enum OnComplete {
+    #[default]
     Nothing,
-    Send { last: bool, solicited: bool, invalidate: Option<Arc<Binding>> },
-    Response { last: bool },
+    Send {
+        last: bool,
+        solicited: bool,
+        invalidate: Option<Arc<Binding>>,
+    },
+    Response {
+        last: bool,
+    },
     ReadRequest,
     AtomicRequest,
     AtomicResponse,
-    Immediate { solicited: bool },
+    Immediate {
+        solicited: bool,
+    },
     Terminate,
 }
 
@@ -105,30 +123,40 @@ enum State {
     /// At a frame boundary, or within a header.
     Header,
     /// `left` bytes of payload to come, then the trailer.
-    Payload { place: Place, left: usize, trailer: usize, finish: Finish },
+    Payload { destination: Destination, left: usize, trailer: usize, on_complete: OnComplete },
     /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
-    Control { length: usize, trailer: usize, finish: Finish },
+    Control { length: usize, trailer: usize, on_complete: OnComplete },
     /// Pad and CRC.
-    Trailer { left: usize, finish: Finish },
+    Trailer { left: usize, on_complete: OnComplete },
     /// CRC is on: a whole frame is being gathered.
     Gather { length: usize },
 }
 
+/// How the processing of staged bytes goes on.
+enum Step {
+    Continue,
+    /// The rest has not come yet.
+    NeedMore,
+    /// The message has to wait for a receive.
+    AwaitReceive,
+}
+
 /// The state of the receiving half.
 pub(crate) struct Receiver {
+    pub(super) connection: Arc<ConnectionShared>,
     staging: Staging,
     state: State,
     /// The last frame was a large one.
     large: bool,
     /// The segments of a Read Response behind the current one, with CRC off.
-    ahead: Option<Box<Ahead>>,
+    predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
     /// The message did not fit.
     overflowed: bool,
     /// The next message has to wait for a receive.
-    starved: bool,
+    awaits_receive: bool,
     /// A frame that is being gathered, with CRC on.
     frame: Vec<u8>,
     gathered: usize,
@@ -136,8 +164,9 @@ pub(crate) struct Receiver {
     pub(super) header: [u8; 20],
     /// How many frames have been received, as far as it matters: none, or some.
     pub(super) heard: bool,
-    /// What came with the start-up frames has been processed.
-    started: bool,
+    /// There are staged bytes to process before the next read: what came with the start-up frames, or behind the first
+    /// frame.
+    unprocessed: bool,
     /// The first frame has no content.
     empty_frame: bool,
 }
@@ -145,21 +174,22 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// `leftover` is what came behind the start-up frames; `empty_frame` when the peer says that it is ready by a
     /// frame without any content (RFC 6581 section 4.3).
-    pub(crate) fn new(leftover: &[u8], empty_frame: bool) -> Self {
+    pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
         Self {
+            connection,
             staging: Staging::new(leftover),
             state: State::Header,
             large: false,
-            ahead: None,
+            predicted: None,
             inbound: Inbound::new(),
             receive: None,
             overflowed: false,
-            starved: false,
+            awaits_receive: false,
             frame: Vec::new(),
             gathered: 0,
             header: [0; 20],
             heard: false,
-            started: false,
+            unprocessed: !leftover.is_empty(),
             empty_frame,
         }
     }
@@ -177,20 +207,28 @@ impl Receiver {
     /// What the connection leaves behind: the receive that was being filled.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.state = State::Header;
-        self.ahead = None;
+        self.predicted = None;
         let overflowed = self.overflowed;
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
 
     /// Whether the next message has to wait for a receive: nothing is read meanwhile.
-    pub(crate) fn is_starved(&self) -> bool {
-        self.starved
+    pub(crate) fn awaits_receive(&self) -> bool {
+        self.awaits_receive
     }
 
-    /// There may be a receive now.
-    pub(crate) fn resume(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
-        self.starved = false;
-        self.with_staging(|receiver| receiver.process(link, wakes))
+    /// Whether staged bytes are to be processed before the next read.
+    pub(crate) fn has_unprocessed(&self) -> bool {
+        self.unprocessed
+    }
+
+    /// Processes staged bytes without a read.
+    pub(crate) fn resume(&mut self, wakes: &mut WakeList) -> Result<Turned, Stop> {
+        let heard = self.heard;
+        self.awaits_receive = false;
+        self.unprocessed = false;
+        self.with_staging(|receiver| receiver.process(wakes))?;
+        Ok(Turned { read: false, established: self.heard && !heard })
     }
 
     /// Lends it room for what it does.
@@ -201,26 +239,20 @@ impl Receiver {
         result
     }
 
-    /// Processes what came with the start-up frames, before the first read.
-    pub(crate) fn start(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.started, true) {
-            return Ok(());
-        }
-        self.with_staging(|receiver| receiver.process(link, wakes))
-    }
-
-    /// Reads once and processes what came. Whether anything did.
-    pub(crate) fn turn(&mut self, link: &Link, socket: &Socket, wakes: &mut WakeList) -> Result<bool, Stop> {
-        self.with_staging(|receiver| match receiver.read(socket) {
+    /// Reads once and processes what came.
+    pub(crate) fn turn(&mut self, socket: &Socket, wakes: &mut WakeList) -> Result<Turned, Stop> {
+        let heard = self.heard;
+        let read = self.with_staging(|receiver| match receiver.read(socket) {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
-                receiver.received(length, link)?;
-                receiver.process(link, wakes).map(|()| true)
+                receiver.received(length)?;
+                receiver.process(wakes).map(|()| true)
             }
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
-        })
+        })?;
+        Ok(Turned { read, established: self.heard && !heard })
     }
 
     /// Reads what has nowhere to go any more.
@@ -241,20 +273,22 @@ impl Receiver {
         };
         let staging = self.staging.room(most);
         match &self.state {
-            State::Payload { place: Place::Local(parts), left, .. } if self.ahead.is_some() => {
+            State::Payload { destination: Destination::Local(parts), left, .. }
+                if self.predicted.is_some() =>
+            {
                 let mut targets = parts.iter().map(Target::Memory).collect();
-                let behind = self.ahead.as_mut().map_or(0, |ahead| ahead.targets(&mut targets));
+                let behind = self.predicted.as_mut().map_or(0, |predicted| predicted.targets(&mut targets));
                 Ok(socket.read(&mut targets, *left + behind)?)
             }
-            State::Payload { place, left, .. } => {
+            State::Payload { destination, left, .. } => {
                 let asked = *left + staging.len();
                 let mut targets: smallvec::SmallVec<[Target<'_>; 2]> =
-                    place.parts().iter().map(Target::Memory).collect();
+                    destination.parts().iter().map(Target::Memory).collect();
                 targets.push(Target::Bytes(staging));
-                let _valid = match place {
-                    Place::Local(_) => None,
+                let _valid = match destination {
+                    Destination::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Place::Remote(access, _) => {
+                    Destination::Remote(access, _) => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
                         Some(access.guard().ok_or_else(named)?)
                     }
@@ -274,12 +308,12 @@ impl Receiver {
     }
 
     /// Accounts for bytes that `read` brought.
-    fn received(&mut self, length: usize, link: &Link) -> Result<(), Stop> {
+    fn received(&mut self, length: usize) -> Result<(), Stop> {
         let direct = match &mut self.state {
-            State::Payload { place, left, .. } => {
+            State::Payload { destination, left, .. } => {
                 let direct = length.min(*left);
                 *left -= direct;
-                place.shrink(direct);
+                destination.shrink(direct);
                 direct
             }
             State::Gather { length: whole } => {
@@ -290,163 +324,183 @@ impl Receiver {
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
         let behind = length - direct;
-        let Some(ahead) = self.ahead.take_if(|_| behind > 0) else {
+        let Some(predicted) = self.predicted.take_if(|_| behind > 0) else {
             self.staging.filled(behind);
             return Ok(());
         };
-        let (came, ahead) = ahead.sort(behind, &mut self.staging);
-        for segment in came {
-            self.came(&segment, link)?;
+        let (arrived, predicted) = predicted.verify(behind, &mut self.staging);
+        for segment in arrived {
+            self.arrived(&segment)?;
         }
-        self.ahead = ahead;
+        self.predicted = predicted;
         Ok(())
     }
 
     /// The current segment of a Read Response is complete, and the next one has come as expected.
-    fn came(&mut self, segment: &Came, link: &Link) -> Result<(), Stop> {
-        let Came { header, stag, to, length, last, placed } = *segment;
-        self.hear(link);
+    fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
+        let Arrived { header, stag, to, length, last, placed } = *segment;
+        self.heard = true;
         self.header[..header.len()].copy_from_slice(&header);
-        let sink = self.sink((stag, to), (length, last), header.len(), link)?;
-        let place = Place::Local(flight::range(&sink, placed, usize::MAX));
+        let sink = self.sink((stag, to), (length, last), header.len())?;
+        let destination = Destination::Local(flight::range(&sink, placed, usize::MAX));
         let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
-        self.state =
-            State::Payload { place, left: length - placed, trailer, finish: Finish::Response { last } };
+        self.state = State::Payload {
+            destination,
+            left: length - placed,
+            trailer,
+            on_complete: OnComplete::Response { last },
+        };
         Ok(())
     }
 
     /// The memory that a segment of a Read Response goes to.
-    fn sink(
-        &self,
-        from: (u32, u64),
-        (length, last): (usize, bool),
-        header: usize,
-        link: &Link,
-    ) -> Result<Payload, Stop> {
-        link.send_queue().response(from, length, last).map_err(|terminate| {
+    fn sink(&self, from: (u32, u64), (length, last): (usize, bool), header: usize) -> Result<Payload, Stop> {
+        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
             let terminate = terminate.with_header(&self.header[..header]);
             Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
         })
     }
 
     /// Takes staged bytes apart until there are too few.
-    fn process(&mut self, link: &Link, wakes: &mut WakeList) -> Result<(), Stop> {
-        loop {
-            let staged = self.staging.unread().len();
-            match &mut self.state {
-                State::Header if self.empty_frame => {
-                    let Some(frame) = self.staging.unread().first_chunk::<EMPTY_FRAME>() else {
-                        return Ok(());
-                    };
-                    if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
-                        self.staging.take(EMPTY_FRAME);
-                        self.hear(link);
-                    }
-                    self.empty_frame = false;
-                }
-                State::Header if link.crc => {
-                    let Some(&[high, low]) = self.staging.unread().first_chunk() else {
-                        return Ok(());
-                    };
-                    let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
-                    self.large = length >= LARGE;
-                    self.frame.resize(length.max(self.frame.len()), 0);
-                    self.gathered = 0;
-                    self.state = State::Gather { length };
-                }
-                State::Header => {
-                    let bytes = self.staging.unread();
-                    match Header::decode(bytes) {
-                        Ok((header, length, consumed)) => {
-                            self.header[..consumed].copy_from_slice(&bytes[..consumed]);
-                            if !self.begin(&header, length, consumed, link)? {
-                                self.starved = true;
-                                return Ok(());
-                            }
-                            self.large = length >= LARGE;
-                            self.staging.take(consumed);
-                        }
-                        Err(HeaderError::Truncated) => return Ok(()),
-                        Err(error) => return Err(reject(error, bytes)),
-                    }
-                }
-                State::Payload { place, left, trailer, finish } => {
-                    if *left > 0 && staged == 0 {
-                        return Ok(());
-                    }
-                    let taken = staged.min(*left);
-                    if taken > 0 {
-                        put(place, &self.staging.unread()[..taken])?;
-                        place.shrink(taken);
-                        self.staging.take(taken);
-                        *left -= taken;
-                    }
-                    if *left == 0 {
-                        self.ahead = None;
-                        let finish = std::mem::replace(finish, Finish::Nothing);
-                        self.state = State::Trailer { left: *trailer, finish };
-                    }
-                }
-                State::Control { length, trailer, finish } => {
-                    if staged < *length + *trailer {
-                        return Ok(());
-                    }
-                    let mut payload = [0; MAX_CONTROL];
-                    let length = *length;
-                    payload[..length].copy_from_slice(&self.staging.unread()[..length]);
-                    self.staging.take(length + *trailer);
-                    let finish = std::mem::replace(finish, Finish::Nothing);
-                    self.state = State::Header;
-                    self.control(&finish, &payload[..length], link, wakes)?;
-                    self.hear(link);
-                }
-                State::Trailer { left, finish } => {
-                    let taken = staged.min(*left);
-                    self.staging.take(taken);
-                    *left -= taken;
-                    if *left > 0 {
-                        return Ok(());
-                    }
-                    let finish = std::mem::replace(finish, Finish::Nothing);
-                    self.state = State::Header;
-                    self.finish(finish, link, wakes);
-                    self.hear(link);
-                }
-                State::Gather { length } => {
-                    let length = *length;
-                    let taken = staged.min(length - self.gathered);
-                    self.frame[self.gathered..self.gathered + taken]
-                        .copy_from_slice(&self.staging.unread()[..taken]);
-                    self.staging.take(taken);
-                    self.gathered += taken;
-                    if self.gathered < length {
-                        return Ok(());
-                    }
-                    self.state = State::Header;
-                    let frame = std::mem::take(&mut self.frame);
-                    let outcome = self.checked(&frame[..length], link, wakes);
-                    self.frame = frame;
-                    if !outcome? {
-                        self.starved = true;
-                        self.state = State::Gather { length };
-                        return Ok(());
-                    }
-                    self.hear(link);
+    fn process(&mut self, wakes: &mut WakeList) -> Result<(), Stop> {
+        let heard = self.heard;
+        while self.heard == heard {
+            let step = match self.state {
+                State::Header if self.empty_frame => self.skip_empty_frame(),
+                State::Header if self.connection.crc => self.begin_frame(),
+                State::Header => self.parse_header()?,
+                State::Payload { .. } => self.place_payload()?,
+                State::Control { .. } => self.parse_control(wakes)?,
+                State::Trailer { .. } => self.skip_trailer(wakes),
+                State::Gather { length } => self.gather_frame(length, wakes)?,
+            };
+            match step {
+                Step::Continue => {}
+                Step::NeedMore => return Ok(()),
+                Step::AwaitReceive => {
+                    self.awaits_receive = true;
+                    return Ok(());
                 }
             }
         }
+        // The connection is established before anything behind the first frame completes.
+        self.unprocessed = !self.staging.is_empty();
+        Ok(())
     }
 
-    /// The first frame of the peer says that it is ready (RFC 6581 section 4.3).
-    fn hear(&mut self, link: &Link) {
-        if !self.heard {
+    /// The first frame of a peer that says that it is ready by a frame without any content.
+    fn skip_empty_frame(&mut self) -> Step {
+        let Some(frame) = self.staging.unread().first_chunk::<EMPTY_FRAME>() else { return Step::NeedMore };
+        if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
+            self.staging.take(EMPTY_FRAME);
             self.heard = true;
-            link.first_frame();
         }
+        self.empty_frame = false;
+        Step::Continue
+    }
+
+    /// The length field of a frame that is to be gathered and checked.
+    fn begin_frame(&mut self) -> Step {
+        let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Step::NeedMore };
+        let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
+        self.large = length >= LARGE;
+        self.frame.resize(length.max(self.frame.len()), 0);
+        self.gathered = 0;
+        self.state = State::Gather { length };
+        Step::Continue
+    }
+
+    fn parse_header(&mut self) -> Result<Step, Stop> {
+        let bytes = self.staging.unread();
+        let (header, length, consumed) = match Header::decode(bytes) {
+            Ok(decoded) => decoded,
+            Err(HeaderError::Truncated) => return Ok(Step::NeedMore),
+            Err(error) => return Err(reject(error, bytes)),
+        };
+        self.header[..consumed].copy_from_slice(&bytes[..consumed]);
+        if !self.begin(&header, length, consumed)? {
+            return Ok(Step::AwaitReceive);
+        }
+        self.large = length >= LARGE;
+        self.staging.take(consumed);
+        Ok(Step::Continue)
+    }
+
+    fn place_payload(&mut self) -> Result<Step, Stop> {
+        let State::Payload { destination, left, trailer, on_complete } = &mut self.state else {
+            return Ok(Step::Continue);
+        };
+        let taken = self.staging.unread().len().min(*left);
+        if taken > 0 {
+            place(destination, &self.staging.unread()[..taken])?;
+            destination.shrink(taken);
+            self.staging.take(taken);
+            *left -= taken;
+        }
+        if *left > 0 {
+            return Ok(Step::NeedMore);
+        }
+        self.predicted = None;
+        self.state = State::Trailer { left: *trailer, on_complete: std::mem::take(on_complete) };
+        Ok(Step::Continue)
+    }
+
+    fn parse_control(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
+        let State::Control { length, trailer, on_complete } = &mut self.state else {
+            return Ok(Step::Continue);
+        };
+        let (length, whole) = (*length, *length + *trailer);
+        if self.staging.unread().len() < whole {
+            return Ok(Step::NeedMore);
+        }
+        let on_complete = std::mem::take(on_complete);
+        let mut payload = [0; MAX_CONTROL];
+        payload[..length].copy_from_slice(&self.staging.unread()[..length]);
+        self.staging.take(whole);
+        self.state = State::Header;
+        self.control(&on_complete, &payload[..length], wakes)?;
+        self.heard = true;
+        Ok(Step::Continue)
+    }
+
+    fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
+        let State::Trailer { left, on_complete } = &mut self.state else { return Step::Continue };
+        let taken = self.staging.unread().len().min(*left);
+        self.staging.take(taken);
+        *left -= taken;
+        if *left > 0 {
+            return Step::NeedMore;
+        }
+        let on_complete = std::mem::take(on_complete);
+        self.state = State::Header;
+        self.complete(on_complete, wakes);
+        self.heard = true;
+        Step::Continue
+    }
+
+    fn gather_frame(&mut self, length: usize, wakes: &mut WakeList) -> Result<Step, Stop> {
+        let staged = self.staging.unread();
+        let taken = staged.len().min(length - self.gathered);
+        self.frame[self.gathered..self.gathered + taken].copy_from_slice(&staged[..taken]);
+        self.staging.take(taken);
+        self.gathered += taken;
+        if self.gathered < length {
+            return Ok(Step::NeedMore);
+        }
+        self.state = State::Header;
+        let frame = std::mem::take(&mut self.frame);
+        let outcome = self.checked(&frame[..length], wakes);
+        self.frame = frame;
+        if !outcome? {
+            self.state = State::Gather { length };
+            return Ok(Step::AwaitReceive);
+        }
+        self.heard = true;
+        Ok(Step::Continue)
     }
 
     /// A whole frame, with CRC on. False when it has to wait for a receive.
-    fn checked(&mut self, frame: &[u8], link: &Link, wakes: &mut WakeList) -> Result<bool, Stop> {
+    fn checked(&mut self, frame: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
         let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
         let (header, length, consumed) = match Header::decode(body) {
@@ -460,17 +514,17 @@ impl Receiver {
             return Err(Terminate::CRC.into());
         }
         self.header[..consumed].copy_from_slice(&body[..consumed]);
-        if !self.begin(&header, length, consumed, link)? {
+        if !self.begin(&header, length, consumed)? {
             return Ok(false);
         }
         let payload = &body[consumed..consumed + length];
         match std::mem::replace(&mut self.state, State::Header) {
-            State::Payload { place, finish, .. } => {
-                put(&place, payload)?;
-                drop(place);
-                self.finish(finish, link, wakes);
+            State::Payload { destination, on_complete, .. } => {
+                place(&destination, payload)?;
+                drop(destination);
+                self.complete(on_complete, wakes);
             }
-            State::Control { finish, .. } => self.control(&finish, payload, link, wakes)?,
+            State::Control { on_complete, .. } => self.control(&on_complete, payload, wakes)?,
             State::Header | State::Trailer { .. } | State::Gather { .. } => {}
         }
         Ok(true)
@@ -478,7 +532,7 @@ impl Receiver {
 
     /// A header has come: decides where its payload goes. False, and nothing has changed, when the message has to wait for
     /// a receive.
-    fn begin(&mut self, header: &Header, length: usize, consumed: usize, link: &Link) -> Result<bool, Stop> {
+    fn begin(&mut self, header: &Header, length: usize, consumed: usize) -> Result<bool, Stop> {
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let mut inbound = self.inbound;
@@ -487,47 +541,53 @@ impl Receiver {
             // RFC 5040 section 4.8: a window is the peer's to give back, a region is its owner's alone. To deliver the
             // message all the same would let the peer believe otherwise.
             Segment::Send { invalidate: Some(key), .. } => {
-                let window = link.keys.window(key, link.number);
+                let window = self.connection.keys.window(key, self.connection.number);
                 Some(window.ok_or_else(|| named(Terminate::CANNOT_INVALIDATE))?)
             }
             _ => None,
         };
         let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
-        if takes && link.receives.is_patient() && self.receive.is_none() {
-            let Some(receive) = link.receives.take() else { return Ok(false) };
+        if takes && self.connection.receives.waits_for_receives() && self.receive.is_none() {
+            let Some(receive) = self.connection.receives.take() else { return Ok(false) };
             self.receive = Some((receive, 0));
         }
         self.inbound = inbound;
-        let control = |finish| State::Control { length, trailer, finish };
-        let (place, finish) = match segment {
+        let control = |on_complete| State::Control { length, trailer, on_complete };
+        let (destination, on_complete) = match segment {
             Segment::Send { offset, last, solicited, .. } => {
-                let place = Place::Local(self.receive_part(offset, length, link)?);
-                (place, Finish::Send { last, solicited, invalidate })
+                let destination = Destination::Local(self.receive_part(offset, length)?);
+                (destination, OnComplete::Send { last, solicited, invalidate })
             }
             // Of an empty Write neither key nor offset is checked.
-            Segment::Write { .. } if length == 0 => (Place::Local(Payload::new()), Finish::Nothing),
+            Segment::Write { .. } if length == 0 => (Destination::Local(Payload::new()), OnComplete::Nothing),
             Segment::Write { stag, to } => {
-                let grant =
-                    link.keys.resolve((stag, to), length, Intent::Write, link.number).map_err(named)?;
-                (Place::Remote(grant.access, Payload::from_iter([grant.slice])), Finish::Nothing)
+                let grant = self
+                    .connection
+                    .keys
+                    .resolve((stag, to), length, Intent::Write, self.connection.number)
+                    .map_err(named)?;
+                (Destination::Remote(grant.access, Payload::from_iter([grant.slice])), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
-                let sink = self.sink((stag, to), (length, last), consumed, link)?;
-                if !last && !link.crc && length >= LARGE {
+                let sink = self.sink((stag, to), (length, last), consumed)?;
+                if !last && !self.connection.crc && length >= LARGE {
                     let end = to.wrapping_add(length as u64);
                     // Ours counts from 0.
-                    let rest = usize::try_from(end).map(|end| link.send_queue().sink_from(end));
-                    self.ahead = rest.ok().and_then(|rest| Ahead::new(stag, end, length, &rest));
+                    let rest = usize::try_from(end).map(|end| self.connection.send_queue().sink_from(end));
+                    self.predicted =
+                        rest.ok().and_then(|rest| PredictedSegments::new(stag, end, length, &rest));
                 }
-                (Place::Local(sink), Finish::Response { last })
+                (Destination::Local(sink), OnComplete::Response { last })
             }
-            Segment::ReadRequest => return self.gather(control(Finish::ReadRequest)),
-            Segment::AtomicRequest => return self.gather(control(Finish::AtomicRequest)),
-            Segment::AtomicResponse => return self.gather(control(Finish::AtomicResponse)),
-            Segment::Immediate { solicited } => return self.gather(control(Finish::Immediate { solicited })),
-            Segment::Terminate => return self.gather(control(Finish::Terminate)),
+            Segment::ReadRequest => return self.gather(control(OnComplete::ReadRequest)),
+            Segment::AtomicRequest => return self.gather(control(OnComplete::AtomicRequest)),
+            Segment::AtomicResponse => return self.gather(control(OnComplete::AtomicResponse)),
+            Segment::Immediate { solicited } => {
+                return self.gather(control(OnComplete::Immediate { solicited }));
+            }
+            Segment::Terminate => return self.gather(control(OnComplete::Terminate)),
         };
-        self.state = State::Payload { place, left: length, trailer, finish };
+        self.state = State::Payload { destination, left: length, trailer, on_complete };
         Ok(true)
     }
 
@@ -538,10 +598,10 @@ impl Receiver {
     }
 
     /// The part of a posted receive that a segment of a Send goes to.
-    fn receive_part(&mut self, offset: usize, length: usize, link: &Link) -> Result<Payload, Stop> {
+    fn receive_part(&mut self, offset: usize, length: usize) -> Result<Payload, Stop> {
         if self.receive.is_none() {
             // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
-            let receive = link.receives.take().ok_or(Terminate::NO_BUFFER)?;
+            let receive = self.connection.receives.take().ok_or(Terminate::NO_BUFFER)?;
             self.receive = Some((receive, 0));
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
@@ -555,28 +615,28 @@ impl Receiver {
     }
 
     /// The payload of the current segment is in place.
-    fn finish(&mut self, finish: Finish, link: &Link, wakes: &mut WakeList) {
-        match finish {
-            Finish::Send { last: true, solicited, invalidate } => {
+    fn complete(&mut self, on_complete: OnComplete, wakes: &mut WakeList) {
+        match on_complete {
+            OnComplete::Send { last: true, solicited, invalidate } => {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
                     let mut completed = Completed::done(bytes, payload);
                     completed.extra.solicited = solicited;
                     completed.extra.invalidated = invalidate.as_ref().map(|binding| binding.key());
                     if let Some(binding) = invalidate {
                         // Before the receiver hears of it.
-                        link.keys.unbind(&binding);
+                        self.connection.keys.unbind(&binding);
                     }
-                    link.outlets.receive.complete(ticket, completed, wakes);
+                    self.connection.receives.complete(ticket, completed, wakes);
                 }
             }
-            Finish::Response { last: true } => link.answered(wakes),
-            Finish::Send { .. } | Finish::Response { .. } => {}
-            Finish::Nothing
-            | Finish::ReadRequest
-            | Finish::AtomicRequest
-            | Finish::AtomicResponse
-            | Finish::Immediate { .. }
-            | Finish::Terminate => {}
+            OnComplete::Response { last: true } => self.connection.answered(wakes),
+            OnComplete::Send { .. } | OnComplete::Response { .. } => {}
+            OnComplete::Nothing
+            | OnComplete::ReadRequest
+            | OnComplete::AtomicRequest
+            | OnComplete::AtomicResponse
+            | OnComplete::Immediate { .. }
+            | OnComplete::Terminate => {}
         }
     }
 }
@@ -587,12 +647,12 @@ fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
 }
 
 /// Copies staged payload to its place.
-fn put(place: &Place, mut bytes: &[u8]) -> Result<(), Stop> {
-    let _valid = match place {
-        Place::Local(_) => None,
-        Place::Remote(access, _) => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+fn place(destination: &Destination, mut bytes: &[u8]) -> Result<(), Stop> {
+    let _valid = match destination {
+        Destination::Local(_) => None,
+        Destination::Remote(access, _) => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
     };
-    for part in place.parts() {
+    for part in destination.parts() {
         let taken = bytes.len().min(part.len());
         part.write(0, &bytes[..taken]);
         bytes = &bytes[taken..];

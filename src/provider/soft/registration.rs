@@ -76,7 +76,7 @@ pub(crate) struct Binding {
     range: Range<usize>,
     access: Access,
     /// The connection whose peer may use it.
-    link: u64,
+    connection: u64,
     /// Whoever moves bytes by this key holds it for reading meanwhile, as with a registration.
     life: RwLock<Life>,
 }
@@ -87,9 +87,9 @@ impl Binding {
         registration: Arc<Registration>,
         range: Range<usize>,
         access: Access,
-        link: u64,
+        connection: u64,
     ) -> Arc<Self> {
-        Arc::new(Self { key, registration, range, access, link, life: RwLock::new(Life::Pending) })
+        Arc::new(Self { key, registration, range, access, connection, life: RwLock::new(Life::Pending) })
     }
 
     pub(crate) fn key(&self) -> u32 {
@@ -108,8 +108,8 @@ impl Binding {
         self.access
     }
 
-    pub(super) fn link(&self) -> u64 {
-        self.link
+    pub(super) fn connection(&self) -> u64 {
+        self.connection
     }
 
     pub(super) fn is_live(&self) -> bool {

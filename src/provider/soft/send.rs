@@ -6,12 +6,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::task::Waker;
 
 use super::batch::Batch;
-use super::link::Command;
 use super::registration::RemoteAccess;
-use super::window::Change;
+use super::window::WindowOp;
 use crate::error::PostErrorKind;
 use crate::flight::{self, Completed, CompletionSink, Payload, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
@@ -25,8 +23,9 @@ use crate::wire::rdmap::{ReadRequest, Terminate};
 /// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
 pub(crate) const MAX_BATCHES: usize = 8;
 
+/// How far a posted request has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RequestState {
     /// Not all of it is in a batch yet.
     Queued,
     /// In a batch that the socket has not taken in full.
@@ -37,13 +36,14 @@ pub(super) enum Stage {
     Done,
 }
 
+/// A posted request that has not completed.
 pub(super) struct Entry {
     pub(super) request: WorkRequest,
     pub(super) length: usize,
     pub(super) framed: usize,
-    pub(super) stage: Stage,
+    pub(super) state: RequestState,
     /// What it does to a window.
-    pub(super) change: Option<Change>,
+    pub(super) window_op: Option<WindowOp>,
 }
 
 /// A request of the peer that is being answered.
@@ -67,7 +67,7 @@ pub(crate) enum Answer {
 
 /// Who asked for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum ReadOwner {
     /// The request with this sequence number.
     Request(u64),
     /// We did, to hear whether the peer is still there.
@@ -76,7 +76,7 @@ pub(crate) enum Reader {
 
 /// Which message is cut in two by the end of a batch: messages of one class must not mix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum FramingTurn {
     Any,
     Request,
     Response,
@@ -88,15 +88,17 @@ pub(crate) struct SendQueue {
     /// Sequence number of the first of `entries`.
     pub(super) head: u64,
     /// How many of `entries` have been framed in full.
-    pub(super) cursor: usize,
+    pub(super) framed: usize,
     /// How many of `entries` the socket has taken in full.
-    taken: usize,
+    sent: usize,
     depth: usize,
-    pub(super) outbound: Outbound<Reader>,
+    pub(super) outbound: Outbound<ReadOwner>,
     pub(super) responses: VecDeque<Response>,
-    pub(super) turn: Turn,
+    pub(super) turn: FramingTurn,
     pub(super) batch: Batch,
     crc: bool,
+    /// Where its requests complete.
+    sink: CompletionSink,
     pub(super) terminate: Option<Terminate>,
     /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
     pub(crate) held: bool,
@@ -110,8 +112,6 @@ pub(crate) struct SendQueue {
     pub(crate) blocked: bool,
     /// Why the socket takes nothing any more.
     pub(crate) broken: Option<io::Error>,
-    pub(crate) driver: Option<Waker>,
-    pub(crate) command: Option<Command>,
 }
 
 /// What to do after a batch has been offered to the socket.
@@ -126,18 +126,19 @@ pub(crate) enum Next {
 }
 
 impl SendQueue {
-    pub(crate) fn new(depth: usize, read_limit: u32, crc: bool) -> Self {
+    pub(crate) fn new(depth: usize, read_limit: u32, crc: bool, sink: CompletionSink) -> Self {
         Self {
             entries: VecDeque::new(),
             head: 0,
-            cursor: 0,
-            taken: 0,
+            framed: 0,
+            sent: 0,
             depth,
             outbound: Outbound::new(read_limit),
             responses: VecDeque::new(),
-            turn: Turn::Any,
+            turn: FramingTurn::Any,
             batch: Batch::new(crc),
             crc,
+            sink,
             terminate: None,
             held: false,
             closed: false,
@@ -145,8 +146,6 @@ impl SendQueue {
             writing: false,
             blocked: false,
             broken: None,
-            driver: None,
-            command: None,
         }
     }
 
@@ -155,13 +154,13 @@ impl SendQueue {
     pub(crate) fn preface(&mut self, rtr: Rtr) {
         self.batch.framed(&rtr_frame(rtr, self.crc));
         if rtr == Rtr::Read {
-            let _counted = self.outbound.read(Reader::Probe, 0, 0);
+            let _counted = self.outbound.read(ReadOwner::Probe, 0, 0);
         }
     }
 
     /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
     pub(crate) fn nudge(&mut self) {
-        if self.turn == Turn::Any && !self.closed && !self.writing {
+        if self.turn == FramingTurn::Any && !self.closed && !self.writing {
             self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
         }
     }
@@ -183,10 +182,10 @@ impl SendQueue {
     }
 
     /// `change` is what it does to a window.
-    pub(crate) fn post(&mut self, request: WorkRequest, change: Option<Change>) {
+    pub(crate) fn post(&mut self, request: WorkRequest, window_op: Option<WindowOp>) {
         let length = flight::length(&request.payload);
         self.binds |= request.operation.kind() == OpKind::Bind;
-        self.entries.push_back(Entry { request, length, framed: 0, stage: Stage::Queued, change });
+        self.entries.push_back(Entry { request, length, framed: 0, state: RequestState::Queued, window_op });
     }
 
     /// Whether a window was ever bound for the peer.
@@ -221,12 +220,12 @@ impl SendQueue {
         if !self.outbound.may_read()
             || self.writing
             || !self.batch.is_empty()
-            || self.turn != Turn::Any
+            || self.turn != FramingTurn::Any
             || self.closed
         {
             return false;
         }
-        let header = self.outbound.read(Reader::Probe, 1, 0);
+        let header = self.outbound.read(ReadOwner::Probe, 1, 0);
         let request = ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
         self.batch.untagged(&header, &request.encode());
         true
@@ -251,11 +250,11 @@ impl SendQueue {
 
     /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
     /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
-    pub(crate) fn begin(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) -> Next {
+    pub(crate) fn begin(&mut self, wakes: &mut WakeList) -> Next {
         if self.writing || self.broken.is_some() {
             return Next::Idle;
         }
-        self.next(outlet, wakes)
+        self.next(wakes)
     }
 
     /// The writer has offered the batch to the socket.
@@ -263,7 +262,6 @@ impl SendQueue {
         &mut self,
         mut batch: Batch,
         outcome: io::Result<usize>,
-        outlet: &CompletionSink,
         wakes: &mut WakeList,
     ) -> Next {
         self.writing = false;
@@ -283,9 +281,9 @@ impl SendQueue {
         }
         self.batch = batch;
         if self.batch.is_empty() {
-            self.taken(outlet, wakes);
+            self.batch_sent(wakes);
         }
-        self.next(outlet, wakes)
+        self.next(wakes)
     }
 
     /// The writer stops early, so that no caller is held for long: the driver goes on.
@@ -295,11 +293,11 @@ impl SendQueue {
         self.blocked = true;
     }
 
-    fn next(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) -> Next {
+    fn next(&mut self, wakes: &mut WakeList) -> Next {
         if self.batch.is_empty() {
             let filled = self.fill();
             // What is done here, nothing has to be sent for.
-            self.retire(outlet, wakes);
+            self.retire(wakes);
             if !filled {
                 self.blocked = false;
                 return Next::Idle;
@@ -310,58 +308,52 @@ impl SendQueue {
     }
 
     /// The socket has taken the whole batch.
-    fn taken(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
-        for entry in self.entries.range_mut(self.taken..self.cursor) {
-            match entry.stage {
-                Stage::Framed if awaits_answer(entry.request.operation.kind()) => {
-                    entry.stage = Stage::Waiting
+    fn batch_sent(&mut self, wakes: &mut WakeList) {
+        for entry in self.entries.range_mut(self.sent..self.framed) {
+            match entry.state {
+                RequestState::Framed if awaits_answer(entry.request.operation.kind()) => {
+                    entry.state = RequestState::Waiting
                 }
-                Stage::Framed => entry.stage = Stage::Done,
+                RequestState::Framed => entry.state = RequestState::Done,
                 // One may have been answered while the rest of its batch was still on the way.
-                Stage::Queued | Stage::Waiting | Stage::Done => {}
+                RequestState::Queued | RequestState::Waiting | RequestState::Done => {}
             }
         }
-        self.taken = self.cursor;
-        self.retire(outlet, wakes);
+        self.sent = self.framed;
+        self.retire(wakes);
     }
 
     /// Completes what is over, in post order.
-    fn retire(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
-        while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
+    fn retire(&mut self, wakes: &mut WakeList) {
+        while self.entries.front().is_some_and(|entry| entry.state == RequestState::Done) {
             let Some(entry) = self.pop() else { return };
             let WorkRequest { ticket, payload, flags, .. } = entry.request;
             let mut completed = Completed::done(entry.length, payload);
             completed.extra.silent = flags.contains(Flags::SILENT);
-            outlet.complete(ticket, completed, wakes);
+            self.sink.complete(ticket, completed, wakes);
         }
     }
 
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.head += 1;
-        self.cursor = self.cursor.saturating_sub(1);
-        self.taken = self.taken.saturating_sub(1);
+        self.framed = self.framed.saturating_sub(1);
+        self.sent = self.sent.saturating_sub(1);
         Some(entry)
     }
 
     /// Nothing is posted after this, and everything completes as flushed: the oldest with `first`, which may say
     /// what went wrong, the others with `rest`.
-    pub(crate) fn flush(
-        &mut self,
-        first: Status,
-        rest: Status,
-        outlet: &CompletionSink,
-        wakes: &mut WakeList,
-    ) {
+    pub(crate) fn flush(&mut self, first: Status, rest: Status, wakes: &mut WakeList) {
         self.closed = true;
         self.batch.clear();
         self.responses.clear();
         let mut status = first;
-        while let Some(Entry { request: WorkRequest { ticket, payload, .. }, change, .. }) = self.pop() {
-            if let Some(change) = change {
-                change.give_up();
+        while let Some(Entry { request: WorkRequest { ticket, payload, .. }, window_op, .. }) = self.pop() {
+            if let Some(window_op) = window_op {
+                window_op.rollback();
             }
-            outlet.complete(ticket, Completed::failed(status, payload), wakes);
+            self.sink.complete(ticket, Completed::failed(status, payload), wakes);
             status = rest;
         }
     }
@@ -384,8 +376,8 @@ impl SendQueue {
         let head = self.head;
         let piece = self.outbound.response(stag, to, length, last)?;
         Ok(match *piece.owner {
-            Reader::Probe => Payload::new(),
-            Reader::Request(sequence) => usize::try_from(sequence - head)
+            ReadOwner::Probe => Payload::new(),
+            ReadOwner::Request(sequence) => usize::try_from(sequence - head)
                 .ok()
                 .and_then(|index| self.entries.get(index))
                 .map(|entry| flight::range(&entry.request.payload, piece.offset, length))
@@ -396,8 +388,8 @@ impl SendQueue {
     /// The rest of the sink of the read that is being answered, from there on.
     pub(crate) fn sink_from(&self, offset: usize) -> Payload {
         let sequence = match self.outbound.oldest() {
-            Some(Reader::Request(sequence)) => *sequence,
-            Some(Reader::Probe) | None => return Payload::new(),
+            Some(ReadOwner::Request(sequence)) => *sequence,
+            Some(ReadOwner::Probe) | None => return Payload::new(),
         };
         let index = usize::try_from(sequence - self.head).ok();
         let entry = index.and_then(|index| self.entries.get(index));
@@ -410,7 +402,7 @@ impl SendQueue {
     /// The Terminate for an answer that nobody asked for.
     pub(crate) fn atomic_response(&mut self, response: &AtomicResponse) -> Result<(), Terminate> {
         let reader = self.outbound.atomic_response(response)?;
-        if let Reader::Request(sequence) = *reader
+        if let ReadOwner::Request(sequence) = *reader
             && let Ok(index) = usize::try_from(sequence - self.head)
             && let Some(entry) = self.entries.get(index)
         {
@@ -425,13 +417,13 @@ impl SendQueue {
     }
 
     /// The oldest outstanding request has been answered, and its sink is no longer in use.
-    pub(crate) fn answered(&mut self, outlet: &CompletionSink, wakes: &mut WakeList) {
-        if let Some(Reader::Request(sequence)) = self.outbound.answered() {
+    pub(crate) fn answered(&mut self, wakes: &mut WakeList) {
+        if let Some(ReadOwner::Request(sequence)) = self.outbound.answered() {
             let index = usize::try_from(sequence - self.head).ok();
             if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
-                entry.stage = Stage::Done;
+                entry.state = RequestState::Done;
             }
-            self.retire(outlet, wakes);
+            self.retire(wakes);
         }
     }
 }

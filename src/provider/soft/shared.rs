@@ -33,8 +33,8 @@ struct Inner {
 /// A shared receive queue.
 pub(crate) struct SharedReceives {
     inner: Mutex<Inner>,
-    /// Where what is left at the end goes.
-    outlet: CompletionSink,
+    /// Where the receives that are left at the end complete.
+    sink: CompletionSink,
     adapter: Arc<AdapterCore>,
     _registered: Registered,
 }
@@ -47,11 +47,11 @@ impl SharedReceives {
         adapter: &Arc<AdapterCore>,
         _depth: usize,
         _entries: usize,
-        outlet: CompletionSink,
+        sink: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
         Ok(adapter.registry().create(|_, registered| Self {
             inner: Mutex::default(),
-            outlet,
+            sink,
             adapter: adapter.clone(),
             _registered: registered,
         }))
@@ -81,7 +81,7 @@ impl SharedReceives {
     }
 
     /// The message never came: the receive is the next one again, for whoever waits for one.
-    pub(super) fn put_back(&self, receive: Receive) {
+    pub(super) fn restore(&self, receive: Receive) {
         let mut inner = self.inner.lock();
         if inner.dead {
             drop(inner);
@@ -94,16 +94,16 @@ impl SharedReceives {
     }
 
     /// Ready when there is a receive; until then this connection waits for one.
-    pub(super) fn poll_ready(&self, link: u64, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.lock();
         if !inner.queue.is_empty() {
             return Poll::Ready(());
         }
         let waker = cx.waker().clone();
-        let old = match inner.waiting.iter_mut().find(|(number, _)| *number == link) {
+        let old = match inner.waiting.iter_mut().find(|(number, _)| *number == connection) {
             Some((_, known)) => Some(std::mem::replace(known, waker)),
             None => {
-                inner.waiting.push((link, waker));
+                inner.waiting.push((connection, waker));
                 None
             }
         };
@@ -113,9 +113,9 @@ impl SharedReceives {
     }
 
     /// This connection waits no more.
-    pub(super) fn forget(&self, link: u64) {
+    pub(super) fn forget(&self, connection: u64) {
         let mut inner = self.inner.lock();
-        let place = inner.waiting.iter().position(|(number, _)| *number == link);
+        let place = inner.waiting.iter().position(|(number, _)| *number == connection);
         let gone = place.map(|place| inner.waiting.swap_remove(place));
         drop(inner);
         drop(gone);
@@ -151,7 +151,7 @@ impl SharedReceives {
     fn finish(&self, left: impl IntoIterator<Item = Receive>, status: Status) {
         let mut wakes = WakeList::default();
         for Receive { ticket, payload } in left {
-            self.outlet.complete(ticket, Completed::failed(status, payload), &mut wakes);
+            self.sink.complete(ticket, Completed::failed(status, payload), &mut wakes);
         }
         wakes.wake_all();
     }
@@ -194,8 +194,8 @@ mod tests {
         let (count, label) = (Arc::<Count>::default(), RequestMeta { kind: OpKind::Receive, context: 0 });
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
-        for link in [1, 2, 1] {
-            assert!(shared.poll_ready(link, &mut cx).is_pending());
+        for connection in [1, 2, 1] {
+            assert!(shared.poll_ready(connection, &mut cx).is_pending());
         }
         assert!(shared.post_receive(table.open(label), Payload::new()).is_ok());
         assert_eq!(count.0.load(Ordering::SeqCst), 2, "each once");
@@ -203,7 +203,7 @@ mod tests {
         let taken = shared.take().expect("there is one");
         assert!(shared.poll_ready(1, &mut cx).is_pending() && shared.poll_ready(2, &mut cx).is_pending());
         shared.forget(2);
-        shared.put_back(taken);
+        shared.restore(taken);
         assert_eq!(count.0.load(Ordering::SeqCst), 3, "one that comes back, too");
         assert!(shared.poll_ready(1, &mut cx).is_ready());
         shared.released();

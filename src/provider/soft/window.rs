@@ -39,38 +39,38 @@ impl Window {
         registration: &Arc<Registration>,
         range: Range<usize>,
         access: Access,
-        link: u64,
-    ) -> Result<Change, PostErrorKind> {
+        connection: u64,
+    ) -> Result<WindowOp, PostErrorKind> {
         let mut latest = self.latest.lock();
-        let new = self.keys.bind(registration, range, access, link)?;
+        let new = self.keys.bind(registration, range, access, connection)?;
         let old = latest.replace(new.clone());
-        Ok(Change { keys: self.keys.clone(), old, new: Some(new) })
+        Ok(WindowOp { keys: self.keys.clone(), old, new: Some(new) })
     }
 
-    fn unbind(&self) -> Change {
-        Change { keys: self.keys.clone(), old: self.latest.lock().take(), new: None }
+    fn unbind(&self) -> WindowOp {
+        WindowOp { keys: self.keys.clone(), old: self.latest.lock().take(), new: None }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.unbind().carry_out();
+        self.unbind().commit();
     }
 }
 
 /// What a posted request is to do to a window when its turn comes.
-pub(crate) struct Change {
+pub(crate) struct WindowOp {
     keys: Arc<KeyTable>,
     old: Option<Arc<Binding>>,
     new: Option<Arc<Binding>>,
 }
 
-impl Change {
+impl WindowOp {
     /// What this request of the connection with this number asks for, if it is about a window.
     ///
     /// # Errors
     /// `AccessViolation` when the region is not registered any more; `QueueFull` when there is no key to be had.
-    pub(crate) fn of(operation: &Operation, link: u64) -> Result<Option<Self>, PostErrorKind> {
+    pub(crate) fn of(operation: &Operation, connection: u64) -> Result<Option<Self>, PostErrorKind> {
         use provider::{Registration::Soft as Registered, Window::Soft};
         match operation {
             Operation::Bind {
@@ -78,7 +78,7 @@ impl Change {
                 registration: Registered(registration),
                 range,
                 access,
-            } => window.bind(registration, range.clone(), *access, link).map(Some),
+            } => window.bind(registration, range.clone(), *access, connection).map(Some),
             Operation::Invalidate { window: Soft(window) } => Ok(Some(window.unbind())),
             // Posting checked that all is of one adapter.
             #[cfg(feature = "verbs")]
@@ -88,7 +88,7 @@ impl Change {
     }
 
     /// Its turn has come.
-    pub(crate) fn carry_out(&self) {
+    pub(crate) fn commit(&self) {
         if let Some(old) = &self.old {
             self.keys.unbind(old);
         }
@@ -98,7 +98,7 @@ impl Change {
     }
 
     /// Its turn will not come: nothing is bound any more.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn rollback(&self) {
         self.old.iter().chain(&self.new).for_each(|binding| self.keys.unbind(binding));
     }
 }

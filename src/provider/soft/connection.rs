@@ -4,25 +4,25 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::batch::{Batch, OwnedPiece};
-use super::cm::Cm;
+use super::batch::{Batch, PieceRef};
 use super::keys::KeyTable;
-use super::queue::Receives;
+use super::receive_queue::ReceiveQueue;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
-use super::window::Change;
-use crate::flight::{CompletionSink, WakeList};
+use super::window::WindowOp;
+use crate::flight::WakeList;
 use crate::memory;
 use crate::provider::work::{Flags, Refused, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::Role;
 
-/// What the connection manager tells the driver.
+/// What the connector has the driver do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Say goodbye and wait for the answer until then.
@@ -55,8 +55,8 @@ impl Socket {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    /// One non-blocking `readv`. A read that comes back short has
-    /// emptied the socket: told so, tokio waits for the next event without another system call.
+    /// One non-blocking `readv`. A read that comes back short has emptied the socket: told so, tokio waits for the next
+    /// event without another system call.
     pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
         if self.eager.load(Ordering::Relaxed) {
             return memory::receive(self.stream.as_fd(), targets);
@@ -72,9 +72,7 @@ impl Socket {
             });
         short.map_or(outcome, Ok)
     }
-}
 
-impl Socket {
     /// One non-blocking `sendmsg` of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
         let _held = match batch.access() {
@@ -85,21 +83,14 @@ impl Socket {
             },
         };
         self.stream.try_io(Interest::WRITABLE, || {
-            let pieces: smallvec::SmallVec<[OwnedPiece<'_>; 64]> = batch.pieces().collect();
-            memory::send(self.stream.as_fd(), pieces.iter().map(OwnedPiece::as_piece))
+            let pieces: smallvec::SmallVec<[PieceRef<'_>; 64]> = batch.pieces().collect();
+            memory::send(self.stream.as_fd(), pieces.iter().map(PieceRef::as_piece))
         })
     }
 }
 
-/// Where the completions of a queue pair go.
-#[derive(Clone)]
-pub(crate) struct Outlets {
-    pub(crate) initiator: CompletionSink,
-    pub(crate) receive: CompletionSink,
-}
-
 /// The part of a connection that posting calls and the driver share.
-pub(crate) struct Link {
+pub(crate) struct ConnectionShared {
     /// Unique in the process: whose windows the peer may use.
     pub(crate) number: u64,
     pub(crate) crc: bool,
@@ -108,13 +99,11 @@ pub(crate) struct Link {
     pub(super) implied: bool,
     /// The most reads and atomics of the peer that are served at once.
     pub(super) inbound_reads: usize,
-    pub(crate) outlets: Outlets,
-    pub(crate) receives: Receives,
+    pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
-    pub(super) cm: Arc<Cm>,
     sending: Mutex<Sending>,
     /// Notified when a writer is done.
-    quiet: Condvar,
+    writer_done: Condvar,
 }
 
 struct Sending {
@@ -123,20 +112,21 @@ struct Sending {
     socket: Option<Arc<Socket>>,
     /// How many wait for a writer to be done: telling nobody would be a system call all the same.
     awaited: usize,
+    /// Wakes the driver, which then writes on or executes the command.
+    driver: Option<Waker>,
+    command: Option<Command>,
 }
 
-/// What a link is made of.
-pub(crate) struct LinkParts {
+/// The parts of a new [`ConnectionShared`].
+pub(crate) struct ConnectionParts {
     pub(crate) socket: Arc<Socket>,
     pub(crate) queue: SendQueue,
     pub(crate) crc: bool,
     pub(crate) role: Role,
     pub(crate) implied: bool,
     pub(crate) inbound_reads: u32,
-    pub(crate) outlets: Outlets,
-    pub(crate) receives: Receives,
+    pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
-    pub(crate) cm: Arc<Cm>,
 }
 
 /// Access to the sending half.
@@ -158,7 +148,7 @@ impl std::ops::DerefMut for SendHalf<'_> {
 impl SendHalf<'_> {
     /// Wakes the driver, once the lock is gone.
     fn wake_driver(mut self) {
-        let waker = self.driver.take();
+        let waker = self.0.driver.take();
         drop(self);
         if let Some(waker) = waker {
             waker.wake();
@@ -168,32 +158,30 @@ impl SendHalf<'_> {
 
 /// What became of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pumped {
+pub(super) enum Transmitted {
     /// All that could be sent has been, or somebody else is at it.
     Idle,
     /// The driver has to go on.
     Blocked,
 }
 
-impl Link {
-    pub(crate) fn new(parts: LinkParts) -> Arc<Self> {
+impl ConnectionShared {
+    pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let LinkParts { socket, queue, crc, role, implied, inbound_reads, outlets, receives, keys, cm } =
-            parts;
+        let ConnectionParts { socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
-        let sending = Mutex::new(Sending { queue, socket: Some(socket), awaited: 0 });
+        let sending =
+            Mutex::new(Sending { queue, socket: Some(socket), awaited: 0, driver: None, command: None });
         Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             crc,
             role,
             implied,
             inbound_reads,
-            outlets,
             receives,
             keys,
-            cm,
             sending,
-            quiet: Condvar::default(),
+            writer_done: Condvar::default(),
         })
     }
 
@@ -202,64 +190,64 @@ impl Link {
     }
 
     /// The sending half when nobody is writing: for the endings, which must not take memory away from under a writer.
-    pub(super) fn quiet_queue(&self) -> SendHalf<'_> {
+    pub(super) fn lock_when_idle(&self) -> SendHalf<'_> {
         let mut sending = self.sending.lock();
         sending.awaited += 1;
-        let mut sending = self.quiet.wait_while(sending, |sending| sending.queue.is_writing());
+        let mut sending = self.writer_done.wait_while(sending, |sending| sending.queue.is_writing());
         sending.awaited -= 1;
         SendHalf(sending)
     }
 
     /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
     /// what there is and finds the end.
-    pub(super) fn pump<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Pumped {
-        let Some(socket) = sending.0.socket.clone() else { return Pumped::Idle };
-        let mut next = sending.begin(&self.outlets.initiator, wakes);
+    pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
+        let Some(socket) = sending.0.socket.clone() else { return Transmitted::Idle };
+        let mut next = sending.begin(wakes);
         let mut batches = 0;
-        let pumped = loop {
+        let transmitted = loop {
             match next {
-                Next::Idle => break Pumped::Idle,
-                Next::Blocked => break Pumped::Blocked,
+                Next::Idle => break Transmitted::Idle,
+                Next::Blocked => break Transmitted::Blocked,
                 Next::Write(batch) if batches == MAX_BATCHES => {
                     sending.pause(batch);
-                    break Pumped::Blocked;
+                    break Transmitted::Blocked;
                 }
                 Next::Write(batch) => {
                     drop(sending);
                     let outcome = socket.write(&batch);
                     sending = self.send_queue();
-                    next = sending.offered(batch, outcome, &self.outlets.initiator, wakes);
+                    next = sending.offered(batch, outcome, wakes);
                     batches += 1;
                 }
             }
         };
-        let pumped = if sending.broken.is_some() {
+        let transmitted = if sending.broken.is_some() {
             let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
             // The driver is told, as it may not be reading.
-            Pumped::Blocked
+            Transmitted::Blocked
         } else {
-            pumped
+            transmitted
         };
         let awaited = sending.0.awaited > 0;
         drop(sending);
         if batches > 0 && awaited {
-            self.quiet.notify_all();
+            self.writer_done.notify_all();
         }
-        pumped
+        transmitted
     }
 
-    /// Writes what is there before anything was posted.
-    pub(crate) fn kick(&self) {
-        self.go_on(self.send_queue());
+    /// Writes deferred requests, and what was framed before any request was posted.
+    pub(crate) fn flush_deferred(&self) {
+        self.transmit_now(self.send_queue());
     }
 
     /// Writes, unless that has to wait, and leaves the rest to the driver.
-    pub(super) fn go_on(&self, sending: SendHalf<'_>) {
+    pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
         if sending.is_busy() {
             return;
         }
         let mut wakes = WakeList::default();
-        if self.pump(sending, &mut wakes) == Pumped::Blocked {
+        if self.transmit(sending, &mut wakes) == Transmitted::Blocked {
             self.send_queue().wake_driver();
         }
         wakes.wake_all();
@@ -280,14 +268,14 @@ impl Link {
         if let Err(kind) = sending.admits(request.operation.kind()) {
             return Err(Refused { kind, payload: request.payload });
         }
-        let change = match Change::of(&request.operation, self.number) {
-            Ok(change) => change,
+        let window_op = match WindowOp::of(&request.operation, self.number) {
+            Ok(window_op) => window_op,
             Err(kind) => return Err(Refused { kind, payload: request.payload }),
         };
         let defer = request.flags.contains(Flags::DEFER);
-        sending.post(request, change);
+        sending.post(request, window_op);
         if !defer {
-            self.go_on(sending);
+            self.transmit_now(sending);
         }
         Ok(())
     }
@@ -295,41 +283,47 @@ impl Link {
     /// Tells the driver. The first command stands, unless the new one is more urgent.
     pub(crate) fn command(&self, command: Command) {
         let mut sending = self.send_queue();
-        match (sending.command, command) {
+        match (sending.0.command, command) {
             (None, _) | (Some(Command::Disconnect(_) | Command::Refuse), Command::Abandon(_)) => {
-                sending.command = Some(command);
+                sending.0.command = Some(command);
             }
             (Some(_), _) => {}
         }
         sending.wake_driver();
     }
 
-    /// The peer's first frame: it completed the connection, and may be sent to.
-    pub(crate) fn first_frame(&self) {
-        self.cm.first_frame();
-        self.release();
+    /// Has the driver woken by this task from now on: the command for it, if there is one, and whether the socket was
+    /// full.
+    pub(super) fn poll_command(&self, cx: &Context<'_>) -> (Option<Command>, bool) {
+        let mut sending = self.sending.lock();
+        let known = sending.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+        let old = if known { None } else { sending.driver.replace(cx.waker().clone()) };
+        let found = (sending.command.take(), sending.queue.blocked);
+        drop(sending);
+        drop(old);
+        found
     }
 
     /// The peer may be sent to.
     pub(super) fn release(&self) {
         let mut sending = self.send_queue();
         if std::mem::take(&mut sending.held) {
-            self.go_on(sending);
+            self.transmit_now(sending);
         }
     }
 
     /// The oldest of our reads has been answered.
     pub(crate) fn answered(&self, wakes: &mut WakeList) {
         let mut sending = self.send_queue();
-        sending.answered(&self.outlets.initiator, wakes);
-        self.go_on(sending);
+        sending.answered(wakes);
+        self.transmit_now(sending);
     }
 
     /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound
     /// for the peer any more.
     pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
-        let mut sending = self.quiet_queue();
-        sending.flush(first, rest, &self.outlets.initiator, wakes);
+        let mut sending = self.lock_when_idle();
+        sending.flush(first, rest, wakes);
         let bound = sending.has_bound();
         drop(sending);
         if bound {

@@ -32,7 +32,7 @@ struct Expected {
 }
 
 /// The segments behind the current one: one at least.
-pub(super) struct Ahead {
+pub(super) struct PredictedSegments {
     stag: u32,
     expected: Vec<Expected>,
     /// What came behind the last of them.
@@ -40,7 +40,7 @@ pub(super) struct Ahead {
 }
 
 /// A segment that came as expected, or the part of it that has come.
-pub(super) struct Came {
+pub(super) struct Arrived {
     pub(super) header: [u8; HEADER],
     pub(super) stag: u32,
     pub(super) to: u64,
@@ -50,7 +50,7 @@ pub(super) struct Came {
     pub(super) placed: usize,
 }
 
-impl Ahead {
+impl PredictedSegments {
     /// What should follow a segment of `length` bytes that ends at `to`, when this is the rest of the sink; `None` when
     /// that cannot be told.
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
@@ -83,35 +83,43 @@ impl Ahead {
         length
     }
 
-    /// Sorts out `length` bytes that have come there: the segments that are as expected, complete but for the last one.
-    /// Everything else goes back into the stream. What may still be expected, if anything, is returned, too.
-    pub(super) fn sort(
+    /// Compares `length` bytes that have come there with what was expected. Returns the segments that are as expected,
+    /// complete but for the last one, and what may still be expected, if anything. Everything else goes back into the
+    /// stream.
+    pub(super) fn verify(
         mut self: Box<Self>,
         mut length: usize,
         staging: &mut Staging,
-    ) -> (Vec<Came>, Option<Box<Self>>) {
-        let mut came = Vec::with_capacity(self.expected.len());
+    ) -> (Vec<Arrived>, Option<Box<Self>>) {
+        let mut arrived = Vec::with_capacity(self.expected.len());
         while length >= GAP
-            && let Some(Expected { header, slice, to, last, gap }) = self.expected.get(came.len())
+            && let Some(Expected { header, slice, to, last, gap }) = self.expected.get(arrived.len())
             && gap[mpa::CRC_SIZE..] == *header
         {
             let placed = (length - GAP).min(slice.len());
             length -= GAP + placed;
             let whole = slice.len();
-            came.push(Came { header: *header, stag: self.stag, to: *to, length: whole, last: *last, placed });
+            arrived.push(Arrived {
+                header: *header,
+                stag: self.stag,
+                to: *to,
+                length: whole,
+                last: *last,
+                placed,
+            });
             if placed < whole {
-                self.expected.drain(..came.len());
-                return (came, (!self.expected.is_empty()).then_some(self));
+                self.expected.drain(..arrived.len());
+                return (arrived, (!self.expected.is_empty()).then_some(self));
             }
         }
-        for Expected { slice, gap, .. } in &self.expected[came.len()..] {
+        for Expected { slice, gap, .. } in &self.expected[arrived.len()..] {
             length -= staging.push_back(&gap[..length.min(GAP)]);
             let mut bytes = vec![0; length.min(slice.len())];
             slice.read(0, &mut bytes);
             length -= staging.push_back(&bytes);
         }
         staging.push_back(&self.behind[..length]);
-        (came, None)
+        (arrived, None)
     }
 }
 
@@ -142,9 +150,9 @@ mod tests {
     }
 
     /// Has the bytes come as a `readv` would place them.
-    fn receive(ahead: &mut Ahead, mut bytes: &[u8]) {
+    fn receive(predicted: &mut PredictedSegments, mut bytes: &[u8]) {
         let mut targets = SmallVec::new();
-        ahead.targets(&mut targets);
+        predicted.targets(&mut targets);
         for target in targets {
             let length = match target {
                 Target::Memory(slice) => slice.write(0, bytes),
@@ -169,16 +177,20 @@ mod tests {
                 }
                 let (sink, mut staging) = (sink(), Staging::default());
                 let rest = Payload::from_iter([sink.clone().whole()]);
-                let mut ahead = Ahead::new(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
-                receive(&mut ahead, &sent[..length]);
+                let mut predicted =
+                    PredictedSegments::new(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
+                receive(&mut predicted, &sent[..length]);
                 staging.lend();
-                let (came, further) = ahead.sort(length, &mut staging);
-                let placed: usize = came.iter().map(|came| GAP + came.placed).sum();
+                let (arrived, further) = predicted.verify(length, &mut staging);
+                let placed: usize = arrived.iter().map(|arrived| GAP + arrived.placed).sum();
                 assert_eq!(staging.unread(), &sent[placed..length], "{length} bytes, {wrong:?}");
                 assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none");
-                let cut = came.iter().position(|came| came.placed < came.length);
-                assert!(cut.is_none_or(|place| place + 1 == came.len()), "only the last one is incomplete");
-                let more = cut.is_some_and(|place| !came[place].last);
+                let cut = arrived.iter().position(|arrived| arrived.placed < arrived.length);
+                assert!(
+                    cut.is_none_or(|place| place + 1 == arrived.len()),
+                    "only the last one is incomplete"
+                );
+                let more = cut.is_some_and(|place| !arrived[place].last);
                 assert_eq!(further.is_some(), more, "{length} bytes, {wrong:?}");
                 staging.give_back();
             }
@@ -188,9 +200,9 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_not_expected() {
         let rest = Payload::from_iter([sink().whole()]);
-        assert!(Ahead::new(7, 99, 99, &rest).is_none(), "padding");
-        assert!(Ahead::new(7, 96, 96, &Payload::new()).is_none(), "nothing left");
+        assert!(PredictedSegments::new(7, 99, 99, &rest).is_none(), "padding");
+        assert!(PredictedSegments::new(7, 96, 96, &Payload::new()).is_none(), "nothing left");
         let pieces = Payload::from_iter([sink().whole(), sink().whole()]);
-        assert!(Ahead::new(7, 96, 96, &pieces).is_none(), "two pieces");
+        assert!(PredictedSegments::new(7, 96, 96, &pieces).is_none(), "two pieces");
     }
 }

@@ -1,19 +1,20 @@
 //! One connector of the soft provider: the ND state machine, the socket it speaks of, and the futures that wait.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tracing::debug;
 
 use super::adapter::AdapterCore;
-use super::link::{Command, Link};
-use super::queue_pair::QueuePairCore;
-use super::transport::Transport;
+use super::connection::{Command, ConnectionShared};
+use super::driver::{Ending, Event, Observer};
+use super::handshake::PendingHandshake;
+use super::queue_pair::{Borrower, QueuePairCore};
 use crate::error::Reason;
 use crate::flight::WakeList;
-use crate::proto::connector::{Action, Connector, Ending as End, Input, State, Terms};
-use crate::provider::connector::{self, AfterStep, ConnectorDriver, ConnectorState};
+use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::net::bind::BoundSocket;
 use crate::provider::net::leases::PortLease;
 use crate::provider::registry::{Member, Registered};
@@ -21,21 +22,8 @@ use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{ConnectionId, DisconnectReason};
 
-/// How an attempt or a connection came to its end.
-#[derive(Debug)]
-pub(crate) enum Ending {
-    /// The peer disconnected in order.
-    PeerDisconnected,
-    /// It broke, with the status of the request that suffered.
-    Lost(Reason, Status),
-    /// The active side said no instead of completing.
-    Refused(Reason),
-    /// The active side vanished instead of completing.
-    GaveUp(Reason),
-}
-
 /// A connector and the connection that comes of it.
-pub(crate) struct Cm {
+pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<AdapterCore>,
     inner: Mutex<Inner>,
@@ -50,9 +38,9 @@ pub(crate) struct Inner {
     /// The port of the connection, ours until the end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
-    pub(crate) transport: Option<Transport>,
+    pub(crate) handshake: Option<PendingHandshake>,
     queue_pair: Option<Arc<QueuePairCore>>,
-    link: Option<Arc<Link>>,
+    connection: Option<Arc<ConnectionShared>>,
     /// The peer left while this side was about to ask it to.
     answered: bool,
 }
@@ -69,33 +57,33 @@ impl Inner {
     }
 }
 
-impl Cm {
+impl Connector {
     /// A connector that nothing has happened to.
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
-        Self::with(adapter, Connector::new(), None, None, None)
+        Self::with(adapter, Machine::new(), None, None, None)
     }
 
     /// The connector of a request that has arrived.
     pub(crate) fn with_request(
         adapter: Arc<AdapterCore>,
         terms: Terms,
-        transport: Transport,
+        handshake: PendingHandshake,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Arc<Self> {
-        let machine = Connector::with_request(terms);
+        let machine = Machine::with_request(terms);
         let phase = machine.state();
-        let cm = Self::with(adapter, machine, Some(transport), Some(local), Some(peer));
+        let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         // The machine was made in this state; the listener's did the waiting.
         let (peer, from, status) = (Some(peer), State::Waiting, Status::SUCCESS);
-        debug!(connection = %cm.id, ?peer, ?from, ?phase, %status, "moved");
-        cm
+        debug!(connection = %connector.id, ?peer, ?from, ?phase, %status, "moved");
+        connector
     }
 
     fn with(
         adapter: Arc<AdapterCore>,
-        machine: Connector,
-        transport: Option<Transport>,
+        machine: Machine,
+        handshake: Option<PendingHandshake>,
         local: Option<SocketAddr>,
         peer: Option<SocketAddr>,
     ) -> Arc<Self> {
@@ -103,12 +91,12 @@ impl Cm {
             progress: ConnectorState::new(machine, local, peer),
             bound: None,
             lease: None,
-            transport,
+            handshake,
             queue_pair: None,
-            link: None,
+            connection: None,
             answered: false,
         };
-        let id = connector::next_id();
+        let id = next_id();
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self {
             id,
@@ -119,15 +107,15 @@ impl Cm {
     }
 
     fn command(&self, inner: &Inner, command: Command) {
-        if let Some(link) = &inner.link {
-            link.command(command);
+        if let Some(connection) = &inner.connection {
+            connection.command(command);
         }
     }
 
     /// Frees the queue pair of an attempt that came to nothing.
     fn clear(inner: &mut Inner) -> WakeList {
         let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
-        if !over || inner.link.is_some() {
+        if !over || inner.connection.is_some() {
             return WakeList::default();
         }
         // The port of the attempt; a socket that is still bound has a lease of its own.
@@ -144,7 +132,8 @@ impl Cm {
         inner: &mut Inner,
         queue_pair: &Arc<QueuePairCore>,
     ) -> bool {
-        let taken = queue_pair.associate(self).is_ok();
+        let borrower: Weak<Self> = Arc::downgrade(self);
+        let taken = queue_pair.associate(borrower).is_ok();
         if taken {
             inner.queue_pair = Some(queue_pair.clone());
         }
@@ -159,47 +148,32 @@ impl Cm {
         }
     }
 
-    /// The link exists: from now on the driver carries out the machine's actions. False when the attempt was ended
-    /// since its transport was taken: nobody could tell the driver then, and the queue pair is not ours any more.
+    /// The connection exists: from now on the driver carries out the machine's actions. False when the attempt was ended
+    /// since its handshake was taken: nobody could tell the driver then, and the queue pair is not ours any more.
     #[must_use]
-    pub(crate) fn attach(&self, link: Arc<Link>) -> bool {
+    pub(crate) fn attach(&self, connection: Arc<ConnectionShared>) -> bool {
         let mut inner = self.lock();
         let wanted = matches!(inner.progress.machine.state(), State::Completing | State::Accepting);
         if wanted {
-            inner.link = Some(link);
+            inner.connection = Some(connection);
         }
         wanted
     }
 
-    /// Gives the connection up at once, for a local reason.
-    pub(crate) fn abandon(&self, why: &'static str) {
-        let mut inner = self.lock();
-        inner
-            .progress
-            .ended
-            .get_or_insert(DisconnectReason::Lost { status: Status::CANCELED, reason: Reason::Local(why) });
-        self.command(&inner, Command::Abandon(Status::CANCELED));
-        drop(inner);
-        let _ = self.apply(Input::PathLost);
-    }
-
-    /// The peer's first frame has come.
-    pub(crate) fn first_frame(&self) {
-        let queue_pair = self.lock().queue_pair.clone();
-        self.establish(queue_pair);
-        let _ = self.apply(Input::PeerCompleted);
-    }
-
-    /// The queue pair may be posted to; before anyone is told that the connection is up.
-    pub(crate) fn establish(&self, queue_pair: Option<Arc<QueuePairCore>>) {
-        let link = self.lock().link.clone();
-        if let (Some(queue_pair), Some(link)) = (queue_pair, link) {
-            queue_pair.establish(link);
+    /// The queue pair may be posted to, before the call that waits for the connection returns; then that does.
+    pub(crate) fn establish(&self, done: Input) {
+        let (queue_pair, connection) = {
+            let inner = self.lock();
+            (inner.queue_pair.clone(), inner.connection.clone())
+        };
+        if let (Some(queue_pair), Some(connection)) = (queue_pair, connection) {
+            queue_pair.establish(connection);
         }
+        let _ = self.apply(done);
     }
 
-    /// The driver's report that the attempt or the connection has ended; requests have not been flushed yet.
-    pub(crate) fn ended(&self, ending: Ending) {
+    /// The attempt or the connection has ended; requests have not been flushed yet.
+    fn ended(&self, ending: Ending) {
         let (peer, phase) = {
             let inner = self.lock();
             (inner.progress.peer, inner.progress.machine.state())
@@ -242,8 +216,8 @@ impl Cm {
         wakes.wake_all();
     }
 
-    /// The driver's last report: the socket is closed and every request has finished.
-    pub(crate) fn closed(&self, answered: bool) {
+    /// The socket is closed and every request has finished.
+    fn closed(&self, answered: bool) {
         let (queue_pair, lease) = {
             let mut inner = self.lock();
             (inner.queue_pair.take(), inner.lease.take())
@@ -255,18 +229,46 @@ impl Cm {
             }
         }
         drop(lease);
-        let mut link = None;
+        let mut connection = None;
         // A peer that left by itself, in order or not, will not answer any more.
         let gone = {
             let inner = self.lock();
             inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost))
         };
         let input = if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut };
-        let _ = self.apply_with(input, |inner| link = inner.link.take());
+        let _ = self.apply_with(input, |inner| connection = inner.connection.take());
     }
 }
 
-impl ConnectorDriver for Cm {
+impl Observer for Connector {
+    fn event(&self, event: Event) {
+        match event {
+            Event::Established => self.establish(Input::PeerCompleted),
+            Event::Ended(ending) => self.ended(ending),
+            Event::Detached => self.give_back(),
+            Event::Closed { answered } => self.closed(answered),
+        }
+    }
+}
+
+impl Borrower for Connector {
+    fn abandon(&self, why: &'static str) {
+        let mut inner = self.lock();
+        inner
+            .progress
+            .ended
+            .get_or_insert(DisconnectReason::Lost { status: Status::CANCELED, reason: Reason::Local(why) });
+        self.command(&inner, Command::Abandon(Status::CANCELED));
+        drop(inner);
+        let _ = self.apply(Input::PathLost);
+    }
+
+    fn queue_pair_removed(&self) {
+        ConnectorDriver::queue_pair_removed(self);
+    }
+}
+
+impl ConnectorDriver for Connector {
     type Inner = Inner;
 
     fn id(&self) -> ConnectionId {
@@ -294,12 +296,12 @@ impl ConnectorDriver for Cm {
                 let deadline = tokio::time::Instant::now() + self.adapter.config.disconnect_timeout;
                 self.command(inner, Command::Disconnect(deadline));
             }
-            Action::RefusePeer => match inner.transport.take() {
-                Some(transport) => transport.refuse(&self.adapter.farewells),
+            Action::RefusePeer => match inner.handshake.take() {
+                Some(handshake) => handshake.refuse(&self.adapter.lingering_close),
                 None => self.command(inner, Command::Refuse),
             },
             Action::Abandon => {
-                inner.transport = None;
+                inner.handshake = None;
                 let removed = self.adapter.is_removed();
                 let status = if removed { Status::DEVICE_REMOVED } else { Status::CANCELED };
                 self.command(inner, Command::Abandon(status));
@@ -310,7 +312,7 @@ impl ConnectorDriver for Cm {
     }
 
     fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
-        if inner.progress.state() == State::Disconnecting && inner.link.is_none() {
+        if inner.progress.state() == State::Disconnecting && inner.connection.is_none() {
             // The peer left first and the driver has tidied up already: nothing is left to wait for.
             return Some(Input::DisconnectAnswered);
         }
@@ -323,7 +325,7 @@ impl ConnectorDriver for Cm {
     }
 }
 
-impl Member for Cm {
+impl Member for Connector {
     fn device_removed(&self) {
         let _ = self.apply_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);

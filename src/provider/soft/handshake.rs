@@ -23,14 +23,14 @@ const LINGER: Duration = Duration::from_secs(1);
 const FIRST_WORDS: usize = 24;
 
 /// A handshake that waits for its user.
-pub(crate) enum Transport {
+pub(crate) enum PendingHandshake {
     /// The peer accepted; CompleteConnect is owed.
     Active { stream: TcpStream, negotiated: Negotiated, leftover: Bytes },
     /// The peer asked; Accept is owed. The data is for a Reject.
     Passive { stream: TcpStream, responder: Box<Responder>, reject_data: Bytes },
 }
 
-impl Transport {
+impl PendingHandshake {
     fn stream(&self) -> &TcpStream {
         match self {
             Self::Active { stream, .. } | Self::Passive { stream, .. } => stream,
@@ -68,14 +68,15 @@ impl Transport {
     }
 
     /// Says no and lets the socket go, without waiting for the peer.
-    pub(crate) fn refuse(self, farewells: &Farewells) {
+    pub(crate) fn refuse(self, lingering_close: &LingeringClose) {
         match self {
             // There is no third start-up frame to say no with, but a Terminate in place of the first frame does.
             Self::Active { stream, negotiated, .. } => {
-                farewells.part(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc));
+                lingering_close
+                    .close_after(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc));
             }
             Self::Passive { stream, responder, reject_data } => {
-                farewells.part(stream, responder.reject(&reject_data));
+                lingering_close.close_after(stream, responder.reject(&reject_data));
             }
         }
     }
@@ -102,25 +103,25 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
 
 /// Where sockets are let go whose peers are still to take note of the last words: so many at a time, so that a flood of
 /// peers that are refused does not use up the descriptors.
-pub(crate) struct Farewells {
+pub(crate) struct LingeringClose {
     runtime: Handle,
     places: Arc<Semaphore>,
 }
 
-impl Farewells {
+impl LingeringClose {
     pub(crate) fn new(runtime: Handle, most: usize) -> Self {
         Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
     }
 
     /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
-    pub(crate) fn part(&self, mut stream: TcpStream, last_words: Bytes) {
+    pub(crate) fn close_after(&self, mut stream: TcpStream, last_words: Bytes) {
         // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
         let sent = SockRef::from(&stream).send(&last_words).unwrap_or(0);
         let rest = last_words.slice(sent..);
         // Without a place the socket is closed at once, and what the peer hears is up to its kernel.
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
         self.runtime.spawn(async move {
-            let farewell = async {
+            let close = async {
                 stream.write_all(&rest).await?;
                 stream.shutdown().await?;
                 // Closing with unread bytes would send a reset, which may overtake the last words.
@@ -129,7 +130,7 @@ impl Farewells {
                 std::io::Result::Ok(())
             };
             // Whether it went well is of no interest: nobody is left to tell.
-            let _ = tokio::time::timeout(LINGER, farewell).await;
+            let _ = tokio::time::timeout(LINGER, close).await;
             drop(place);
         });
     }

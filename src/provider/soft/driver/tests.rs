@@ -1,0 +1,290 @@
+//! What the task of a connection reports, and when: on a pair of sockets, without an adapter.
+
+use std::net::Ipv4Addr;
+use std::task::{Wake, Waker};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::flight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
+use crate::memory::Owned;
+use crate::proto::mpa::{Rtr, rtr_frame};
+use crate::provider::soft::connection::ConnectionParts;
+use crate::provider::soft::receive::Violation;
+use crate::provider::soft::receive_queue::ReceiveQueue;
+use crate::provider::soft::shared::Receive;
+use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
+use crate::sync::Mutex;
+use crate::types::OpKind;
+use crate::wire::ddp::Untagged;
+use crate::wire::rdmap::Opcode;
+
+/// Long enough for anything here.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What has happened, in this order: reports, and requests whose futures were woken.
+#[derive(Default)]
+struct Log {
+    entries: Mutex<Vec<&'static str>>,
+    /// Runs when the connection is established.
+    at_established: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Log {
+    fn add(&self, entry: &'static str) {
+        self.entries.lock().push(entry);
+    }
+
+    /// Waits until so much has happened, and takes it.
+    async fn take(&self, count: usize) -> Vec<&'static str> {
+        let waits = async {
+            while self.entries.lock().len() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        let outcome = tokio::time::timeout(LIMIT, waits).await;
+        let found = std::mem::take(&mut *self.entries.lock());
+        assert!(outcome.is_ok(), "only {found:?}");
+        found
+    }
+}
+
+impl Observer for Log {
+    fn event(&self, event: Event) {
+        let at_established = self.at_established.lock().take_if(|_| matches!(event, Event::Established));
+        if let Some(look) = at_established {
+            look();
+        }
+        self.add(match event {
+            Event::Established => "established",
+            Event::Ended(Ending::PeerDisconnected) => "ended: disconnected",
+            Event::Ended(Ending::Lost(..)) => "ended: lost",
+            Event::Ended(Ending::Refused(_)) => "ended: refused",
+            Event::Ended(Ending::GaveUp(_)) => "ended: gave up",
+            Event::Detached => "detached",
+            Event::Closed { answered: true } => "closed: answered",
+            Event::Closed { answered: false } => "closed",
+        });
+    }
+}
+
+/// The future of a request: an entry of the log when it is woken.
+struct Request(Arc<Log>, &'static str);
+
+impl Wake for Request {
+    fn wake(self: Arc<Self>) {
+        self.0.add(self.1);
+    }
+}
+
+/// One end of a connection, and the socket of its peer.
+struct End {
+    log: Arc<Log>,
+    table: Arc<Table>,
+    connection: Arc<ConnectionShared>,
+    peer: TcpStream,
+}
+
+impl End {
+    /// The passive end, whose peer has to send the first frame.
+    async fn passive() -> (Self, Driver<Log>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener");
+        let address = listener.local_addr().expect("its address");
+        let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (peer, socket) = (peer.expect("connected"), Socket::new(accepted.expect("accepted").0));
+        let table = Arc::<Table>::default();
+        let sink = CompletionSink::to_futures(table.clone());
+        let mut queue = SendQueue::new(4, 1, false, sink.clone());
+        queue.held = true;
+        let connection = ConnectionShared::new(ConnectionParts {
+            socket: socket.clone(),
+            queue,
+            crc: false,
+            role: Role::Passive,
+            implied: false,
+            inbound_reads: 1,
+            receives: ReceiveQueue::new(4, sink),
+            keys: Arc::default(),
+        });
+        let log = Arc::<Log>::default();
+        let receiver = Receiver::new(connection.clone(), &[], false);
+        let driver = Driver::new(connection.clone(), socket, receiver, log.clone(), &SoftConfig::default());
+        (Self { log, table, connection, peer }, driver)
+    }
+
+    /// An end that is established, and its task.
+    async fn established() -> (Self, JoinHandle<()>) {
+        let (mut end, driver) = Self::passive().await;
+        let task = tokio::spawn(driver);
+        end.peer.write_all(&rtr_frame(Rtr::Write, false)).await.expect("written");
+        assert_eq!(end.log.take(1).await, ["established"]);
+        (end, task)
+    }
+
+    fn ticket(&self, kind: OpKind) -> Ticket {
+        self.table.open(RequestMeta { kind, context: 0 })
+    }
+
+    /// Has the log tell when the request completes. Whether it has not yet.
+    fn is_pending(&self, ticket: Ticket, name: &'static str) -> bool {
+        let waker = Waker::from(Arc::new(Request(self.log.clone(), name)));
+        self.table.poll(ticket, &mut Context::from_waker(&waker)).is_pending()
+    }
+
+    fn receive(&self) -> Ticket {
+        let ticket = self.ticket(OpKind::Receive);
+        let receive = Receive { ticket, payload: memory() };
+        assert!(self.connection.receives.post(receive).is_ok());
+        assert!(self.is_pending(ticket, "receive"));
+        ticket
+    }
+
+    fn post(&self, operation: Operation, name: &'static str) {
+        let ticket = self.ticket(operation.kind());
+        assert!(self.is_pending(ticket, name));
+        let work = WorkRequest { ticket, operation, payload: memory(), flags: Flags::empty() };
+        assert!(self.connection.post(work).is_ok());
+    }
+}
+
+fn memory() -> Payload {
+    Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()])
+}
+
+const SEND: Operation = Operation::Send { invalidate: None, immediate: None };
+const READ: Operation = Operation::Read { from: RemoteAddress { key: 1, address: 0 } };
+
+/// A Send of the peer, the first one.
+fn message() -> Vec<u8> {
+    let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
+    [&header.encode(4)[..], b"here", &[0; 4]].concat()
+}
+
+// Whoever waits for the connection hears of it before its first message, and nothing is sent before.
+#[tokio::test]
+async fn established_precedes_sends_and_receives() {
+    for first in [rtr_frame(Rtr::Write, false).to_vec(), Vec::new()] {
+        let (mut end, driver) = End::passive().await;
+        end.receive();
+        end.post(SEND, "send");
+        end.peer.write_all(&[first.clone(), message()].concat()).await.expect("written");
+        tokio::spawn(driver);
+        assert_eq!(end.log.take(3).await, ["established", "send", "receive"], "behind {first:?}");
+    }
+}
+
+// Whoever sees the message can answer it, however it looks for completions.
+#[tokio::test]
+async fn nothing_behind_the_first_frame_completes_before_established() {
+    let (mut end, driver) = End::passive().await;
+    let receive = end.receive();
+    let (log, table) = (end.log.clone(), end.table.clone());
+    *end.log.at_established.lock() = Some(Box::new(move || {
+        if table.poll(receive, &mut Context::from_waker(Waker::noop())).is_pending() {
+            log.add("pending");
+        }
+    }));
+    end.peer.write_all(&[&rtr_frame(Rtr::Write, false)[..], &message()].concat()).await.expect("written");
+    tokio::spawn(driver);
+    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx));
+    let completed = tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted");
+    assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+    assert_eq!(end.log.take(2).await, ["pending", "established"]);
+}
+
+// `X3`: first the connection ends, then its requests, then the socket.
+#[tokio::test]
+async fn ended_precedes_the_flush() {
+    let (mut end, task) = End::established().await;
+    end.receive();
+    end.post(READ, "read");
+    end.peer.shutdown().await.expect("the end of the stream");
+    let ends = ["ended: disconnected", "read", "receive", "closed: answered"];
+    assert_eq!(end.log.take(4).await, ends);
+    task.await.expect("no panic");
+    assert!(end.log.take(0).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_handshake_detaches_and_spares_the_receives() {
+    let (mut end, driver) = End::passive().await;
+    let receive = end.receive();
+    end.connection.command(Command::Refuse);
+    let task = tokio::spawn(driver);
+    assert_eq!(end.log.take(1).await, ["detached"]);
+    let mut terminate = Vec::new();
+    end.peer.read_to_end(&mut terminate).await.expect("the end of the stream");
+    assert_eq!(terminate, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, false));
+    drop(end.peer);
+    task.await.expect("no panic");
+    assert_eq!(end.log.take(1).await, ["closed: answered"]);
+    assert!(end.table.poll(receive, &mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_spares_the_receives() {
+    let (end, driver) = End::passive().await;
+    let receive = end.receive();
+    drop(end.peer);
+    driver.await;
+    assert_eq!(end.log.take(2).await, ["ended: gave up", "closed"]);
+    assert!(end.table.poll(receive, &mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[tokio::test]
+async fn a_disconnect_of_ours_ends_with_the_answer() {
+    let (mut end, task) = End::established().await;
+    end.receive();
+    end.connection.command(Command::Disconnect(Instant::now() + LIMIT));
+    assert_eq!(end.log.take(1).await, ["receive"]);
+    assert_eq!(end.peer.read(&mut [0]).await.expect("the end of the stream"), 0);
+    drop(end.peer);
+    task.await.expect("no panic");
+    assert_eq!(end.log.take(1).await, ["closed: answered"]);
+}
+
+#[tokio::test]
+async fn every_report_comes_once() {
+    let (mut end, task) = End::established().await;
+    end.receive();
+    // Its last words are out, and the peer does not answer them, when the runtime goes away.
+    end.peer.write_all(&[0xff; 64]).await.expect("written");
+    assert_eq!(end.log.take(2).await, ["ended: lost", "receive"]);
+    task.abort();
+    assert!(task.await.is_err_and(|error| error.is_cancelled()));
+    assert_eq!(end.log.take(1).await, ["closed"]);
+}
+
+#[test]
+fn every_end_of_the_reader_has_its_ending() {
+    const ACCESS: Terminate = Terminate::ACCESS_REMOTE;
+    const CRC: Terminate = Terminate::CRC;
+    let broken = |code| Stop::Broken(io::Error::from_raw_os_error(code));
+    let kind = |kind: io::ErrorKind| Stop::Broken(kind.into());
+    let violation = |terminate, blame| Stop::Violation(Box::new(Violation { terminate, blame }));
+    let within = Reason::Local("the stream ended within a frame");
+    let deregistered = Reason::Local("the memory of a transfer was deregistered");
+    let lost = |stop, reason, status, last_words| {
+        assert_eq!(classify(stop, true), (Ending::Lost(reason, status), last_words));
+    };
+    let failed = |stop, ending, last_words| assert_eq!(classify(stop, false), (ending, last_words));
+
+    assert_eq!(classify(Stop::Closed, true), (Ending::PeerDisconnected, None));
+    failed(Stop::Closed, Ending::GaveUp(Reason::PeerClosed), None);
+    for code in [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ENETDOWN] {
+        lost(broken(code), Reason::Errno(code), Status::IO_TIMEOUT, None);
+        failed(broken(code), Ending::GaveUp(Reason::Errno(code)), None);
+    }
+    lost(broken(libc::ECONNRESET), Reason::Errno(libc::ECONNRESET), Status::REMOTE_ERROR, None);
+    lost(kind(io::ErrorKind::UnexpectedEof), within.clone(), Status::REMOTE_ERROR, None);
+    failed(kind(io::ErrorKind::UnexpectedEof), Ending::GaveUp(within), None);
+    lost(kind(io::ErrorKind::Other), deregistered, Status::REMOTE_ERROR, None);
+    lost(Stop::Terminated(ACCESS), ACCESS.reason(false), Status::ACCESS_VIOLATION, None);
+    lost(Stop::Terminated(CRC), CRC.reason(false), Status::REMOTE_ERROR, None);
+    failed(Stop::Terminated(CRC), Ending::Refused(CRC.reason(false)), None);
+    lost(violation(CRC, Status::CANCELED), CRC.reason(true), Status::CANCELED, Some(CRC));
+    lost(violation(ACCESS, Status::REMOTE_ERROR), ACCESS.reason(true), Status::REMOTE_ERROR, Some(ACCESS));
+    failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
+}

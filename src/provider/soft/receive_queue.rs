@@ -1,0 +1,152 @@
+//! The receive queue of a queue pair: one of its own, or one that it shares with others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::shared::{Receive, SharedReceives};
+use crate::error::PostErrorKind;
+use crate::flight::{Completed, CompletionSink, Ticket, WakeList};
+use crate::status::Status;
+use crate::sync::Mutex;
+
+/// A receive that a message was arriving in when the connection ended.
+pub(crate) struct Interrupted {
+    pub(crate) receive: Receive,
+    /// The message did not fit.
+    pub(crate) overflowed: bool,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Receive>,
+    /// The queue pair has been disconnected: what is posted now is flushed at once.
+    closed: bool,
+}
+
+enum Source {
+    /// First in, first out, at most `depth` of them.
+    Own {
+        state: Mutex<State>,
+        depth: usize,
+    },
+    Shared(Arc<SharedReceives>),
+}
+
+/// The receives of a queue pair, and where they complete.
+pub(crate) struct ReceiveQueue {
+    source: Source,
+    sink: CompletionSink,
+}
+
+impl ReceiveQueue {
+    /// A queue of its own.
+    pub(crate) fn new(depth: usize, sink: CompletionSink) -> Arc<Self> {
+        Arc::new(Self { source: Source::Own { state: Mutex::default(), depth }, sink })
+    }
+
+    /// One whose receives are those of a shared queue.
+    pub(crate) fn with_shared(shared: Arc<SharedReceives>, sink: CompletionSink) -> Arc<Self> {
+        Arc::new(Self { source: Source::Shared(shared), sink })
+    }
+
+    /// Whether a message waits for a receive when there is none. Otherwise it breaks its connection (`QP-20`).
+    pub(crate) fn waits_for_receives(&self) -> bool {
+        matches!(self.source, Source::Shared(_))
+    }
+
+    /// Posts a receive: at any time, connected or not (`QP-05`).
+    ///
+    /// # Errors
+    /// `QueueFull`; `NotSupported` where all receives are shared. Nothing has been posted then.
+    pub(crate) fn post(&self, receive: Receive) -> Result<(), (PostErrorKind, Receive)> {
+        let Source::Own { state, depth } = &self.source else {
+            return Err((PostErrorKind::NotSupported("a receive of its own"), receive));
+        };
+        let mut state = state.lock();
+        if state.closed {
+            drop(state);
+            let mut wakes = WakeList::default();
+            self.cancel(receive, Status::CANCELED, &mut wakes);
+            wakes.wake_all();
+            return Ok(());
+        }
+        if state.queue.len() >= *depth {
+            return Err((PostErrorKind::QueueFull, receive));
+        }
+        state.queue.push_back(receive);
+        Ok(())
+    }
+
+    /// The receive for the next message.
+    pub(crate) fn take(&self) -> Option<Receive> {
+        match &self.source {
+            Source::Own { state, .. } => state.lock().queue.pop_front(),
+            Source::Shared(shared) => shared.take(),
+        }
+    }
+
+    /// The message never came: the receive is the next one again.
+    pub(crate) fn restore(&self, receive: Receive, wakes: &mut WakeList) {
+        match &self.source {
+            Source::Own { state, .. } => {
+                let mut state = state.lock();
+                if state.closed {
+                    drop(state);
+                    return self.cancel(receive, Status::CANCELED, wakes);
+                }
+                state.queue.push_front(receive);
+            }
+            Source::Shared(shared) => shared.restore(receive),
+        }
+    }
+
+    /// Completes a receive that was taken.
+    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
+        self.sink.complete(ticket, completed, wakes);
+    }
+
+    /// Ready when a message that waits for a receive may have found one.
+    pub(crate) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.source {
+            Source::Own { .. } => Poll::Ready(()),
+            Source::Shared(shared) => shared.poll_ready(connection, cx),
+        }
+    }
+
+    /// The connection with this number waits no more.
+    pub(crate) fn forget(&self, connection: u64) {
+        if let Source::Shared(shared) = &self.source {
+            shared.forget(connection);
+        }
+    }
+
+    /// Completes everything that is the queue pair's alone with `status`: first `current`, the receive that a message was
+    /// arriving in. With `close`, later posts are flushed too.
+    pub(crate) fn flush(
+        &self,
+        current: Option<Interrupted>,
+        status: Status,
+        close: bool,
+        wakes: &mut WakeList,
+    ) {
+        let mut own = match &self.source {
+            Source::Own { state, .. } => Some(state.lock()),
+            Source::Shared(_) => None,
+        };
+        if let Some(Interrupted { receive, overflowed }) = current {
+            let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
+            self.cancel(receive, status, wakes);
+        }
+        if let Some(state) = &mut own {
+            state.closed |= close;
+            for receive in state.queue.drain(..) {
+                self.cancel(receive, status, wakes);
+            }
+        }
+    }
+
+    fn cancel(&self, receive: Receive, status: Status, wakes: &mut WakeList) {
+        self.complete(receive.ticket, Completed::failed(status, receive.payload), wakes);
+    }
+}
