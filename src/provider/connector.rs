@@ -43,8 +43,8 @@ impl Answers {
             Op::CompleteConnect => Some(&mut self.complete),
             Op::Accept => Some(&mut self.accept),
             Op::Disconnect => Some(&mut self.disconnect),
-            // Every waiter has an answer of its own; a request comes with its connector made.
-            Op::NotifyDisconnect | Op::GetConnectionRequest => None,
+            // Every waiter has an answer of its own.
+            Op::NotifyDisconnect => None,
         }
     }
 }
@@ -437,7 +437,7 @@ fn name(state: State) -> Option<&'static str> {
         State::Connected => Some("connected"),
         State::PeerGone => Some("peer_gone"),
         State::Disconnecting => Some("disconnecting"),
-        State::Idle | State::Bound | State::Waiting | State::Disconnected | State::Dead => None,
+        State::Idle | State::Bound | State::Disconnected | State::Dead => None,
     }
 }
 
@@ -459,8 +459,8 @@ fn answered(op: Op) -> Option<&'static str> {
         Op::CompleteConnect => Some("complete"),
         Op::Accept => Some("accept"),
         Op::Disconnect => Some("disconnect"),
-        // These only wait.
-        Op::NotifyDisconnect | Op::GetConnectionRequest => None,
+        // It only waits.
+        Op::NotifyDisconnect => None,
     }
 }
 

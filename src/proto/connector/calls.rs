@@ -15,7 +15,7 @@ impl Connector {
             Idle => Ok(smallvec![Action::StartBind]),
             Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
             | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED),
-            Waiting | Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE),
+            Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE),
         }
     }
 
@@ -41,12 +41,11 @@ impl Connector {
                     return Ok(smallvec![Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }]);
                 }
                 self.enter(Connecting);
-                self.attempt = self.attempt.wrapping_add(1);
                 self.deadline = deadline;
                 Ok(smallvec![Action::StartConnect])
             }
             Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
+            | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
         }
     }
 
@@ -60,7 +59,7 @@ impl Connector {
             }
             Dead => Err(self.fate.unwrap_or(Status::CONNECTION_INVALID)),
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting => Err(Status::CONNECTION_INVALID),
+            | RequestPending | Accepting => Err(Status::CONNECTION_INVALID),
         }
     }
 
@@ -79,7 +78,7 @@ impl Connector {
                 Ok(smallvec![Action::StartAccept])
             }
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Waiting | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+            | Disconnected | Accepting | Dead => Err(Status::CONNECTION_INVALID),
         }
     }
 
@@ -96,7 +95,7 @@ impl Connector {
                 Ok(smallvec![Action::RefusePeer])
             }
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+            | Accepting | Dead => Err(Status::CONNECTION_INVALID),
         }
     }
 
@@ -110,8 +109,9 @@ impl Connector {
             PeerGone | Disconnecting | Disconnected => {
                 Ok(smallvec![Action::Finish { op: Op::NotifyDisconnect, status: Status::SUCCESS }])
             }
-            Idle | Bound | Connecting | ConnectDone | Completing | Waiting | RequestPending | Accepting
-            | Dead => Err(Status::CONNECTION_INVALID),
+            Idle | Bound | Connecting | ConnectDone | Completing | RequestPending | Accepting | Dead => {
+                Err(Status::CONNECTION_INVALID)
+            }
         }
     }
 
@@ -125,7 +125,7 @@ impl Connector {
                 actions.push(Action::Flush);
             }
             PeerGone => {}
-            Idle | Bound | Connecting | ConnectDone | Completing | Disconnecting | Disconnected | Waiting
+            Idle | Bound | Connecting | ConnectDone | Completing | Disconnecting | Disconnected
             | RequestPending | Accepting | Dead => return Err(Status::CONNECTION_INVALID),
         }
         self.enter(Disconnecting);
@@ -134,7 +134,7 @@ impl Connector {
         Ok(actions)
     }
 
-    /// `CancelOverlappedRequests`: A13, A20, A25, P3, P16, C10, C14.
+    /// `CancelOverlappedRequests`: A13, A20, A25, P16, C10, C14.
     pub(super) fn cancel(&mut self) -> Actions {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
@@ -143,7 +143,6 @@ impl Connector {
             Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),
             Disconnecting => self.end_disconnect(Status::CANCELED),
-            Waiting => self.end_wait(Idle, Status::CANCELED),
             // Nothing is outstanding.
             Idle | Bound | PeerGone | Disconnected | RequestPending | Dead => Actions::new(),
         }
@@ -162,7 +161,6 @@ impl Connector {
             Disconnecting => {
                 smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
             }
-            Waiting => self.end_wait(Dead, Status::CANCELED),
             Idle | Bound | Disconnected => Actions::new(),
             // Even now the device stays removed.
             Dead => return Actions::new(),
@@ -170,19 +168,6 @@ impl Connector {
         self.enter(Dead);
         self.refusal = None;
         actions
-    }
-
-    /// `GetConnectionRequest` takes this connector: P1. Only one that was never used will do.
-    pub(super) fn lend(&mut self) -> Result<Actions, Status> {
-        match self.state {
-            Idle => {
-                self.enter(Waiting);
-                self.refusal = None;
-                Ok(Actions::new())
-            }
-            Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Waiting | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
-        }
     }
 
     /// Burns the connector when the peer was seen leaving; its transport was let go then.

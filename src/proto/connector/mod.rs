@@ -5,12 +5,12 @@
 //! their own lock.
 //!
 //! ```text
-//!            ┌──────┐  Lend           ┌─────────┐ RequestArrived ┌────────────────┐
-//!            │ Idle ├────────────────▶│ Waiting ├───────────────▶│ RequestPending │
-//!            └─┬──┬─┘◀────────────────┴─────────┘                └───────┬────────┘
-//!         Bind │  │      cancelled, listener closed                      │ Accept
-//!        ┌─────▼┐ │ Connect                                              ▼
-//!        │Bound │ │                                               ┌───────────┐
+//!            ┌──────┐                                              a request arrived
+//!            │ Idle │                                            ┌───────▼────────┐
+//!            └─┬──┬─┘                                            │ RequestPending │
+//!         Bind │  │                                              └───────┬────────┘
+//!        ┌─────▼┐ │ Connect                                              │ Accept
+//!        │Bound │ │                                               ┌──────▼────┐
 //!        └─────┬┘ │                                               │ Accepting │
 //!      Connect │  │                                               └──────┬────┘
 //!            ┌─▼──▼───────┐ PeerAccepted ┌─────────────┐                 │ PeerCompleted
@@ -37,8 +37,7 @@
 //!   `NotifyDisconnect` may be outstanding several times; one `Finish` answers all of them.
 //! * A transport starts with [`Action::StartConnect`] or a request that arrived, and is let go by exactly one
 //!   of [`Action::RefusePeer`], [`Action::Leave`], [`Action::Abandon`], which stands before the `Finish` that
-//!   allows a retry. Later reports about a transport that was let go must not be fed in;
-//!   [`attempt`](Connector::attempt) tells one connect from the next.
+//!   allows a retry. Later reports about a transport that was let go must not be fed in.
 //! * `NotifyDisconnect` finishes before the work requests are flushed.
 //! * A report that no longer matters is ignored, by a rule that names the state, never by a catch-all.
 
@@ -76,8 +75,6 @@ pub(crate) enum State {
     Disconnecting,
     /// Over, in order. Neither the connector nor its queue pair can be used again.
     Disconnected,
-    /// Lent to GetConnectionRequest.
-    Waiting,
     /// It holds a request; Accept or Reject is owed.
     RequestPending,
     /// Accept is pending.
@@ -99,8 +96,6 @@ pub(crate) enum Op {
     NotifyDisconnect,
     /// `IND2Connector::Disconnect`.
     Disconnect,
-    /// `IND2Listener::GetConnectionRequest`, which holds the connector meanwhile.
-    GetConnectionRequest,
 }
 
 /// What the peer put into its request or reply, already in the direction of this end.
@@ -114,7 +109,6 @@ pub(crate) struct Terms {
 
 /// What made the machine move: first the calls of the user, then the reports of the provider.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "some reports only a provider with devices makes"))]
 pub(crate) enum Input {
     /// `Bind`. The provider binds at once when this is accepted and reports how it went.
     Bind,
@@ -161,8 +155,6 @@ pub(crate) enum Input {
     Cancel,
     /// The last reference is gone.
     Release,
-    /// `GetConnectionRequest` borrows this connector.
-    Lend,
 
     /// The local address is reserved.
     Bound,
@@ -182,16 +174,8 @@ pub(crate) enum Input {
     PeerAccepted(Terms),
     /// The second half of the handshake is out.
     CompleteDone,
-    /// The second half of the handshake could not be carried out.
-    CompleteFailed(Status),
-    /// A request arrived for the connector that was lent.
-    RequestArrived(Terms),
-    /// The listener that this connector was lent to is closed, or its call was cancelled.
-    ListenerClosed,
     /// The active side carried out CompleteConnect.
     PeerCompleted,
-    /// A work request completed; it may overtake [`PeerCompleted`](Self::PeerCompleted).
-    DataArrived,
     /// The peer said no during the handshake, as Reject and Release do.
     PeerRejected {
         /// What came with the reject, where the wire carries it.
@@ -209,7 +193,7 @@ pub(crate) enum Input {
     QueuePairRemoved,
     /// The adapter is gone.
     DeviceRemoved,
-    /// The provider's own timer for this phase ran out.
+    /// The caller's deadline passed, or a timer of the provider for this phase ran out.
     TimedOut,
     /// Any other failure.
     Failed(Status),
@@ -278,8 +262,6 @@ pub(crate) struct Connector {
     fate: Option<Status>,
     /// How the connection ended.
     ending: Option<Ending>,
-    /// Counts the connects.
-    attempt: u32,
 }
 
 impl Connector {
@@ -294,11 +276,10 @@ impl Connector {
             watched: false,
             fate: None,
             ending: None,
-            attempt: 0,
         }
     }
 
-    /// A connector that holds a request: for providers that make one when the request arrives.
+    /// A connector that holds a request that has arrived.
     pub(crate) fn with_request(terms: Terms) -> Self {
         Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
     }
@@ -311,12 +292,6 @@ impl Connector {
     /// How the connection ended; `None` while it lasts and when there never was one.
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending
-    }
-
-    /// The number of the current connect. A report that comes late from another task compares it first.
-    #[cfg_attr(not(test), expect(dead_code, reason = "soft has one task per attempt"))]
-    pub(crate) fn attempt(&self) -> u32 {
-        self.attempt
     }
 
     /// Takes one call or report. Only a call, or the failed bind that answers one, gets an `Err`.
@@ -340,20 +315,13 @@ impl Connector {
             Input::Disconnect { deadline } => self.disconnect(deadline)?,
             Input::Cancel => self.cancel(),
             Input::Release => self.release(),
-            Input::Lend => self.lend()?,
 
             Input::Bound => self.bound(),
             Input::BindFailed(status) => self.bind_failed(status)?,
             Input::PeerAccepted(terms) => self.peer_accepted(terms),
             Input::CompleteDone => self.complete_done(),
-            Input::CompleteFailed(Status::DEVICE_REMOVED)
-            | Input::Failed(Status::DEVICE_REMOVED)
-            | Input::DeviceRemoved => self.device_removed(),
-            Input::CompleteFailed(status) => self.complete_failed(status),
-            Input::RequestArrived(terms) => self.request_arrived(terms),
-            Input::ListenerClosed => self.listener_closed(),
+            Input::Failed(Status::DEVICE_REMOVED) | Input::DeviceRemoved => self.device_removed(),
             Input::PeerCompleted => self.peer_completed(),
-            Input::DataArrived => self.data_arrived(),
             Input::DisconnectAnswered => self.disconnect_answered(),
             Input::QueuePairRemoved => self.queue_pair_removed(),
             Input::Unreachable { network } => self.lost(reports::Loss::Unreachable { network }),
@@ -368,18 +336,9 @@ impl Connector {
         })
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// When the caller's patience ends, which the provider reports as [`Input::TimedOut`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadline
-    }
-
-    /// Ends what has outlived its deadline. Too early a call does nothing.
-    #[cfg_attr(not(test), expect(dead_code, reason = "soft keeps its deadlines in the futures"))]
-    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Actions {
-        match self.deadline {
-            Some(deadline) if deadline <= now => self.lost(reports::Loss::TimedOut),
-            Some(_) | None => Actions::new(),
-        }
     }
 
     /// The negotiated read limits, while CompleteConnect, or Accept or Reject, is owed.
@@ -414,7 +373,6 @@ impl Connector {
             | State::PeerGone
             | State::Disconnecting
             | State::Disconnected
-            | State::Waiting
             | State::RequestPending
             | State::Accepting
             | State::Dead => self.peer_address_ready(),
@@ -434,12 +392,9 @@ impl Connector {
             | State::Disconnecting
             | State::RequestPending
             | State::Accepting => Ok(()),
-            State::Idle
-            | State::Bound
-            | State::Connecting
-            | State::Disconnected
-            | State::Waiting
-            | State::Dead => Err(StateError::ConnectionInvalid),
+            State::Idle | State::Bound | State::Connecting | State::Disconnected | State::Dead => {
+                Err(StateError::ConnectionInvalid)
+            }
         }
     }
 
@@ -467,8 +422,7 @@ impl Input {
             | Self::Accept { .. }
             | Self::Reject { .. }
             | Self::NotifyDisconnect
-            | Self::Disconnect { .. }
-            | Self::Lend => true,
+            | Self::Disconnect { .. } => true,
             Self::Cancel
             | Self::Release
             | Self::Bound
@@ -477,11 +431,7 @@ impl Input {
             | Self::Refused { .. }
             | Self::PeerAccepted(_)
             | Self::CompleteDone
-            | Self::CompleteFailed(_)
-            | Self::RequestArrived(_)
-            | Self::ListenerClosed
             | Self::PeerCompleted
-            | Self::DataArrived
             | Self::PeerRejected { .. }
             | Self::PeerGaveUp
             | Self::PeerDisconnected

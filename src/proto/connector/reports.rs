@@ -75,7 +75,7 @@ impl Connector {
                 self.bound = true;
             }
             Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Waiting | RequestPending | Accepting | Dead => {}
+            | Disconnected | RequestPending | Accepting | Dead => {}
         }
         Actions::new()
     }
@@ -99,7 +99,7 @@ impl Connector {
                 Ok(actions)
             }
             Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Ok(Actions::new()),
+            | RequestPending | Accepting | Dead => Ok(Actions::new()),
         }
     }
 
@@ -112,7 +112,7 @@ impl Connector {
                 smallvec![Action::Finish { op: Op::Connect, status: Status::SUCCESS }]
             }
             Idle | Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+            | RequestPending | Accepting | Dead => Actions::new(),
         }
     }
 
@@ -124,38 +124,7 @@ impl Connector {
                 smallvec![Action::Finish { op: Op::CompleteConnect, status: Status::SUCCESS }]
             }
             Idle | Bound | Connecting | ConnectDone | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
-        }
-    }
-
-    /// The second half of the handshake failed: A25.
-    pub(super) fn complete_failed(&mut self, status: Status) -> Actions {
-        match self.state {
-            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, status),
-            Idle | Bound | Connecting | ConnectDone | Connected | PeerGone | Disconnecting | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
-        }
-    }
-
-    /// A request for the connector that was lent: P2. One that is not waiting leaves it to the listener's queue.
-    pub(super) fn request_arrived(&mut self, terms: Terms) -> Actions {
-        match self.state {
-            Waiting => {
-                let actions = self.end_wait(RequestPending, Status::SUCCESS);
-                self.terms = Some(terms);
-                actions
-            }
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | RequestPending | Accepting | Dead => Actions::new(),
-        }
-    }
-
-    /// The listener is closed: P3. Requests that were fetched are no longer its concern.
-    pub(super) fn listener_closed(&mut self) -> Actions {
-        match self.state {
-            Waiting => self.end_wait(Idle, Status::CANCELED),
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | RequestPending | Accepting | Dead => Actions::new(),
+            | RequestPending | Accepting | Dead => Actions::new(),
         }
     }
 
@@ -167,15 +136,7 @@ impl Connector {
                 smallvec![Action::Finish { op: Op::Accept, status: Status::SUCCESS }]
             }
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Waiting | RequestPending | Dead => Actions::new(),
-        }
-    }
-
-    /// A work request completed: P12. It may overtake the word that establishes, which Accept still waits for.
-    pub(super) fn data_arrived(&self) -> Actions {
-        match self.state {
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+            | Disconnected | RequestPending | Dead => Actions::new(),
         }
     }
 
@@ -184,7 +145,7 @@ impl Connector {
         match self.state {
             Disconnecting => self.end_disconnect(Status::SUCCESS),
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
-            | Waiting | RequestPending | Accepting | Dead => Actions::new(),
+            | RequestPending | Accepting | Dead => Actions::new(),
         }
     }
 
@@ -211,11 +172,11 @@ impl Connector {
             }
             Disconnecting => self.end_disconnect(Status::CANCELED),
             // No queue pair belongs to it.
-            Idle | Bound | Disconnected | Waiting | RequestPending | Dead => Actions::new(),
+            Idle | Bound | Disconnected | RequestPending | Dead => Actions::new(),
         }
     }
 
-    /// The adapter is gone: A15, P4, P17, C15.
+    /// The adapter is gone: A15, P17, C15.
     pub(super) fn device_removed(&mut self) -> Actions {
         const GONE: Status = Status::DEVICE_REMOVED;
         let actions = match self.state {
@@ -231,7 +192,6 @@ impl Connector {
             }
             PeerGone => smallvec![Action::Abandon],
             Disconnecting => self.end_disconnect(GONE),
-            Waiting => self.end_wait(Dead, GONE),
             Idle | Bound | Disconnected | Dead => Actions::new(),
         };
         self.enter(Dead);
@@ -290,7 +250,7 @@ impl Connector {
                     self.end_disconnect(Status::IO_TIMEOUT)
                 }
             },
-            Idle | Bound | PeerGone | Disconnected | Waiting | Dead => Actions::new(),
+            Idle | Bound | PeerGone | Disconnected | Dead => Actions::new(),
         }
     }
 
@@ -343,11 +303,5 @@ impl Connector {
     pub(super) fn end_disconnect(&mut self, status: Status) -> Actions {
         self.enter(Disconnected);
         smallvec![Action::Abandon, Action::Finish { op: Op::Disconnect, status }]
-    }
-
-    /// Ends the loan to GetConnectionRequest.
-    pub(super) fn end_wait(&mut self, next: State, status: Status) -> Actions {
-        self.enter(next);
-        smallvec![Action::Finish { op: Op::GetConnectionRequest, status }]
     }
 }

@@ -30,7 +30,7 @@ fn may_end(op: Op, status: Status) -> bool {
         Op::CompleteConnect => &[S::IO_TIMEOUT, S::CONNECTION_ABORTED, S::UNSUCCESSFUL],
         Op::Accept => &[S::CONNECTION_REFUSED, S::CONNECTION_ABORTED, S::IO_TIMEOUT, S::UNSUCCESSFUL],
         Op::Disconnect => &[S::IO_TIMEOUT],
-        Op::NotifyDisconnect | Op::GetConnectionRequest => &[],
+        Op::NotifyDisconnect => &[],
     };
     [S::SUCCESS, S::CANCELED, S::DEVICE_REMOVED].contains(&status) || more.contains(&status)
 }
@@ -53,7 +53,6 @@ pub(super) fn inline(pair: &Pair, end: usize, act: Act, before: State, status: S
         ],
         Act::Reject { .. } => &[S::CONNECTION_INVALID, S::INVALID_BUFFER_SIZE, S::CONNECTION_ABORTED],
         Act::Notify | Act::Disconnect { .. } => &[S::CONNECTION_INVALID],
-        Act::Fetch => &[S::CONNECTION_ACTIVE],
         _ => &[],
     };
     assert!(status == S::DEVICE_REMOVED || listed.contains(&status), "{before:?} {act:?}: {status:?}");
@@ -79,7 +78,7 @@ pub(super) fn finish(pair: &mut Pair, end: usize, op: Op, status: Status) {
         Op::Connect => assert!(!it.flushed, "CM-21: an attempt leaves the queue pair alone"),
         Op::CompleteConnect | Op::Accept => assert_eq!(it.flushed, status != Status::SUCCESS, "P18"),
         Op::Disconnect => assert!(it.flushed, "DIS-06: requests are left over"),
-        Op::NotifyDisconnect | Op::GetConnectionRequest => {}
+        Op::NotifyDisconnect => {}
     }
     let (late, host) = (it.until.is_some_and(|until| until <= pair.now), it.host);
     if status != Status::SUCCESS && op != Op::NotifyDisconnect {

@@ -21,10 +21,7 @@ impl Pair {
     /// One act, without the reading that may follow.
     pub(super) fn perform(&mut self, end: usize, act: Act) -> Result<(), Status> {
         let max_data = MAX_PRIVATE_DATA;
-        if !self.setup.lend
-            && self.ends[end].waiter.is_some()
-            && matches!(act, Act::Bind | Act::Connect { .. })
-        {
+        if self.ends[end].waiter.is_some() && matches!(act, Act::Bind | Act::Connect { .. }) {
             // There is no connector yet that could be used otherwise.
             return Err(Status::CONNECTION_ACTIVE);
         }
@@ -76,7 +73,7 @@ impl Pair {
     }
 
     /// A call of the user.
-    pub(super) fn call(&mut self, end: usize, act: Act, op: Option<Op>, input: Input) -> Result<(), Status> {
+    fn call(&mut self, end: usize, act: Act, op: Option<Op>, input: Input) -> Result<(), Status> {
         let before = self.state(end);
         let answer = self.ends[end].machine.handle(self.now, input);
         let actions = answer.inspect_err(|&status| checks::inline(self, end, act, before, status))?;
@@ -296,7 +293,7 @@ impl Pair {
         }
         let socket = self.socket(place);
         if socket.inbox.iter().any(|it| matches!(it, Segment::Fin | Segment::Reset)) {
-            return self.report(end, Input::CompleteFailed(Status::CONNECTION_ABORTED));
+            return self.report(end, Input::Failed(Status::CONNECTION_ABORTED));
         }
         let negotiated = socket.negotiated.expect("a reply");
         socket.was.ready = true;

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::link::Segment;
-use super::{Act, Owner, Pair, Place, Request, Wire, checks};
-use crate::proto::connector::{Connector, Input, Op, State, Terms};
+use super::{Owner, Pair, Place, Request, Wire, checks};
+use crate::proto::connector::{Connector, Input, State, Terms};
 use crate::proto::listener::{self, Arrival, Wait};
 use crate::status::Status;
 
@@ -28,9 +28,7 @@ impl Pair {
         if matches!(self.state(end), State::Dead | State::Disconnected) {
             self.ends[end].renew();
         }
-        if self.setup.lend {
-            self.call(end, Act::Fetch, Some(Op::GetConnectionRequest), Input::Lend)?;
-        } else if self.state(end) != State::Idle || self.ends[end].waiter.is_some() {
+        if self.state(end) != State::Idle || self.ends[end].waiter.is_some() {
             return Err(Status::CONNECTION_ACTIVE);
         }
         match self.listeners[host].wait()? {
@@ -57,12 +55,8 @@ impl Pair {
         self.socket(place).owner = Owner::End(end);
         self.ends[end].waiter = None;
         self.start(end, Some(place));
-        if self.setup.lend {
-            self.report(end, Input::RequestArrived(terms));
-        } else {
-            self.ends[end].machine = Connector::with_request(terms);
-            self.moved(end);
-        }
+        self.ends[end].machine = Connector::with_request(terms);
+        self.moved(end);
     }
 
     /// The last reference to the listener is gone.
@@ -73,13 +67,8 @@ impl Pair {
         for request in left.requests {
             self.refuse_unfetched(&request);
         }
-        for end in 0..self.ends.len() {
-            if self.ends[end].waiter.is_some_and(|waiter| left.waiters.contains(&waiter))
-                && self.ends[end].host == host
-            {
-                self.ends[end].waiter = None;
-                self.report(end, Input::ListenerClosed);
-            }
+        for end in self.ends.iter_mut().filter(|end| end.host == host) {
+            end.waiter.take_if(|waiter| left.waiters.contains(waiter));
         }
     }
 

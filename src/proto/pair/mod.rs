@@ -31,7 +31,7 @@ use bytes::Bytes;
 
 use self::link::{Frames, Link, Manner, Segment};
 use self::setup::{ACCEPT, Act, CONNECT, DISCONNECT, Road, Setup, Turn, ms};
-use super::connector::{Connector, Op, State};
+use super::connector::{Connector, Input, Op, State};
 use super::listener::{Listener, WaiterId};
 use super::mpa::{Initiator, Negotiated, Offer, Responder};
 use crate::status::Status;
@@ -327,11 +327,11 @@ impl Pair {
 
     /// A deadline that has passed.
     fn take_deadline(&mut self) -> bool {
-        let late = |end: &End| end.machine.next_timeout().is_some_and(|at| at <= self.now);
+        let now = self.now;
+        let late = |end: &End| end.machine.next_timeout().is_some_and(|at| at <= now);
         let Some(end) = self.ends.iter().position(late) else { return false };
-        let actions = self.ends[end].machine.handle_timeout(self.now);
-        assert!(!actions.is_empty(), "a deadline without a consequence");
-        self.carry_out(end, actions);
+        self.report(end, Input::TimedOut);
+        assert!(!late(&self.ends[end]), "a deadline without a consequence");
         true
     }
 

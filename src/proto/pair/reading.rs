@@ -148,7 +148,6 @@ impl Pair {
         let first = !mem::replace(&mut self.socket(place).heard, true);
         if frame == Frame::Message {
             self.socket(place).was.messages += 1;
-            self.report(end, Input::DataArrived);
         }
         if first && place.side == 1 {
             self.report(end, Input::PeerCompleted);

@@ -92,8 +92,6 @@ pub(super) struct Setup {
     pub(super) watchful: [bool; 2],
     /// The initiator speaks revision 1, which knows neither read limits nor peer-to-peer.
     pub(super) plain: bool,
-    /// A listener lends connectors, rather than making one for a request that arrived.
-    pub(super) lend: bool,
     /// How long CompleteConnect takes to send its frame, and then to report.
     pub(super) complete: [Duration; 2],
     /// What else happens at the same instant: acts, arrivals, deadlines and the provider's own steps, in order.
@@ -114,7 +112,6 @@ impl Default for Setup {
             adapter: [ReadLimits::new(16, 16); 2],
             watchful: [true; 2],
             plain: false,
-            lend: true,
             complete: [Duration::ZERO; 2],
             order: [Turn::Arrival, Turn::Own, Turn::Deadline, Turn::Act],
             eager: false,

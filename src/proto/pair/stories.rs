@@ -50,24 +50,22 @@ pub(super) fn inattentive() -> Setup {
 // CM-08, CM-09, LS-12, LS-13, LS-24: Accept waits for CompleteConnect, for as long as that takes.
 #[test]
 fn three_phases() {
-    for lend in [false, true] {
-        let mut pair = Pair::accepted(Setup { lend, ..Setup::default() });
-        assert_eq!(
-            [pair.data(ACTIVE), pair.wires[0].sockets[0].was.sent.as_ref().map(Bytes::len)],
-            [Some(30), Some(20)]
-        );
-        pair.run_for(Duration::from_secs(5));
-        assert_eq!(pair.last(PASSIVE, Op::Accept), None);
-        pair.act(ACTIVE, Act::Complete).expect("an accepted connect");
-        pair.run();
-        assert_eq!(pair.last(PASSIVE, Op::Accept), Some(S::SUCCESS));
-        for end in [ACTIVE, PASSIVE, PASSIVE] {
-            pair.act(end, Act::Send).expect("a connection");
-        }
-        pair.run();
-        assert_eq!(pair.wires[0].sockets.each_ref().map(|socket| socket.was.messages), [2, 1]);
-        pair.check_end();
+    let mut pair = Pair::accepted(Setup::default());
+    assert_eq!(
+        [pair.data(ACTIVE), pair.wires[0].sockets[0].was.sent.as_ref().map(Bytes::len)],
+        [Some(30), Some(20)]
+    );
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!(pair.last(PASSIVE, Op::Accept), None);
+    pair.act(ACTIVE, Act::Complete).expect("an accepted connect");
+    pair.run();
+    assert_eq!(pair.last(PASSIVE, Op::Accept), Some(S::SUCCESS));
+    for end in [ACTIVE, PASSIVE, PASSIVE] {
+        pair.act(end, Act::Send).expect("a connection");
     }
+    pair.run();
+    assert_eq!(pair.wires[0].sockets.each_ref().map(|socket| socket.was.messages), [2, 1]);
+    pair.check_end();
 }
 
 // NEG-01, NEG-02, NEG-03: whatever is asked, both ends hold the same two numbers. The checks know which.
@@ -226,9 +224,9 @@ fn nobody_answers() {
 fn no_patience_with_a_new_connector() {
     let hurried =
         Act::Connect { data: 0, limits: ReadLimits::default(), patience: Some(Duration::ZERO), busy: false };
-    for (lend, end) in [false, true].into_iter().flat_map(|lend| [ACTIVE, PASSIVE].map(|end| (lend, end))) {
+    for end in [ACTIVE, PASSIVE] {
         for (leaves, left) in [(DISCONNECT, State::Disconnected), (Act::Release, State::Dead)] {
-            let mut pair = Pair::connected(Setup { lend, ..Setup::default() });
+            let mut pair = Pair::connected(Setup::default());
             pair.act(end, leaves).expect("connected");
             pair.run();
             assert_eq!(pair.state(end), left);

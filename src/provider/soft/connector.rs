@@ -75,8 +75,8 @@ impl Connector {
         let phase = machine.state();
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         // The machine was made in this state; the listener's did the waiting.
-        let (peer, from, status) = (Some(peer), State::Waiting, Status::SUCCESS);
-        debug!(connection = %connector.id, ?peer, ?from, ?phase, %status, "moved");
+        let (peer, status) = (Some(peer), Status::SUCCESS);
+        debug!(connection = %connector.id, ?peer, from = %"Waiting", ?phase, %status, "moved");
         connector
     }
 

@@ -175,15 +175,13 @@ impl Cm {
     /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
     /// one, so it is told (`P12`).
     pub(crate) fn data_arrived(&self) {
-        let _ = self.call(|inner| {
-            if let (State::Accepting, Some(id), false) =
-                (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
-            {
-                // An error says that it has heard.
-                let _ = id.notify_established();
-            }
-            Input::DataArrived
-        });
+        let inner = self.lock();
+        if let (State::Accepting, Some(id), false) =
+            (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
+        {
+            // An error says that it has heard.
+            let _ = id.notify_established();
+        }
     }
 
     /// What an event of the current id means to the machine, if anything.
@@ -504,7 +502,6 @@ impl Member for Cm {
             | State::Completing
             | State::PeerGone
             | State::Disconnected
-            | State::Waiting
             | State::Dead => {}
         }
     }

@@ -383,14 +383,14 @@ impl Cm {
     /// The second half of the handshake, which ends within the call.
     pub(crate) fn finish_connect(&self, inner: &mut Inner) -> Input {
         let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
-            return Input::CompleteFailed(Status::CONNECTION_ABORTED);
+            return Input::Failed(Status::CONNECTION_ABORTED);
         };
         inner.awaited = false;
         if !self.adapter.is_iwarp() {
             let outcome = queue_pair.ready(&id, inner.limits).and_then(|()| id.establish());
             if let Err(error) = outcome {
                 inner.progress.reason = error.raw_os_error().map(Reason::Errno);
-                return Input::CompleteFailed(Status::CONNECTION_ABORTED);
+                return Input::Failed(Status::CONNECTION_ABORTED);
             }
         }
         queue_pair.establish(inner.limits);
