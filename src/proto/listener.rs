@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  ┌──────┐ bound  ┌───────┐ listen  ┌───────────┐ close  ┌────────┐
-//!  │ Idle ├───────▶│ Bound ├────────▶│ Listening ├───────▶│ Closed │   every state: device_removed ──▶ Dead
+//!  │ Idle ├───────▶│ Bound ├────────▶│ Listening ├───────▶│ Closed │   every state: removed ──▶ Dead
 //!  └──────┘        └───────┘         └───────────┘        └────────┘
 //! ```
 //!
 //! `R` is what the provider keeps of a request. What this machine hands back as refused, the provider refuses.
+//! The comments name the rows of the state table that are the listener's: P1 to P4.
 
 use std::collections::VecDeque;
 
@@ -55,6 +56,15 @@ pub(crate) enum Arrival<R> {
     Queued,
     /// Nowhere: the backlog is full, or nobody listens.
     Refused(R),
+}
+
+/// Why a listener ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The last reference is gone.
+    Closed,
+    /// The adapter is gone.
+    Removed,
 }
 
 /// What is left over when a listener ends.
@@ -151,7 +161,7 @@ impl<R> Listener<R> {
         }
     }
 
-    /// GetConnectionRequest: the oldest request, or a place in the line of those who wait for one.
+    /// GetConnectionRequest: the oldest request, or a place in the line of those who wait for one (P1).
     ///
     /// # Errors
     /// `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
@@ -170,13 +180,24 @@ impl<R> Listener<R> {
         Ok(Wait::Pending(waiter))
     }
 
-    /// A request arrived. When [`is_full`](Self::is_full), [`purge`](Self::purge) first.
-    pub(crate) fn arrived(&mut self, request: R) -> Arrival<R> {
-        match self.state {
-            State::Listening if self.waiters.is_empty() && self.is_full() => Arrival::Refused(request),
+    /// A request arrived (P2). When the queue is full, the queued requests that are `dead` do not keep a live one from it:
+    /// they are taken out and given back.
+    pub(crate) fn arrived(&mut self, request: R, dead: impl FnMut(&R) -> bool) -> (Arrival<R>, Vec<R>) {
+        let mut gone = VecDeque::new();
+        if self.is_full() {
+            (gone, self.queue) = std::mem::take(&mut self.queue).into_iter().partition(dead);
+        }
+        let arrival = match self.state {
+            State::Listening if self.is_full() => Arrival::Refused(request),
             State::Listening => self.place(request, VecDeque::push_back),
             State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
-        }
+        };
+        (arrival, gone.into())
+    }
+
+    /// Whether a request without a waiter would be one too many.
+    fn is_full(&self) -> bool {
+        self.queue.len() >= self.backlog
     }
 
     /// A request was delivered, but its waiter was dropped before it looked: it is the oldest, so it goes first.
@@ -195,29 +216,18 @@ impl<R> Listener<R> {
         place.and_then(|place| self.waiters.remove(place)).is_some()
     }
 
-    /// Whether the next request without a waiter is refused.
-    pub(crate) fn is_full(&self) -> bool {
-        self.queue.len() >= self.backlog
+    /// Takes all waiters out of the line, the first one first.
+    pub(crate) fn cancel_all(&mut self) -> Vec<WaiterId> {
+        std::mem::take(&mut self.waiters).into()
     }
 
-    /// Takes out the queued requests that are `dead`, so that they do not keep a live one from the queue.
-    pub(crate) fn purge(&mut self, mut dead: impl FnMut(&R) -> bool) -> Vec<R> {
-        let (gone, alive) = std::mem::take(&mut self.queue).into_iter().partition(|request| dead(request));
-        self.queue = alive;
-        Vec::from(gone)
-    }
-
-    /// The last reference is gone. Requests that were fetched and connections are not affected.
-    pub(crate) fn close(&mut self) -> Leftovers<R> {
-        match self.state {
-            State::Idle | State::Bound | State::Listening | State::Closed => self.end(State::Closed),
-            State::Dead => self.end(State::Dead),
-        }
-    }
-
-    /// The adapter is gone.
-    pub(crate) fn device_removed(&mut self) -> Leftovers<R> {
-        self.end(State::Dead)
+    /// It stops for good (P3, P4). Requests that were fetched and connections are not affected.
+    pub(crate) fn end(&mut self, end: End) -> Leftovers<R> {
+        self.state = match (self.state, end) {
+            (State::Dead, End::Closed) | (_, End::Removed) => State::Dead,
+            (State::Idle | State::Bound | State::Listening | State::Closed, End::Closed) => State::Closed,
+        };
+        Leftovers { waiters: self.cancel_all(), requests: std::mem::take(&mut self.queue).into() }
     }
 
     /// Hands the request to whoever waits longest, or queues it at the end that `push` stands for.
@@ -229,13 +239,6 @@ impl<R> Listener<R> {
                 Arrival::Queued
             }
         }
-    }
-
-    /// Stops for good.
-    fn end(&mut self, state: State) -> Leftovers<R> {
-        self.state = state;
-        let (waiters, requests) = (std::mem::take(&mut self.waiters), std::mem::take(&mut self.queue));
-        Leftovers { waiters: waiters.into(), requests: requests.into() }
     }
 }
 
@@ -250,6 +253,11 @@ mod tests {
         listener.bound().unwrap();
         listener.listen(backlog).unwrap();
         listener
+    }
+
+    /// A request arrives, and all that are queued are alive.
+    fn arrived(listener: &mut Listener<u32>, request: u32) -> Arrival<u32> {
+        listener.arrived(request, |_| false).0
     }
 
     fn pending(listener: &mut Listener<u32>) -> WaiterId {
@@ -269,8 +277,8 @@ mod tests {
                 State::Idle => {}
                 State::Bound => listener.bound().unwrap(),
                 State::Listening => listener = listening(1),
-                State::Closed => drop(listener.close()),
-                State::Dead => drop(listener.device_removed()),
+                State::Closed => drop(listener.end(End::Closed)),
+                State::Dead => drop(listener.end(End::Removed)),
             }
             assert_eq!(listener.state(), state);
             listener
@@ -292,13 +300,13 @@ mod tests {
             let expected = if at == State::Listening { Ok(()) } else { state };
             assert_eq!(address, expected, "address in {at:?}");
             let refused = at != State::Listening;
-            assert_eq!(built(at).arrived(7) == Arrival::Refused(7), refused, "request in {at:?}");
+            assert_eq!(arrived(&mut built(at), 7) == Arrival::Refused(7), refused, "request in {at:?}");
             assert_eq!(built(at).put_back(7) == Arrival::Refused(7), refused, "put back in {at:?}");
             let closed = if at == State::Dead { State::Dead } else { State::Closed };
             let mut listener = built(at);
-            listener.close();
+            listener.end(End::Closed);
             assert_eq!(listener.state(), closed);
-            listener.device_removed();
+            listener.end(End::Removed);
             assert_eq!(listener.state(), State::Dead);
         }
     }
@@ -314,11 +322,11 @@ mod tests {
             assert_eq!(listener.listen(asked), Ok(given));
         }
         let mut listener = listening(2);
-        assert_eq!(listener.arrived(1), Arrival::Queued);
-        assert_eq!(listener.arrived(2), Arrival::Queued);
-        assert_eq!(listener.arrived(3), Arrival::Refused(3));
+        assert_eq!(arrived(&mut listener, 1), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 2), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 3), Arrival::Refused(3));
         assert_eq!(listener.wait(), Ok(Wait::Ready(1)));
-        assert_eq!(listener.arrived(4), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 4), Arrival::Queued);
     }
 
     // LS-05, LS-06
@@ -328,10 +336,10 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| pending(&mut listener));
         assert!(listener.cancel(second));
         assert!(!listener.cancel(second), "once");
-        assert_eq!(listener.arrived(1), Arrival::Delivered(first, 1));
+        assert_eq!(arrived(&mut listener, 1), Arrival::Delivered(first, 1));
         assert!(!listener.cancel(first), "answered already");
-        assert_eq!(listener.arrived(2), Arrival::Delivered(third, 2));
-        assert_eq!(listener.arrived(3), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 2), Arrival::Delivered(third, 2));
+        assert_eq!(arrived(&mut listener, 3), Arrival::Queued);
     }
 
     // LS-06, CAN-06: a request that was delivered to a dropped waiter goes to the next, ahead of younger ones.
@@ -339,40 +347,42 @@ mod tests {
     fn a_request_put_back_is_still_the_oldest() {
         let mut listener = listening(1);
         let first = pending(&mut listener);
-        assert_eq!(listener.arrived(1), Arrival::Delivered(first, 1));
-        assert_eq!(listener.arrived(2), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 1), Arrival::Delivered(first, 1));
+        assert_eq!(arrived(&mut listener, 2), Arrival::Queued);
         assert_eq!(listener.put_back(1), Arrival::Queued, "even beyond the backlog");
-        assert_eq!(listener.arrived(3), Arrival::Refused(3));
+        assert_eq!(arrived(&mut listener, 3), Arrival::Refused(3));
         assert_eq!(listener.wait(), Ok(Wait::Ready(1)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
         let second = pending(&mut listener);
         assert_eq!(listener.put_back(2), Arrival::Delivered(second, 2));
     }
 
-    // LS-07: what was not fetched is refused, who waits is told.
+    // LS-07, CAN-06: what was not fetched is refused, who waits is told.
     #[test]
     fn closing_gives_back_what_is_left() {
         let mut listener = listening(0);
         let waiters = vec![pending(&mut listener), pending(&mut listener)];
-        assert_eq!(listener.close(), Leftovers { waiters, requests: vec![] });
+        assert_eq!(listener.end(End::Closed), Leftovers { waiters, requests: vec![] });
         let mut listener = listening(0);
-        listener.arrived(1);
-        listener.arrived(2);
-        assert_eq!(listener.close(), Leftovers { waiters: vec![], requests: vec![1, 2] });
-        assert_eq!(listener.close(), Leftovers { waiters: vec![], requests: vec![] });
+        arrived(&mut listener, 1);
+        arrived(&mut listener, 2);
+        assert_eq!(listener.end(End::Closed), Leftovers { waiters: vec![], requests: vec![1, 2] });
+        assert_eq!(listener.end(End::Closed), Leftovers { waiters: vec![], requests: vec![] });
     }
 
     #[test]
     fn dead_requests_make_room() {
         let mut listener = listening(3);
         for request in 1..=3 {
-            listener.arrived(request);
+            arrived(&mut listener, request);
         }
-        assert!(listener.is_full());
-        assert_eq!(listener.purge(|request| request % 2 == 1), vec![1, 3]);
-        assert_eq!(listener.arrived(4), Arrival::Queued);
+        assert_eq!(arrived(&mut listener, 4), Arrival::Refused(4));
+        let odd = |request: &u32| *request % 2 == 1;
+        assert_eq!(listener.arrived(4, odd), (Arrival::Queued, vec![1, 3]));
+        assert_eq!(listener.arrived(5, odd), (Arrival::Queued, vec![]), "there is room");
         assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(4)));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(5)));
     }
 
     proptest! {
@@ -386,14 +396,14 @@ mod tests {
                 match step {
                     0 | 1 => {
                         next += 1;
-                        match listener.arrived(next) {
+                        match arrived(&mut listener, next) {
                             Arrival::Delivered(waiter, request) => {
                                 prop_assert_eq!(waiting.pop_front(), Some(waiter));
                                 came_out.push(request);
                             }
                             Arrival::Queued => {}
                             Arrival::Refused(request) => {
-                                prop_assert!(listener.is_full() && waiting.is_empty());
+                                prop_assert!(listener.queue.len() == backlog && waiting.is_empty());
                                 refused.push(request);
                             }
                         }
@@ -411,7 +421,7 @@ mod tests {
                 }
                 prop_assert!(listener.queue.is_empty() || listener.waiters.is_empty());
             }
-            let left = listener.close();
+            let left = listener.end(End::Closed);
             prop_assert_eq!(left.waiters, Vec::from(waiting));
             came_out.extend(left.requests);
             prop_assert!(came_out.is_sorted(), "oldest first");

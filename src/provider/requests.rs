@@ -1,4 +1,4 @@
-//! The requests that a listener hands out, and the futures that wait for them.
+//! The accept queue of a listener, and the futures that wait for its requests.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,23 +7,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::AcceptError;
-use crate::proto::listener::{Arrival, Leftovers, Listener, Wait, WaiterId};
+use crate::proto::listener::{Arrival, End, Leftovers, Listener, Wait, WaiterId};
 use crate::status::Status;
+use crate::sync::MutexGuard;
 
+/// A future that waits, or has been answered and not polled since.
 struct Waiter<R> {
-    answer: Option<Result<R, AcceptError>>,
+    answer: Option<Result<R, Status>>,
     waker: Option<Waker>,
 }
 
 /// The queue of a listener, under its lock: requests that nobody fetched yet, or futures that wait for one.
 pub(crate) struct Requests<R> {
     pub(crate) machine: Listener<R>,
-    /// Oldest first, which is how a cancel answers them.
     waiters: BTreeMap<WaiterId, Waiter<R>>,
 }
 
-/// What to do about a request without the lock.
-#[must_use = "somebody waits for it, or is to be refused"]
+/// What to do about a request without the lock, see [`AcceptQueue::deliver`].
+#[must_use = "a future waits for the request, or it is refused"]
 pub(crate) enum Placed<R> {
     /// The future that got it.
     Wake(Option<Waker>),
@@ -34,76 +35,123 @@ pub(crate) enum Placed<R> {
 }
 
 impl<R> Requests<R> {
+    /// The queue of a listener without an address.
     pub(crate) fn new() -> Self {
         Self { machine: Listener::new(), waiters: BTreeMap::new() }
     }
 
-    /// A request has come in full.
-    pub(crate) fn arrived(&mut self, request: R) -> Placed<R> {
-        let arrival = self.machine.arrived(request);
-        self.place(arrival)
+    /// Ends every wait, and returns the futures to wake and the requests that nobody fetched.
+    pub(crate) fn end(&mut self, end: End) -> (Vec<Waker>, Vec<R>) {
+        let Leftovers { waiters, requests } = self.machine.end(end);
+        let status = match end {
+            End::Closed => Status::CANCELED,
+            End::Removed => Status::DEVICE_REMOVED,
+        };
+        (self.fail(&waiters, status), requests)
+    }
+
+    /// Ends these waits with an error, and returns the futures to wake.
+    fn fail(&mut self, waiters: &[WaiterId], status: Status) -> Vec<Waker> {
+        waiters.iter().filter_map(|id| self.answer(*id, Err(status))).collect()
+    }
+
+    /// Answers a future that waits, and returns its waker.
+    fn answer(&mut self, id: WaiterId, answer: Result<R, Status>) -> Option<Waker> {
+        let waiter = self.waiters.get_mut(&id)?;
+        waiter.answer = Some(answer);
+        waiter.waker.take()
     }
 
     fn place(&mut self, arrival: Arrival<R>) -> Placed<R> {
         match arrival {
-            Arrival::Delivered(id, request) => Placed::Wake(self.waiters.get_mut(&id).and_then(|waiter| {
-                waiter.answer = Some(Ok(request));
-                waiter.waker.take()
-            })),
+            Arrival::Delivered(id, request) => Placed::Wake(self.answer(id, Ok(request))),
             Arrival::Queued => Placed::Queued,
             Arrival::Refused(request) => Placed::Refuse(request),
         }
     }
 
-    /// Ends every wait with `error`, and gives the futures to wake and the requests that nobody fetched.
-    pub(crate) fn end(
-        &mut self,
-        end: impl FnOnce(&mut Listener<R>) -> Leftovers<R>,
-        error: fn() -> AcceptError,
-    ) -> (Vec<Waker>, Vec<R>) {
-        let Leftovers { waiters, requests } = end(&mut self.machine);
-        let wakers = waiters
-            .iter()
-            .filter_map(|id| {
-                let waiter = self.waiters.get_mut(id)?;
-                waiter.answer = Some(Err(error()));
-                waiter.waker.take()
-            })
-            .collect();
-        (wakers, requests)
+    /// Polls for a request. A waker that was replaced is to be dropped without the lock.
+    fn poll(&mut self, place: &mut Place, waker: &Waker) -> (Poll<Result<R, Status>>, Option<Waker>) {
+        match *place {
+            Place::New => match self.machine.wait() {
+                Ok(Wait::Ready(request)) => (Poll::Ready(Ok(request)), None),
+                Ok(Wait::Pending(id)) => {
+                    self.waiters.insert(id, Waiter { answer: None, waker: Some(waker.clone()) });
+                    *place = Place::Waiting(id);
+                    (Poll::Pending, None)
+                }
+                Err(status) => (Poll::Ready(Err(status)), None),
+            },
+            Place::Waiting(id) => match self.waiters.get_mut(&id) {
+                Some(Waiter { answer: None, waker: old }) => (Poll::Pending, old.replace(waker.clone())),
+                Some(_) | None => {
+                    let answer = self.waiters.remove(&id).and_then(|waiter| waiter.answer);
+                    (Poll::Ready(answer.unwrap_or(Err(Status::CANCELED))), None)
+                }
+            },
+            Place::Done => (Poll::Ready(Err(Status::CANCELED)), None),
+        }
     }
 
-    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
-    pub(crate) fn cancel(&mut self) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        for (id, waiter) in self.waiters.iter_mut().filter(|(_, waiter)| waiter.answer.is_none()) {
-            if self.machine.cancel(*id) {
-                waiter.answer = Some(Err(AcceptError::Canceled));
-                wakers.extend(waiter.waker.take());
+    /// A future is dropped. A request that was delivered to it and not collected goes to the next one (`LS-06`).
+    fn leave(&mut self, id: WaiterId) -> Placed<R> {
+        self.machine.cancel(id);
+        match self.waiters.remove(&id).and_then(|waiter| waiter.answer) {
+            Some(Ok(request)) => {
+                let arrival = self.machine.put_back(request);
+                self.place(arrival)
             }
+            Some(Err(_)) | None => Placed::Queued,
         }
-        wakers
     }
 }
 
-/// A listener of one provider, as far as the future of GetConnectionRequest is concerned.
-pub(crate) trait Source: Send + Sync {
+/// A listener of one provider, as far as its queue of requests is concerned.
+pub(crate) trait AcceptQueue: Send + Sync + Sized {
+    /// What is under the lock.
+    type Inner: AsMut<Requests<Self::Request>>;
     /// What arrives.
     type Request: Send;
     /// What is handed out.
     type Connector;
 
-    /// Does something under the lock.
-    fn with<T>(&self, act: impl FnOnce(&mut Requests<Self::Request>) -> T) -> T;
+    /// Takes the lock.
+    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
 
-    /// Makes what is handed out.
-    fn hand_out(&self, request: Self::Request) -> Self::Connector;
+    /// The connector of a request that is handed out.
+    fn connector_for(&self, request: Self::Request) -> Self::Connector;
 
-    /// Says no.
+    /// Refuses a request that nobody will take.
     fn refuse(&self, request: Self::Request);
 
+    /// IND2Listener::GetConnectionRequest.
+    fn request(self: &Arc<Self>) -> Accept<Self> {
+        Accept { queue: self.clone(), place: Place::New }
+    }
+
+    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
+    fn cancel(&self) {
+        let mut inner = self.lock();
+        let requests = inner.as_mut();
+        let waiters = requests.machine.cancel_all();
+        let wakers = requests.fail(&waiters, Status::CANCELED);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A request has come in full. Queued requests that are `dead` make room for it.
+    fn enqueue(&self, request: Self::Request, dead: impl FnMut(&Self::Request) -> bool) {
+        let mut inner = self.lock();
+        let requests = inner.as_mut();
+        let (arrival, gone) = requests.machine.arrived(request, dead);
+        let placed = requests.place(arrival);
+        drop(inner);
+        drop(gone);
+        self.deliver(placed);
+    }
+
     /// Carries out, without the lock, what became of a request.
-    fn settle(&self, placed: Placed<Self::Request>) {
+    fn deliver(&self, placed: Placed<Self::Request>) {
         match placed {
             Placed::Wake(waker) => waker.into_iter().for_each(Waker::wake),
             Placed::Queued => {}
@@ -112,6 +160,7 @@ pub(crate) trait Source: Send + Sync {
     }
 }
 
+/// Where a future is in the line of those that wait.
 enum Place {
     New,
     Waiting(WaiterId),
@@ -119,72 +168,34 @@ enum Place {
 }
 
 /// The future of GetConnectionRequest.
-pub(crate) struct GetRequest<S: Source> {
-    listener: Arc<S>,
+pub(crate) struct Accept<Q: AcceptQueue> {
+    queue: Arc<Q>,
     place: Place,
 }
 
-impl<S: Source> GetRequest<S> {
-    pub(crate) fn new(listener: Arc<S>) -> Self {
-        Self { listener, place: Place::New }
-    }
-}
-
-impl<S: Source> Future for GetRequest<S> {
-    type Output = Result<S::Connector, AcceptError>;
+impl<Q: AcceptQueue> Future for Accept<Q> {
+    type Output = Result<Q::Connector, AcceptError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let place = &mut this.place;
-        let mut old = None;
-        let polled = this.listener.with(|requests| match place {
-            Place::New => match requests.machine.wait() {
-                Ok(Wait::Ready(request)) => Poll::Ready(Ok(request)),
-                Ok(Wait::Pending(id)) => {
-                    requests.waiters.insert(id, Waiter { answer: None, waker: Some(cx.waker().clone()) });
-                    *place = Place::Waiting(id);
-                    Poll::Pending
-                }
-                Err(Status::DEVICE_REMOVED) => Poll::Ready(Err(AcceptError::DeviceRemoved)),
-                Err(_) => Poll::Ready(Err(AcceptError::NotListening)),
-            },
-            Place::Waiting(id) => match requests.waiters.get_mut(id) {
-                None => Poll::Ready(Err(AcceptError::Canceled)),
-                Some(waiter) => match waiter.answer.take() {
-                    Some(answer) => {
-                        requests.waiters.remove(id);
-                        Poll::Ready(answer)
-                    }
-                    None => {
-                        old = waiter.waker.replace(cx.waker().clone());
-                        Poll::Pending
-                    }
-                },
-            },
-            Place::Done => Poll::Ready(Err(AcceptError::Canceled)),
-        });
+        let Self { queue, place } = &mut *self;
+        let (polled, old) = queue.lock().as_mut().poll(place, cx.waker());
         drop(old);
         polled.map(|answer| {
-            this.place = Place::Done;
-            answer.map(|request| this.listener.hand_out(request))
+            *place = Place::Done;
+            match answer {
+                Ok(request) => Ok(queue.connector_for(request)),
+                Err(Status::DEVICE_REMOVED) => Err(AcceptError::DeviceRemoved),
+                Err(Status::CANCELED) => Err(AcceptError::Canceled),
+                Err(_) => Err(AcceptError::NotListening),
+            }
         })
     }
 }
 
-impl<S: Source> Drop for GetRequest<S> {
-    /// A request that was delivered to this future and not collected goes to the next one (`LS-06`).
+impl<Q: AcceptQueue> Drop for Accept<Q> {
     fn drop(&mut self) {
         let Place::Waiting(id) = self.place else { return };
-        let placed = self.listener.with(|requests| {
-            requests.machine.cancel(id);
-            match requests.waiters.remove(&id).and_then(|waiter| waiter.answer) {
-                Some(Ok(request)) => {
-                    let arrival = requests.machine.put_back(request);
-                    requests.place(arrival)
-                }
-                Some(Err(_)) | None => Placed::Queued,
-            }
-        });
-        self.listener.settle(placed);
+        let placed = self.queue.lock().as_mut().leave(id);
+        self.queue.deliver(placed);
     }
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::link::Segment;
 use super::{Owner, Pair, Place, Request, Wire, checks};
 use crate::proto::connector::{Connector, Input, State, Terms};
-use crate::proto::listener::{self, Arrival, Wait};
+use crate::proto::listener::{self, Arrival, End, Wait};
 use crate::status::Status;
 
 impl Pair {
@@ -62,7 +62,7 @@ impl Pair {
     /// The last reference to the listener is gone.
     pub(super) fn close_listener(&mut self, end: usize) {
         let host = self.ends[end].host;
-        let left = self.listeners[host].close();
+        let left = self.listeners[host].end(End::Closed);
         self.drop_unfetched(host);
         for request in left.requests {
             self.refuse_unfetched(&request);
@@ -74,7 +74,7 @@ impl Pair {
 
     /// The adapter of a host is gone, with all that it has.
     pub(super) fn remove_device(&mut self, host: usize) {
-        let left = self.listeners[host].device_removed();
+        let left = self.listeners[host].end(End::Removed);
         self.drop_unfetched(host);
         for request in left.requests {
             self.forget(Place { wire: request.wire, side: 1 }, Segment::Reset);
@@ -123,14 +123,14 @@ impl Pair {
         wire.offer = Some(offer);
         self.socket(place).owner = Owner::Queue;
         let host = self.socket(place).host;
-        if self.listeners[host].is_full() {
-            let over = |wire: &Wire| wire.sockets[1].inbox.iter().any(|it| !matches!(it, Segment::Bytes(_)));
-            let gone = self.listeners[host].purge(|request| over(&self.wires[request.wire]));
-            for request in gone {
-                self.forget(Place { wire: request.wire, side: 1 }, Segment::Fin);
-            }
+        let over = |wire: &Wire| wire.sockets[1].inbox.iter().any(|it| !matches!(it, Segment::Bytes(_)));
+        let request = Request { wire: place.wire };
+        let (arrival, gone) =
+            self.listeners[host].arrived(request, |request| over(&self.wires[request.wire]));
+        for request in gone {
+            self.forget(Place { wire: request.wire, side: 1 }, Segment::Fin);
         }
-        match self.listeners[host].arrived(Request { wire: place.wire }) {
+        match arrival {
             Arrival::Queued => {}
             Arrival::Refused(request) => self.refuse_unfetched(&request),
             Arrival::Delivered(waiter, request) => {

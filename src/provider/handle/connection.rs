@@ -9,6 +9,7 @@ use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::params::{AcceptParams, ConnectParams};
+use crate::provider::requests::AcceptQueue;
 use crate::provider::with_runtime::WithRuntime;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 

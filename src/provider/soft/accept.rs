@@ -22,7 +22,7 @@ use super::queue_pair::QueuePairCore;
 use crate::error::{AcceptError, BindError, Reason, StateError};
 use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::limits;
-use crate::proto::listener::{Leftovers, Listener};
+use crate::proto::listener::End;
 use crate::proto::mpa::{Responder, Rtr, StartConfig};
 use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::{accept_error, bind_error};
@@ -31,9 +31,9 @@ use crate::provider::net::listen::{BoundListener, bind_listener};
 use crate::provider::net::options::SocketError;
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
-use crate::provider::requests::{GetRequest, Requests, Source};
+use crate::provider::requests::{AcceptQueue, Requests};
 use crate::status::Status;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::types::{ReadLimits, Role};
 
 /// How long to leave the kernel alone when it has no descriptor or memory for another connection.
@@ -54,7 +54,8 @@ pub(crate) struct ListenerCore {
     _registered: Registered,
 }
 
-struct Inner {
+/// The state of a listener, under its lock.
+pub(crate) struct Inner {
     requests: Requests<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
@@ -142,34 +143,16 @@ impl ListenerCore {
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
 
-    /// IND2Listener::GetConnectionRequest.
-    pub(crate) fn request(self: &Arc<Self>) -> GetRequest<Self> {
-        GetRequest::new(self.clone())
-    }
-
     /// A request has come in full.
     fn arrived(&self, incoming: Incoming) {
-        let mut inner = self.inner.lock();
-        let mut dead = Vec::new();
-        if inner.requests.machine.is_full() {
-            // Those who have left do not keep a place from those who wait.
-            dead = inner.requests.machine.purge(|queued| queued.handshake.check().is_err());
-        }
         debug!(peer = %incoming.peer, "request arrived");
-        let placed = inner.requests.arrived(incoming);
-        drop(inner);
-        drop(dead);
-        self.settle(placed);
+        self.enqueue(incoming, |queued| queued.handshake.check().is_err());
     }
 
-    /// Ends every wait with `error`; what `end` says about the requests is up to the caller.
-    fn end(
-        &self,
-        end: impl FnOnce(&mut Listener<Incoming>) -> Leftovers<Incoming>,
-        error: fn() -> AcceptError,
-    ) -> Vec<Incoming> {
+    /// Ends every wait and the accepting, and returns the requests that nobody fetched.
+    fn end(&self, end: End) -> Vec<Incoming> {
         let mut inner = self.inner.lock();
-        let (wakers, requests) = inner.requests.end(end, error);
+        let (wakers, requests) = inner.requests.end(end);
         let bound = inner.bound.take();
         let tasks = std::mem::take(&mut inner.tasks);
         drop(inner);
@@ -181,27 +164,28 @@ impl ListenerCore {
 
     /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
     pub(crate) fn close(&self) {
-        for incoming in self.end(Listener::close, || AcceptError::Canceled) {
+        for incoming in self.end(End::Closed) {
             incoming.handshake.refuse(&self.adapter.lingering_close);
         }
     }
+}
 
-    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
-    pub(crate) fn cancel(&self) {
-        let wakers = self.inner.lock().requests.cancel();
-        wakers.into_iter().for_each(Waker::wake);
+impl AsMut<Requests<Incoming>> for Inner {
+    fn as_mut(&mut self) -> &mut Requests<Incoming> {
+        &mut self.requests
     }
 }
 
-impl Source for ListenerCore {
+impl AcceptQueue for ListenerCore {
+    type Inner = Inner;
     type Request = Incoming;
     type Connector = Arc<Connector>;
 
-    fn with<T>(&self, act: impl FnOnce(&mut Requests<Incoming>) -> T) -> T {
-        act(&mut self.inner.lock().requests)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 
-    fn hand_out(&self, Incoming { terms, handshake, local, peer }: Incoming) -> Arc<Connector> {
+    fn connector_for(&self, Incoming { terms, handshake, local, peer }: Incoming) -> Arc<Connector> {
         Connector::with_request(self.adapter.clone(), terms, handshake, local, peer)
     }
 
@@ -213,7 +197,7 @@ impl Source for ListenerCore {
 
 impl Member for ListenerCore {
     fn device_removed(&self) {
-        drop(self.end(Listener::device_removed, || AcceptError::DeviceRemoved));
+        drop(self.end(End::Removed));
     }
 }
 

@@ -10,15 +10,15 @@ use super::adapter::AdapterCore;
 use super::cm::Cm;
 use super::connect::bind_id;
 use super::identifier::{Identifier, Target};
-use crate::error::{AcceptError, BindError, StateError};
+use crate::error::{BindError, StateError};
 use crate::proto::connector::Terms;
-use crate::proto::listener::{Leftovers, Listener, MAX_BACKLOG};
+use crate::proto::listener::{End, MAX_BACKLOG};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::errors::bind_error;
 use crate::provider::net;
 use crate::provider::registry::{Member, Registered};
-use crate::provider::requests::{GetRequest, Requests, Source};
-use crate::sync::Mutex;
+use crate::provider::requests::{AcceptQueue, Requests};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
@@ -30,7 +30,8 @@ pub(crate) struct ListenerCore {
     _registered: Registered,
 }
 
-struct Inner {
+/// The state of a listener, under its lock.
+pub(crate) struct Inner {
     requests: Requests<Arc<Cm>>,
     /// One per address.
     ids: Vec<Arc<Identifier>>,
@@ -109,29 +110,14 @@ impl ListenerCore {
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
 
-    /// IND2Listener::GetConnectionRequest.
-    pub(crate) fn request(self: &Arc<Self>) -> GetRequest<Self> {
-        GetRequest::new(self.clone())
-    }
-
-    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
-    pub(crate) fn cancel(&self) {
-        let wakers = self.inner.lock().requests.cancel();
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
     pub(crate) fn close(&self) {
-        self.end(Listener::close, || AcceptError::Canceled);
+        self.end(End::Closed);
     }
 
-    fn end(
-        &self,
-        end: impl FnOnce(&mut Listener<Arc<Cm>>) -> Leftovers<Arc<Cm>>,
-        error: fn() -> AcceptError,
-    ) {
+    fn end(&self, end: End) {
         let mut inner = self.inner.lock();
-        let (wakers, requests) = inner.requests.end(end, error);
+        let (wakers, requests) = inner.requests.end(end);
         let ids = std::mem::take(&mut inner.ids);
         drop(inner);
         drop(ids);
@@ -151,28 +137,26 @@ impl ListenerCore {
         let targets = &self.adapter.targets;
         let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request, me));
         debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
-        let mut inner = self.inner.lock();
-        let mut dead = Vec::new();
-        if inner.requests.machine.is_full() {
-            // Those who have left do not keep a place from those who wait.
-            dead = inner.requests.machine.purge(|queued| !queued.is_pending());
-        }
-        let placed = inner.requests.arrived(cm);
-        drop(inner);
-        drop(dead);
-        self.settle(placed);
+        self.enqueue(cm, |queued| !queued.is_pending());
     }
 }
 
-impl Source for ListenerCore {
+impl AsMut<Requests<Arc<Cm>>> for Inner {
+    fn as_mut(&mut self) -> &mut Requests<Arc<Cm>> {
+        &mut self.requests
+    }
+}
+
+impl AcceptQueue for ListenerCore {
+    type Inner = Inner;
     type Request = Arc<Cm>;
     type Connector = Arc<Cm>;
 
-    fn with<T>(&self, act: impl FnOnce(&mut Requests<Arc<Cm>>) -> T) -> T {
-        act(&mut self.inner.lock().requests)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 
-    fn hand_out(&self, request: Arc<Cm>) -> Arc<Cm> {
+    fn connector_for(&self, request: Arc<Cm>) -> Arc<Cm> {
         request
     }
 
@@ -194,7 +178,7 @@ impl Target for ListenerCore {
 
 impl Member for ListenerCore {
     fn device_removed(&self) {
-        self.end(Listener::device_removed, || AcceptError::DeviceRemoved);
+        self.end(End::Removed);
     }
 
     fn runtime_ended(&self) {
