@@ -27,8 +27,8 @@ pub use config::StreamConfig;
 pub use connector::RdmaConnector;
 #[cfg(feature = "hyper")]
 pub use hyper::{HttpConnector, HttpInfo};
-pub use listener::RdmaListener;
-pub use messages::{MessageListener, Messages, MessagesConfig};
+pub use listener::{MessageListener, RdmaListener};
+pub use messages::{Messages, MessagesConfig};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;
 #[cfg(feature = "rustls")]

@@ -16,7 +16,7 @@ pub struct MessagesConfig {
     pub(super) max_message: usize,
     pub(super) receive_depth: usize,
     pub(super) send_depth: usize,
-    pub(super) handshake_timeout: Duration,
+    pub(in crate::io) handshake_timeout: Duration,
 }
 
 impl Default for MessagesConfig {
@@ -65,7 +65,7 @@ impl MessagesConfig {
     ///
     /// # Errors
     /// `OutOfRange` for what the adapter has not.
-    pub(super) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
+    pub(in crate::io) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
         let out = StreamError::OutOfRange;
         let queue = info.max_queue_depth.saturating_sub(CONTROLS);
         let longest = longest(info);

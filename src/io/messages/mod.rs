@@ -2,7 +2,6 @@
 
 mod config;
 mod engine;
-mod listener;
 
 use std::fmt;
 use std::io;
@@ -24,7 +23,6 @@ use crate::proto::messages::Hello;
 use crate::types::Role;
 
 pub use config::MessagesConfig;
-pub use listener::MessageListener;
 
 /// Messages over Send and Receive: each arrives as a whole, as it was sent, and in order. For protocols that bring their own
 /// framing; for a stream of bytes there is [`RdmaStream`](crate::io::RdmaStream).
