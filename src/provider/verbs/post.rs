@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 use super::queue_pair::{Inner, QueuePairCore};
 use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
-use super::window::Window;
+use super::window::{Free, Window};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::flight::{self, Completed, Payload, Ticket, WakeList};
 use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
-    self, AccessFlags, Binding, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
+    self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
 };
 use crate::types::{Access, OpKind};
 
@@ -41,12 +41,35 @@ impl Deferred {
     }
 }
 
+/// A request of the send queue, in the device's words.
+enum Request {
+    /// An operation on the payload.
+    Data(sys::Operation<'static>),
+    Bind(Asked),
+    Invalidate(provider::Window),
+}
+
 /// A binding, as it is asked for.
 struct Asked {
     window: provider::Window,
     registration: Registration,
     range: Range<usize>,
     access: Access,
+}
+
+impl Asked {
+    /// The binding of a free window to this registration, which begins at `address`, in the device's words.
+    fn binding<'a>(&self, free: &'a Free, region: &'a MemoryRegion, address: u64) -> Binding<'a> {
+        Binding {
+            window: free.window(),
+            key: free.key(),
+            next_key: free.next_key(),
+            region,
+            address: address + self.range.start as u64,
+            length: self.range.len() as u64,
+            access: rights(self.access),
+        }
+    }
 }
 
 impl QueuePairCore {
@@ -105,57 +128,20 @@ impl QueuePairCore {
     /// Why not; the payload comes back.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
         let WorkRequest { ticket, operation, payload, flags } = request;
-        if flight::length(&payload) > self.adapter.info().max_transfer {
-            return Err(Refused { kind: PostErrorKind::TooLong, payload });
-        }
+        let kind = operation.kind();
+        let request = translate(operation);
         let mut inner = self.lock();
-        let key = match self.admits(&inner, operation.kind()) {
+        let key = match self.admits(&inner, kind, flight::length(&payload)) {
             Ok(key) => key,
-            Err(kind) => return Err(Refused { kind, payload }),
+            Err(refusal) => return Err(Refused { kind: refusal, payload }),
         };
         let mut outstanding = Outstanding::new(ticket, payload);
         outstanding.silent = flags.contains(Flags::SILENT);
-        let operation = match operation {
-            Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
-            Operation::Send { immediate: Some(immediate), .. } => sys::Operation::SendImmediate(immediate),
-            Operation::Send { .. } => sys::Operation::Send,
-            Operation::Write { to, immediate: Some(immediate) } => {
-                sys::Operation::WriteImmediate(place(to), immediate)
-            }
-            Operation::Write { to, immediate: None } => sys::Operation::Write(place(to)),
-            Operation::Read { from } => sys::Operation::Read(place(from)),
-            Operation::CompareSwap { at, compare, swap } => {
-                sys::Operation::CompareSwap { remote: place(at), compare, swap }
-            }
-            Operation::FetchAdd { at, add } => sys::Operation::FetchAdd { remote: place(at), add },
-            Operation::Bind { window, registration, range, access } => {
-                let asked = Asked { window, registration, range, access };
-                let posted = self.bind(&mut inner, key, &asked, send_flags(flags));
-                return match posted {
-                    Ok(held) => {
-                        outstanding.held = held;
-                        inner.initiator.outstanding.push_back(outstanding);
-                        Ok(())
-                    }
-                    Err(kind) => Err(Refused { kind, payload: outstanding.payload }),
-                };
-            }
-            Operation::Invalidate { window } => {
-                // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
-                let window = ours(&window);
-                let bound = window.and_then(|window| Some((window, window.unbind(key)?)));
-                let Some((window, bound)) = bound else {
-                    return Err(Refused {
-                        kind: PostErrorKind::AccessViolation,
-                        payload: outstanding.payload,
-                    });
-                };
-                let operation = sys::Operation::LocalInvalidate(bound.key());
-                outstanding.held = Held::Invalidating(window.clone(), bound);
-                operation
-            }
-        };
-        let refused = self.submit(&mut inner, key, outstanding, operation, flags)?;
+        let refused = match &request {
+            Request::Data(operation) => self.submit(&mut inner, key, outstanding, *operation, flags),
+            Request::Bind(asked) => self.bind(&mut inner, key, outstanding, asked, flags).map(|()| false),
+            Request::Invalidate(window) => self.invalidate(&mut inner, key, outstanding, window, flags),
+        }?;
         drop(inner);
         if refused {
             self.broke(wc_status::LOC_QP_OP_ERR, key);
@@ -163,11 +149,14 @@ impl QueuePairCore {
         Ok(())
     }
 
-    /// The device's queue pair for a request of the send queue.
+    /// Whether a request of this kind and length can be posted now, by the device's queue pair of this key.
     ///
     /// # Errors
-    /// Why it takes none now.
-    fn admits(&self, inner: &Inner, kind: OpKind) -> Result<u32, PostErrorKind> {
+    /// Why it cannot.
+    fn admits(&self, inner: &Inner, kind: OpKind, length: usize) -> Result<u32, PostErrorKind> {
+        if length > self.adapter.info().max_transfer {
+            return Err(PostErrorKind::TooLong);
+        }
         if self.adapter.is_removed() {
             return Err(PostErrorKind::DeviceRemoved);
         }
@@ -179,9 +168,31 @@ impl QueuePairCore {
         if inner.initiator.outstanding.len() >= self.capacities.send as usize {
             return Err(PostErrorKind::QueueFull);
         }
-        let key = inner.device.as_ref().map(|device| device.key()).ok_or(PostErrorKind::ConnectionInvalid)?;
-        let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
-        if reads && inner.reads == 0 { Err(PostErrorKind::NoReads) } else { Ok(key) }
+        let device = inner.device.as_ref().ok_or(PostErrorKind::ConnectionInvalid)?;
+        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && inner.reads == 0 {
+            return Err(PostErrorKind::NoReads);
+        }
+        Ok(device.key())
+    }
+
+    /// Posts the invalidation of a window; like [`submit`](Self::submit).
+    fn invalidate(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        mut outstanding: Outstanding,
+        window: &provider::Window,
+        flags: Flags,
+    ) -> Result<bool, Refused> {
+        // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
+        let window = ours(window);
+        let bound = window.and_then(|window| Some((window.clone(), window.unbind(key)?)));
+        let Some((window, bound)) = bound else {
+            return Err(Refused { kind: PostErrorKind::AccessViolation, payload: outstanding.payload });
+        };
+        let operation = sys::Operation::LocalInvalidate(bound.key());
+        outstanding.held = Held::Invalidating(window, bound);
+        self.submit(inner, key, outstanding, operation, flags)
     }
 
     /// Hands a request to the device, now or with the doorbell. Whether some of those that were deferred were refused, see
@@ -289,8 +300,28 @@ impl QueuePairCore {
         posted.is_err()
     }
 
-    /// Posts a binding. What its request holds until it has finished.
+    /// Posts a binding.
     fn bind(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        mut outstanding: Outstanding,
+        asked: &Asked,
+        flags: Flags,
+    ) -> Result<(), Refused> {
+        match self.post_binding(inner, key, asked, send_flags(flags) | SendFlags::SIGNALED) {
+            Ok(held) => {
+                outstanding.held = held;
+                inner.initiator.outstanding.push_back(outstanding);
+                inner.unsignaled = 0;
+                Ok(())
+            }
+            Err(kind) => Err(Refused { kind, payload: outstanding.payload }),
+        }
+    }
+
+    /// Hands a binding to the device, and returns what its request holds until it has finished.
+    fn post_binding(
         &self,
         inner: &mut Inner,
         key: u32,
@@ -313,44 +344,22 @@ impl QueuePairCore {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
             _ => PostErrorKind::Device(libc::ENOMEM),
         })?;
-        let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
+        let id = RequestId { key, receive: false, sequence: inner.initiator.next() }.pack();
         let posted = registration.with_region(|region| {
-            let binding = Binding {
-                window: free.window(),
-                key: free.key(),
-                next_key: free.next_key(),
-                region,
-                address: registration.address() + asked.range.start as u64,
-                length: asked.range.len() as u64,
-                access: rights(asked.access),
-            };
-            let operation = sys::Operation::BindWindow(binding);
-            let flags = flags | SendFlags::SIGNALED;
+            let operation = sys::Operation::BindWindow(asked.binding(&free, region, registration.address()));
             // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
             // the registration is held by the window. Nobody else has this window of the device.
-            unsafe {
-                device.queue_pair.post_send(&[SendRequest { id: id.pack(), operation, entries: &[], flags }])
-            }
+            unsafe { device.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
         });
-        match posted {
-            Some(Ok(())) => {
-                let before = window.bind(free, registration, asked.range.clone(), key);
-                inner.windows.retain(|other| other.strong_count() > 0);
-                if !inner.windows.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(window))) {
-                    inner.windows.push(Arc::downgrade(window));
-                }
-                inner.unsignaled = 0;
-                Ok(Held::Binding((window.clone(), before)))
-            }
-            Some(Err(sys::Refused { source, .. })) => {
-                window.give_back(free);
-                Err(self.refused(&source))
-            }
-            None => {
-                window.give_back(free);
-                Err(PostErrorKind::AccessViolation)
-            }
+        let posted = posted.ok_or(PostErrorKind::AccessViolation);
+        let posted = posted.and_then(|posted| posted.map_err(|refused| self.refused(&refused.source)));
+        if let Err(kind) = posted {
+            window.give_back(free);
+            return Err(kind);
         }
+        let before = window.bind(free, registration, asked.range.clone(), key);
+        inner.add_window(window);
+        Ok(Held::Binding((window.clone(), before)))
     }
 
     /// Has the connection told, without the lock, that a request was refused.
@@ -370,6 +379,28 @@ impl QueuePairCore {
             code => PostErrorKind::Device(code.unwrap_or(0)),
         }
     }
+}
+
+/// What a request is to the device.
+fn translate(operation: Operation) -> Request {
+    Request::Data(match operation {
+        Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
+        Operation::Send { immediate: Some(immediate), .. } => sys::Operation::SendImmediate(immediate),
+        Operation::Send { .. } => sys::Operation::Send,
+        Operation::Write { to, immediate: Some(immediate) } => {
+            sys::Operation::WriteImmediate(place(to), immediate)
+        }
+        Operation::Write { to, immediate: None } => sys::Operation::Write(place(to)),
+        Operation::Read { from } => sys::Operation::Read(place(from)),
+        Operation::CompareSwap { at, compare, swap } => {
+            sys::Operation::CompareSwap { remote: place(at), compare, swap }
+        }
+        Operation::FetchAdd { at, add } => sys::Operation::FetchAdd { remote: place(at), add },
+        Operation::Bind { window, registration, range, access } => {
+            return Request::Bind(Asked { window, registration, range, access });
+        }
+        Operation::Invalidate { window } => return Request::Invalidate(window),
+    })
 }
 
 fn place(remote: RemoteAddress) -> RemoteMemory {

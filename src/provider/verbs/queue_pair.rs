@@ -86,6 +86,14 @@ impl Inner {
     pub(super) fn queue(&mut self, receive: bool) -> &mut Queue {
         if receive { &mut self.receives } else { &mut self.initiator }
     }
+
+    /// Adds a window that was bound on it, without those that are gone.
+    pub(super) fn add_window(&mut self, window: &Arc<Window>) {
+        self.windows.retain(|other| other.strong_count() > 0);
+        if !self.windows.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(window))) {
+            self.windows.push(Arc::downgrade(window));
+        }
+    }
 }
 
 impl QueuePairCore {
