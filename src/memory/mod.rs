@@ -406,16 +406,16 @@ impl Slice {
         self.copy_out(at, into)
     }
 
-    /// Appends at most `length` bytes from `at` on, as many as there is room for, and returns how many.
-    pub(crate) fn append_to(&self, at: usize, length: usize, into: &mut impl BufMut) -> usize {
-        let length = length.min(self.length.saturating_sub(at)).min(into.remaining_mut());
+    /// Appends at most the first `length` bytes, as many as there is room for, and returns how many.
+    pub(crate) fn append_to(&self, length: usize, into: &mut impl BufMut) -> usize {
+        let length = length.min(self.length).min(into.remaining_mut());
         let mut done = 0;
         while done < length {
             let chunk = into.chunk_mut();
             let part = chunk.len().min(length - done);
             // SAFETY: `copy_out` writes initialised bytes and nothing else.
             let place = unsafe { chunk.as_uninit_slice_mut() };
-            let count = self.copy_out(at + done, &mut place[..part]);
+            let count = self.copy_out(done, &mut place[..part]);
             // SAFETY: the first `count` bytes of the chunk have just been written.
             unsafe { into.advance_mut(count) };
             done += count;

@@ -147,7 +147,7 @@ impl Region {
         if bytes.remaining_mut() < length {
             return Err(TooShort { needed: length });
         }
-        let copied = slice.for_payload(|part| part.append_to(0, length, bytes));
+        let copied = slice.for_payload(|part| part.append_to(length, bytes));
         if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length }) }
     }
 

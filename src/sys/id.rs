@@ -81,13 +81,13 @@ impl CmId {
     }
 
     /// Like `SO_REUSEADDR`, before binding.
-    pub(crate) fn set_reuseaddr(&self, reuse: bool) -> io::Result<()> {
-        self.set_option(number::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
+    pub(crate) fn set_reuseaddr(&self) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_REUSEADDR, c_int::from(true))
     }
 
     /// Like `IPV6_V6ONLY`, before binding.
-    pub(crate) fn set_afonly(&self, only: bool) -> io::Result<()> {
-        self.set_option(number::RDMA_OPTION_ID_AFONLY, c_int::from(only))
+    pub(crate) fn set_afonly(&self) -> io::Result<()> {
+        self.set_option(number::RDMA_OPTION_ID_AFONLY, c_int::from(true))
     }
 
     /// The type of service of the packets.

@@ -385,7 +385,7 @@ mod tests {
             let failure = connect(socket, peer, None).await.expect_err("nobody listens");
             assert_eq!(failure.error.raw_os_error(), Some(libc::ECONNREFUSED));
             let socket = failure.bound.expect("still bound");
-            let listeners = listener.listen(0).expect("listening");
+            let listeners = listener.listen().expect("listening");
             let mut connected = connect(socket, peer, None).await.expect("connected");
             assert_eq!(connected.local, local);
             let (mut passive, _) = listeners[0].accept().await.expect("accepted");

@@ -90,22 +90,20 @@ impl BoundListener {
 
     /// Starts to listen, and hands the listening sockets out, in the order of the addresses.
     ///
-    /// The backlog is per socket and capped by the kernel (`net.core.somaxconn`, listen(2)); 0, as in ND,
-    /// asks for the most.
+    /// The backlog of each socket is the most that the kernel allows (`net.core.somaxconn`, listen(2)).
     ///
     /// # Errors
     /// All listen or none does: on an error everything stays bound, and may listen later.
     /// * `SharingViolation`: another listener was bound to the same port and listened first.
     /// * `InvalidState`: they listen already.
     /// * Otherwise the operating system's, or this is no tokio runtime.
-    pub(crate) fn listen(&mut self, backlog: i32) -> Result<Vec<TcpListener>, BindError> {
+    pub(crate) fn listen(&mut self) -> Result<Vec<TcpListener>, BindError> {
         if self.sockets.is_empty() {
             return Err(BindError::InvalidState);
         }
         require_runtime().map_err(listen_error)?;
-        let backlog = if backlog == 0 { i32::MAX } else { backlog };
         for (done, socket) in self.sockets.iter().enumerate() {
-            if let Err(error) = socket.listen(backlog) {
+            if let Err(error) = socket.listen(i32::MAX) {
                 self.sockets.iter().take(done).for_each(stop);
                 return Err(listen_error(error));
             }
@@ -170,7 +168,7 @@ mod tests {
         for local in &locals {
             TcpStream::connect(local).expect_err("bound is not listening");
         }
-        let listeners = bound.listen(0).expect("listening");
+        let listeners = bound.listen().expect("listening");
         assert_eq!(listeners.len(), 3);
         for (listener, local) in listeners.iter().zip(&locals) {
             assert_eq!(listener.local_addr().expect("address"), *local);
@@ -178,7 +176,7 @@ mod tests {
             let (_, peer) = listener.accept().await.expect("accepted");
             assert_eq!(peer, stream.local_addr().expect("address"));
         }
-        assert!(matches!(bound.listen(1), Err(BindError::InvalidState)));
+        assert!(matches!(bound.listen(), Err(BindError::InvalidState)));
         assert_eq!(bound.local_addresses().count(), 3);
         TcpStream::connect(("127.0.0.3", port)).expect_err("not one of the addresses");
     }
@@ -227,11 +225,11 @@ mod tests {
                 rival.set_reuse_address(true).expect("option");
                 rival.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 2], 7001)))).expect("bound");
                 rival.listen(1).expect("listening");
-                assert!(matches!(bound.listen(0), Err(BindError::SharingViolation)));
+                assert!(matches!(bound.listen(), Err(BindError::SharingViolation)));
                 TcpStream::connect("127.0.0.1:7001").expect_err("not even the first listens");
                 std::net::TcpListener::bind("127.0.0.3:7001").map(drop).expect("another address");
                 drop(rival);
-                let listeners = eventually(|| bound.listen(0));
+                let listeners = eventually(|| bound.listen());
                 TcpStream::connect("127.0.0.1:7001").expect("connected");
                 TcpStream::connect("127.0.0.2:7001").expect("connected");
                 drop(listeners);
@@ -242,8 +240,8 @@ mod tests {
     #[test]
     fn listening_needs_a_runtime_and_can_be_tried_again() {
         let mut bound = bind(&["127.0.0.1"], 0).expect("bound");
-        assert!(matches!(bound.listen(0), Err(BindError::Os { call: "listen", .. })));
-        let listeners = block_on(async { bound.listen(0) }).expect("listening");
+        assert!(matches!(bound.listen(), Err(BindError::Os { call: "listen", .. })));
+        let listeners = block_on(async { bound.listen() }).expect("listening");
         assert_eq!(listeners.len(), 1);
     }
 
@@ -252,11 +250,11 @@ mod tests {
         in_namespace(|| {
             block_on(async {
                 let mut bound = bind(&["127.0.0.1"], 7001).expect("bound");
-                let listeners = bound.listen(0).expect("listening");
+                let listeners = bound.listen().expect("listening");
                 let _active = TcpStream::connect("127.0.0.1:7001").expect("connected");
                 let _passive = listeners[0].accept().await.expect("accepted");
                 drop((listeners, bound));
-                eventually(|| bind(&["127.0.0.1"], 7001)?.listen(0));
+                eventually(|| bind(&["127.0.0.1"], 7001)?.listen());
             });
         });
     }
@@ -279,7 +277,7 @@ mod tests {
                 ip("link set right up");
                 ip("link set left up");
                 let mut bound = bind(&["10.9.0.1", "fd09::1"], 7001).expect("bound");
-                let _listeners = bound.listen(0).expect("listening");
+                let _listeners = bound.listen().expect("listening");
                 TcpStream::connect("10.9.0.1:7001").expect("connected");
                 // The kernel adds the routes of an IPv6 address a little later.
                 eventually(|| TcpStream::connect("[fd09::1]:7001"));

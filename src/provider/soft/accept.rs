@@ -108,7 +108,7 @@ impl ListenerCore {
         // The sockets belong to the adapter's runtime, whoever calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
-        let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen(0)?;
+        let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen()?;
         inner.requests.machine.listen(backlog).map_err(bind_error)?;
         debug!(local = ?inner.local, backlog, "listening");
         drop(inner);

@@ -98,7 +98,7 @@ impl Cm {
         if reuse {
             // The id before this one is gone, and some drivers remember it for a while. Without the option the port
             // may be ours all the same.
-            let _ = id.set_reuseaddr(true);
+            let _ = id.set_reuseaddr();
         }
         let local = bind_id(&id, address)?;
         Ok((id, local))
@@ -261,7 +261,7 @@ impl Cm {
         };
         if inner.bound.is_some() {
             // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
-            let _ = id.set_reuseaddr(true);
+            let _ = id.set_reuseaddr();
         }
         let os = |error: &io::Error| net::errors::connect_error(error, peer);
         if let Some(class) = inner.offer.traffic_class {
@@ -422,7 +422,7 @@ impl Cm {
 /// See [`BindError`].
 pub(crate) fn bind_id(id: &Identifier, address: SocketAddr) -> Result<SocketAddr, BindError> {
     if address.is_ipv6() {
-        let _ = id.set_afonly(true);
+        let _ = id.set_afonly();
     }
     let bind = |port| {
         let address = SocketAddr::new(address.ip(), port);
