@@ -64,7 +64,7 @@ pub(super) struct Inner {
     used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     lent: bool,
-    /// Receives were posted and reads negotiated away.
+    /// How many reads and atomics may be outstanding at once, from the connection on.
     pub(super) reads: u32,
     pub(super) initiator: Queue,
     pub(super) receives: Queue,
@@ -78,7 +78,7 @@ pub(super) struct Inner {
     pub(super) windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
     pub(super) failed: Vec<(bool, Ticket, Completed)>,
-    /// Why they did: the first of them, and whether somebody has been told.
+    /// The connector has been told of the first of them.
     pub(super) broken: bool,
 }
 
