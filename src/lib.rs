@@ -1,12 +1,29 @@
-//! Async RDMA connection management for tokio.
+//! Async RDMA for tokio: connection management, queue pairs, byte streams and messages.
 //!
-//! NetworkDirect's three-phase connections, recast as futures: a [`Connector`] asks, a [`Listener`] hands out the
-//! [`Request`], the peer accepts, and the asking side looks at the [`Reply`] before it completes the [`Connection`].
-//! Data then moves through a [`QueuePair`] by Send, RDMA Write and RDMA Read, each posted by a call and completed by a
-//! future that owns its buffer.
+//! RDMA lets two hosts exchange messages and access each other's registered memory without copies through the kernel.
+//! This crate provides the connection model of NetworkDirect v2 as futures, on RDMA devices and on plain TCP:
 //!
-//! The **soft** provider (feature `soft`, on by default) is a user-space iWARP stack over TCP: it works on any Linux
-//! machine, in the wire format of Linux `siw`.
+//! * **`soft`** (feature `soft`, on by default) is an iWARP stack in user space. It needs only Linux and TCP, and it
+//!   interoperates with the kernel's `siw` driver.
+//! * **`verbs`** (feature `verbs`) uses librdmacm and libibverbs: InfiniBand, RoCE, iWARP adapters, `rdma_rxe` and
+//!   `siw`.
+//!
+//! The API is the same for both. [`Adapter::open`] opens the device that has a local address, or the software adapter
+//! if no device has it. [`Adapter::info`] reports the limits and the abilities of an adapter.
+//!
+//! # Which API do I want?
+//!
+//! | I want | use |
+//! |---|---|
+//! | a TCP-like stream, for example for tonic, hyper or TLS | [`RdmaStream`], [`RdmaListener`], [`RdmaConnector`] |
+//! | messages that keep their boundaries | [`Messages`], [`MessageListener`] |
+//! | Send, RDMA Write, RDMA Read and atomics as futures | [`QueuePair`] on a [`Connection`] |
+//! | completions in batches, polled | [`CompletionQueue`] |
+//!
+//! # Example
+//!
+//! Two ends of one connection. The active side sends private data with its request and completes the connection after
+//! it has seen the reply.
 //!
 //! ```
 //! use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig};
@@ -19,38 +36,62 @@
 //! listener.listen(0)?;
 //! let address = listener.local_addr()?;
 //!
-//! let passive = async {
+//! let server = async {
 //!     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
-//!     // Posted first: the peer may send as soon as the connection is up.
+//!     // Post the receive before accepting: the peer may send as soon as the connection is established.
 //!     let receive = queue_pair.receive(adapter.buffer(64)?)?;
 //!     let request = listener.request().await?;
-//!     assert_eq!(&request.private_data()[..], b"may I?");
+//!     assert_eq!(&request.private_data()[..], b"version=1");
 //!     let connection = request.accept(&queue_pair, AcceptParams::default()).await?;
-//!     let (outcome, buffer) = receive.await;
-//!     assert_eq!(&buffer[..outcome?.bytes], b"hello");
+//!     let (result, buffer) = receive.await;
+//!     assert_eq!(&buffer[..result?.bytes], b"hello");
 //!     connection.disconnected().await;
 //!     std::io::Result::Ok(())
 //! };
-//! let active = async {
+//! let client = async {
 //!     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
-//!     let params = ConnectParams::default().private_data(&b"may I?"[..]);
+//!     let params = ConnectParams::default().private_data(&b"version=1"[..]);
 //!     let reply = adapter.connector().connect(&queue_pair, address, params).await?;
 //!     let connection = reply.complete().await?;
-//!     let (outcome, _buffer) = queue_pair.send(adapter.buffer_from(b"hello")?)?.await;
-//!     outcome?;
+//!     let (result, _buffer) = queue_pair.send(adapter.buffer_from(b"hello")?)?.await;
+//!     result?;
 //!     Ok(connection.disconnect().await?)
 //! };
-//! tokio::try_join!(passive, active)?;
+//! tokio::try_join!(server, client)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Above that are byte streams ([`RdmaStream`], which speaks librdmacm's rsocket) and messages ([`Messages`]), and what RPC
-//! frameworks need of them behind features of their names: `tonic`, `hyper`, `tower`, `tarpc`, `rustls`; and `metrics`.
+//! # Concepts
 //!
-//! The modules are layers, and use only those above them: [`status`], [`error`] and [`types`] for the vocabulary; the
-//! wire formats, the protocol machines and the providers, which are private; [`mr`] for memory, [`qp`] for queue pairs,
-//! [`cm`] for connections, [`io`] for streams.
+//! * **Connecting has three steps.** [`Connector::connect`] returns a [`Reply`]; [`Listener::request`] returns a
+//!   [`Request`]. Both carry the peer's private data and read limits. [`Request::accept`] and [`Reply::complete`]
+//!   consume them and return the [`Connection`]. Dropping a [`Request`] or a [`Reply`] rejects the peer.
+//! * **Posting is synchronous, completion is a future.** A posting method queues the request before it returns. The
+//!   returned [`Op`] owns the buffer and gives it back with the result. Dropping an [`Op`] discards the result; the
+//!   request still runs, and its memory stays valid until the device has finished with it.
+//! * **Two kinds of memory.** A [`Buffer`] is private to this side and dereferences to `[u8]`. A [`Region`] can be
+//!   accessed by the peer through a [`RemoteRegion`] (address, key, length), so its bytes are copied in and out.
+//! * **Cancellation.** Every async method has a section "Cancel safety" that states what happens when its future is
+//!   dropped.
+//! * **Errors.** Each family of calls has its own error type in [`error`]. The error of a call converts into
+//!   [`std::io::Error`] and reports a NetworkDirect [`Status`].
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `soft` (default) | the software provider |
+//! | `verbs` | the device provider; a build needs the headers of libibverbs and librdmacm, pkg-config and libclang |
+//! | `tonic`, `hyper`, `tower`, `tarpc` | integrations for these crates, on streams and messages |
+//! | `rustls` | mutual TLS for streams |
+//! | `metrics` | counters and histograms through the `metrics` facade |
+//!
+//! # Platforms and security
+//!
+//! Linux only. RDMA transports neither authenticate nor encrypt: use feature `rustls` for streams, or a trusted
+//! network. The `soft` provider chooses remote keys at random and checks key, range, rights and protection domain on
+//! every access.
 #![deny(unsafe_code)]
 
 #[cfg(not(any(feature = "soft", feature = "verbs")))]
