@@ -1,4 +1,4 @@
-//! An opened adapter, from which everything else is created.
+//! Adapters.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,9 +17,10 @@ use crate::qp::{
 };
 use crate::types::Access;
 
-/// An opened adapter (IND2Adapter), and the protection domain of all that is created from it.
+/// An opened adapter, and the protection domain of the objects that are created from it (`IND2Adapter`).
 ///
-/// Handles are counted: what was created from an adapter keeps it open.
+/// `Adapter` is a cheap handle; clones refer to the same adapter. The adapter stays open until the last handle and the
+/// last object created from it are dropped.
 #[derive(Clone)]
 pub struct Adapter {
     provider: provider::Adapter,
@@ -30,10 +31,12 @@ impl Adapter {
         Self { provider }
     }
 
-    /// Opens the adapter that has this local address, whichever provider it belongs to.
+    /// Opens the adapter that has a local address.
+    ///
+    /// The verbs provider is tried first, then the soft provider.
     ///
     /// # Errors
-    /// `InvalidAddress` when it is nobody's here; see [`Provider::open`].
+    /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
     pub fn open(address: IpAddr) -> Result<Self, OpenError> {
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in Provider::all() {
@@ -45,28 +48,31 @@ impl Adapter {
         Err(last)
     }
 
-    /// What it is and can do. Source: `IND2Adapter::Query`.
+    /// Returns the properties, limits and abilities of the adapter (`IND2Adapter::Query`).
     pub fn info(&self) -> AdapterInfo {
         self.provider.info().as_ref().clone()
     }
 
-    /// Whether it has been removed: the last of its addresses is gone, and everything on it has ended with
-    /// `DEVICE_REMOVED`.
+    /// Returns whether the adapter has been removed.
+    ///
+    /// The soft provider removes an adapter when the last address that the adapter had when it was opened is gone. The
+    /// verbs provider removes an adapter when its device is removed or fails. All pending operations of a removed
+    /// adapter complete with `DEVICE_REMOVED`.
     pub fn is_removed(&self) -> bool {
         self.provider.is_removed()
     }
 
-    /// A connector. Source: `IND2Adapter::CreateConnector`.
+    /// Creates a connector (`IND2Adapter::CreateConnector`).
     pub fn connector(&self) -> Connector {
         Connector::new(self.provider.connector())
     }
 
-    /// A listener. Source: `IND2Adapter::CreateListener`.
+    /// Creates a listener (`IND2Adapter::CreateListener`).
     pub fn listener(&self) -> Listener {
         Listener::new(self.provider.listener())
     }
 
-    /// A queue pair. Source: `IND2Adapter::CreateQueuePair`.
+    /// Creates a queue pair (`IND2Adapter::CreateQueuePair`).
     ///
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
@@ -78,7 +84,7 @@ impl Adapter {
         QueuePair::new(&self.provider, config)
     }
 
-    /// A completion queue that is polled by hand. Source: `IND2Adapter::CreateCompletionQueue`.
+    /// Creates a completion queue that the program polls (`IND2Adapter::CreateCompletionQueue`).
     ///
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
@@ -89,7 +95,7 @@ impl Adapter {
         CompletionQueue::new(&self.provider, config)
     }
 
-    /// A receive queue for several queue pairs. Source: `IND2Adapter::CreateSharedReceiveQueue`.
+    /// Creates a receive queue for several queue pairs (`IND2Adapter::CreateSharedReceiveQueue`).
     ///
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `Unsupported`; `DeviceRemoved`; with a device also `Os`.
@@ -100,10 +106,10 @@ impl Adapter {
         SharedReceiveQueue::new(&self.provider, config)
     }
 
-    /// A memory window that is not bound yet. Source: `IND2Adapter::CreateMemoryWindow`.
+    /// Creates a memory window that is not bound (`IND2Adapter::CreateMemoryWindow`).
     ///
     /// # Errors
-    /// `NotSupported` where [`AdapterInfo::memory_windows`] is false; `DeviceRemoved`; with a device also `Os`.
+    /// `NotSupported` if [`AdapterInfo::memory_windows`] is `false`; `DeviceRemoved`; with a device also `Os`.
     pub fn memory_window(&self) -> Result<MemoryWindow, RegisterError> {
         if self.is_removed() {
             return Err(RegisterError::DeviceRemoved);
@@ -111,48 +117,48 @@ impl Adapter {
         MemoryWindow::new(&self.provider)
     }
 
-    /// A buffer of `length` zeroes.
+    /// Creates a buffer of `length` zero bytes.
     ///
     /// # Errors
-    /// `InsufficientResources` when there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
+    /// `InsufficientResources` if there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
     /// `Os`.
     pub fn buffer(&self, length: usize) -> Result<Buffer, RegisterError> {
         Buffer::zeroed(&self.provider, length)
     }
 
-    /// A buffer with a copy of `bytes`.
+    /// Creates a buffer with a copy of `bytes`.
     ///
     /// # Errors
-    /// `InsufficientResources` when there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
-    /// `Os`.
+    /// The errors of [`buffer`](Self::buffer).
     pub fn buffer_from(&self, bytes: &[u8]) -> Result<Buffer, RegisterError> {
         let mut buffer = self.buffer(bytes.len())?;
         buffer.copy_from_slice(bytes);
         Ok(buffer)
     }
 
-    /// Registers `length` zeroes, with the rights of `access`. Source: `IND2MemoryRegion::Register`.
+    /// Allocates `length` zero bytes and registers them with the rights of `access` (`IND2MemoryRegion::Register`).
     ///
     /// # Errors
-    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` when this
+    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` if this
     /// process may not lock that much memory, and `Os`.
     ///
     /// # Cancel safety
-    /// Dropping the future registers nothing.
+    /// If the future is dropped, no memory stays registered.
     pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
         Region::register(&self.provider, length, access).await
     }
 
-    /// Registers memory of another device, which `dmabuf` stands for: `length` bytes from `offset` on. Requests and peers
-    /// find its first byte at `address`, which must lie as far into a page as `offset` does. The descriptor may be closed
-    /// afterwards.
+    /// Registers memory of another device: `length` bytes of `dmabuf`, starting at `offset`.
+    ///
+    /// Requests and peers address its first byte as `address`, which must have the same offset within a page as
+    /// `offset`. The descriptor may be closed after this call.
     ///
     /// # Errors
-    /// `NotSupported` by the soft provider, and by a device, a kernel or a library that does not know how: `rxe`, `siw`,
-    /// rdma-core before 34. `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved` and `Os`.
+    /// `NotSupported` with the soft provider, and with a device, kernel or library without dma-buf support: `rxe`,
+    /// `siw`, rdma-core before 34. `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved` and `Os`.
     ///
     /// # Cancel safety
-    /// Dropping the future registers nothing.
+    /// If the future is dropped, no memory stays registered.
     pub async fn register_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,
@@ -164,10 +170,10 @@ impl Adapter {
         DmaBufRegion::register(&self.provider, dmabuf, (offset, length, address), access).await
     }
 
-    /// A pool of buffers, which makes them when they are first needed.
+    /// Creates a pool of buffers. The pool allocates each buffer when it is first needed.
     ///
     /// # Errors
-    /// `Empty` for buffers of no bytes, or no buffers; `TooLarge`; `DeviceRemoved`.
+    /// `Empty` if the configuration has no buffers, or buffers without bytes; `TooLarge`; `DeviceRemoved`.
     pub fn pool(&self, config: PoolConfig) -> Result<Pool, RegisterError> {
         Pool::new(&self.provider, config)
     }

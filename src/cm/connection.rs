@@ -1,4 +1,4 @@
-//! An established connection.
+//! Established connections.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,9 +8,9 @@ use crate::error::DisconnectError;
 use crate::provider;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
-/// A connector that owes its peer an answer, or a connection: dropping it is ND's Release.
+/// A connector that has a peer: a request, a reply or a connection. Dropping it is ND's Release.
 ///
-/// What can be asked of a connector only at certain moments is kept here when it is there.
+/// A connector returns its read limits, private data and addresses only in some states, so they are stored here.
 pub(super) struct Attempt {
     provider: provider::Connector,
     read_limits: ReadLimits,
@@ -40,7 +40,7 @@ impl Attempt {
         (self.read_limits, &self.private_data)
     }
 
-    /// The limits that were agreed on.
+    /// Stores the read limits of the connection.
     pub(super) fn agree(&mut self, limits: ReadLimits) {
         self.read_limits = limits;
     }
@@ -62,8 +62,11 @@ impl Drop for Attempt {
 
 /// An established connection.
 ///
-/// Data moves through the queue pair that it was made with; this handle is for its end. Handles are counted: dropping
-/// the last one disconnects in the background.
+/// Data is sent and received through the [`QueuePair`](crate::QueuePair) that was connected. The `Connection` reports
+/// the end of the connection and ends it.
+///
+/// `Connection` is a cheap handle; clones refer to the same connection. Dropping the last handle disconnects in the
+/// background.
 #[derive(Clone)]
 pub struct Connection {
     attempt: Arc<Attempt>,
@@ -74,13 +77,15 @@ impl Connection {
         Self { attempt: Arc::new(attempt) }
     }
 
-    /// Its number in `tracing` output.
+    /// Returns the number of the connection in `tracing` output.
     pub fn id(&self) -> ConnectionId {
         self.attempt.provider.id()
     }
 
-    /// A span that says which connection this is: `connection`, with its number as in all other output about it, and its
-    /// addresses. What is done within it, the calls of an RPC framework for example, can be told by connection.
+    /// Returns a `tracing` span for work that belongs to the connection.
+    ///
+    /// The span is named `connection`. Its fields are `id` (the number of the connection), `local` and `peer` (its
+    /// addresses). Use it to group events by connection, for example those of the calls of an RPC framework.
     ///
     /// ```
     /// # async fn example(messages: tokio_rdma::Messages) {
@@ -88,70 +93,73 @@ impl Connection {
     ///
     /// let span = messages.connection().span();
     /// let serve = async move {
-    ///     // Spans and events in here, and in what it spawns with `Span::current()`, are inside.
-    ///     tracing::info!("asked");
+    ///     // This event is inside the span.
+    ///     tracing::info!("request received");
     /// # drop(messages);
     /// };
     /// tokio::spawn(serve.instrument(span));
     /// # }
     /// ```
     ///
-    /// tonic's server spawns for itself: there `Server::trace_fn` makes the span of a call, out of the `TcpConnectInfo` among
-    /// the extensions of the request, whose addresses are the ones that are in this span.
+    /// tonic's server spawns its own tasks. There, `Server::trace_fn` creates the span of a call. The addresses of this
+    /// span are in the `TcpConnectInfo` of the request's extensions.
     pub fn span(&self) -> tracing::Span {
         tracing::info_span!("connection", id = %self.id(), local = %self.local_addr(), peer = %self.peer_addr())
     }
 
-    /// The local address, with the port that it was given.
+    /// Returns the local address, with the port that was assigned.
     pub fn local_addr(&self) -> SocketAddr {
         self.attempt.local
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.attempt.peer
     }
 
-    /// The read limits that were agreed on, in this side's direction.
+    /// Returns the negotiated read limits, as seen from this side.
     pub fn read_limits(&self) -> ReadLimits {
         self.attempt.read_limits
     }
 
-    /// What the peer sent with its request or its accept.
+    /// Returns the private data of the peer's request or accept.
     pub fn private_data(&self) -> &PrivateData {
         &self.attempt.private_data
     }
 
-    /// Ready when the connection is over, however that came; at once when it is already.
-    /// Source: `IND2Connector::NotifyDisconnect`.
+    /// Resolves when the connection ends, for any reason (`IND2Connector::NotifyDisconnect`).
     ///
-    /// When the peer disconnects, this is ready before the outstanding requests finish `CANCELED`. Any number of tasks
-    /// may wait.
+    /// Resolves immediately if the connection has already ended. If the peer disconnects, this future resolves before
+    /// the outstanding requests complete with `CANCELED`. Any number of tasks may wait.
     ///
-    /// # A path or a peer that is gone without a word
-    /// The `soft` provider asks a peer that has been silent for a while, see `SoftConfig::path_timeout`. The devices of
-    /// the `verbs` provider do not: they know no keepalive, and notice only that something they sent is not
-    /// acknowledged. Over InfiniBand and RoCE that takes [`retry_count`](crate::ConnectParams::retry_count) times one
-    /// to four [`ack_timeout`](crate::ConnectParams::ack_timeout)s, over iWARP as long as the driver's TCP tries, often a
-    /// quarter of an hour; an end that only receives waits for ever. A program that has to know sends something from
-    /// time to time, and limits how long it waits for the answer. (Some drivers also tell when their own interface goes
-    /// down: `siw` does, `rxe` does not, and its connections go on when it is up again in time.)
+    /// # Detecting a dead peer
+    /// The `soft` provider probes a peer that has been silent for a while, see `SoftConfig::path_timeout`.
+    ///
+    /// The devices of the `verbs` provider have no keepalive. They detect a dead peer or path only when the peer does
+    /// not acknowledge sent data. On InfiniBand and RoCE that takes [`retry_count`](crate::ConnectParams::retry_count)
+    /// times one to four [`ack_timeout`](crate::ConnectParams::ack_timeout)s. On iWARP it takes until the TCP of the
+    /// driver gives up, often 15 minutes. A side that only receives never detects a dead peer. Send a message
+    /// periodically and limit the wait for the response.
+    ///
+    /// Some drivers also report that their own interface went down: `siw` does. `rxe` does not, and its connections
+    /// continue if the interface is up again in time.
     ///
     /// # Cancel safety
-    /// Dropping the future costs nothing.
+    /// Dropping the future has no effect.
     pub async fn disconnected(&self) -> DisconnectReason {
         self.attempt.provider.disconnected().await
     }
 
-    /// Ends the connection: tells the peer, waits for its answer, and until no memory of the queue pair is in use.
-    /// Source: `IND2Connector::Disconnect`.
+    /// Disconnects (`IND2Connector::Disconnect`).
     ///
-    /// Outstanding requests finish `CANCELED`. To lose nothing, await the sends and writes first: what has completed
-    /// reaches the peer before the end does. The queue pair cannot be used again.
+    /// Sends a disconnect request, waits for the peer's response, and returns when the device no longer accesses memory
+    /// of the queue pair. Outstanding requests complete with `CANCELED`. To lose no data, await the sends and writes
+    /// first: the data of completed requests reaches the peer before the disconnect does. The queue pair cannot be used
+    /// again.
     ///
     /// # Errors
-    /// `TimedOut` when the peer did not answer; the connection is over all the same. `Invalid` when it was over before,
-    /// or someone else is disconnecting it. `Canceled`, `DeviceRemoved`.
+    /// `TimedOut` if the peer did not respond; the connection has ended nevertheless. `Invalid` if the connection had
+    /// already ended, or another call is disconnecting it. `Canceled`, `DeviceRemoved`.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the disconnect.
@@ -159,8 +167,10 @@ impl Connection {
         self.attempt.provider.disconnect().await
     }
 
-    /// Cancels those who wait in [`disconnected`](Self::disconnected) or [`disconnect`](Self::disconnect); the
-    /// connection itself is not hurt by the former. Source: `IND2Overlapped::CancelOverlappedRequests`.
+    /// Cancels all pending [`disconnected`](Self::disconnected) and [`disconnect`](Self::disconnect) futures
+    /// (`IND2Overlapped::CancelOverlappedRequests`).
+    ///
+    /// If no disconnect is pending, the connection stays established.
     pub fn cancel(&self) {
         self.attempt.provider.cancel();
     }

@@ -1,4 +1,4 @@
-//! The active side.
+//! Connectors and replies: the active side of a connection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use crate::provider::params::ConnectParams;
 use crate::qp::QueuePair;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
 
-/// Connects to a listener (IND2Connector, active side).
+/// Connects to a listener (`IND2Connector`, active side).
 ///
-/// A connector is good for one connection. A connect that is refused, unreachable or timed out leaves it ready for
-/// another, and so does one that never began, for a mistake in its arguments; other failures burn it, and further calls
-/// say so.
+/// A connector makes one connection. If [`connect`](Self::connect) fails because the peer refused it, the destination
+/// was unreachable, the attempt timed out, or an argument kept it from starting, the connector can be used again. After
+/// any other error it cannot, and further calls return an error. [`ConnectError::is_retryable`] distinguishes the two.
 ///
 /// # Examples
 /// ```
@@ -26,7 +26,7 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// let reply = connector
 ///     .connect(&queue_pair, ([192, 0, 2, 1], 7000).into(), ConnectParams::default())
 ///     .await?;
-/// println!("the peer accepts, with {:?}", reply.read_limits());
+/// println!("the peer accepted with {:?}", reply.read_limits());
 /// let connection = reply.complete().await?;
 /// # drop(connection);
 /// # Ok(())
@@ -41,35 +41,35 @@ impl Connector {
         Self { provider }
     }
 
-    /// Its number in `tracing` output.
+    /// Returns the number of the connection in `tracing` output.
     pub fn id(&self) -> ConnectionId {
         self.provider.id()
     }
 
-    /// Binds to a local address. Source: `IND2Connector::Bind`.
+    /// Binds to a local address (`IND2Connector::Bind`).
     ///
-    /// The unspecified address leaves the choice to the system, port 0 picks one of 49152-65535. Not needed: a connect
-    /// binds implicitly.
+    /// This call is optional, because [`connect`](Self::connect) binds implicitly. With the unspecified address the
+    /// system chooses the address. Port 0 chooses a port of 49152-65535.
     ///
     /// # Errors
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `InvalidState`, `DeviceRemoved`. The
-    /// connector is as it was, and may be bound otherwise.
+    /// connector is unchanged and can be bound to another address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         self.provider.bind(address)
     }
 
-    /// Asks a listener for a connection. Source: `IND2Connector::Connect`, `NdkConnect`, `dat_ep_connect`.
+    /// Connects to a listener (`IND2Connector::Connect`, `NdkConnect`, `dat_ep_connect`).
     ///
-    /// Ready when the peer has accepted: the connection is half open, its terms can be read from the [`Reply`], and
-    /// [`Reply::complete`] makes it whole. The queue pair takes receives all the while.
+    /// Resolves when the peer accepts. The returned [`Reply`] has the peer's private data and read limits, and
+    /// [`Reply::complete`] establishes the connection. Receives can be posted to the queue pair at any time.
     ///
     /// # Errors
-    /// See [`ConnectError`]; [`is_retryable`](ConnectError::is_retryable) tells whether this connector may connect
-    /// again. The queue pair is as it was, posted receives included.
+    /// See [`ConnectError`]; [`is_retryable`](ConnectError::is_retryable) returns whether this connector can connect
+    /// again. The queue pair is unchanged and keeps its posted receives.
     ///
     /// # Cancel safety
-    /// Dropping the future cancels the attempt: the peer is refused, the connector is burnt, the queue pair is free for
-    /// another. If the peer's accept had arrived, it is refused just the same.
+    /// Dropping the future cancels the attempt and rejects the peer, even if the peer has accepted. The connector
+    /// cannot be used again. The queue pair can be used for another attempt.
     pub async fn connect(
         &self,
         queue_pair: &QueuePair,
@@ -80,13 +80,13 @@ impl Connector {
         Ok(Reply { attempt: Attempt::new(self.provider.clone()) })
     }
 
-    /// [`connect`](Self::connect) and [`Reply::complete`] in one call, for those who take what the peer offers.
+    /// Connects to a listener and completes the connection without inspecting the reply.
     ///
     /// # Errors
-    /// Those of both.
+    /// The errors of [`connect`](Self::connect) and [`Reply::complete`].
     ///
     /// # Cancel safety
-    /// As [`connect`](Self::connect).
+    /// As for [`connect`](Self::connect) and [`Reply::complete`].
     pub async fn connect_and_complete(
         &self,
         queue_pair: &QueuePair,
@@ -94,50 +94,49 @@ impl Connector {
         params: ConnectParams,
     ) -> Result<Connection, ConnectError> {
         match self.connect(queue_pair, peer, params).await?.complete().await {
-            // Between the two there is nothing that could be invalid but for a cancel, which is what to say here.
+            // Between the two calls only a cancel makes the state invalid.
             Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
             outcome => outcome,
         }
     }
 
-    /// The bound address, or that of the connection. Source: `IND2Connector::GetLocalAddress`.
+    /// Returns the bound address, or the local address of the connection (`IND2Connector::GetLocalAddress`).
     ///
     /// # Errors
-    /// `ConnectionInvalid` when it is neither bound nor connecting nor connected.
+    /// `ConnectionInvalid` if the connector is neither bound nor connecting nor connected.
     pub fn local_addr(&self) -> Result<SocketAddr, StateError> {
         self.provider.local_addr()
     }
 
-    /// The peer's address. Source: `IND2Connector::GetPeerAddress`.
+    /// Returns the address of the peer (`IND2Connector::GetPeerAddress`).
     ///
     /// # Errors
-    /// `ConnectionInvalid` before the peer has accepted and after the end.
+    /// `ConnectionInvalid` before the peer has accepted and after the connection has ended.
     pub fn peer_addr(&self) -> Result<SocketAddr, StateError> {
         self.provider.peer_addr()
     }
 
-    /// The read limits that the peer agreed to. Source: `IND2Connector::GetReadLimits`.
+    /// Returns the read limits of the peer's accept (`IND2Connector::GetReadLimits`).
     ///
     /// # Errors
-    /// `ConnectionInvalid` but between connect and complete.
+    /// `ConnectionInvalid` except between connect and complete.
     pub fn read_limits(&self) -> Result<ReadLimits, StateError> {
         self.provider.read_limits()
     }
 
-    /// The private data of the peer's accept, or of its reject after a connect that was refused with data.
-    /// Source: `IND2Connector::GetPrivateData`.
+    /// Returns the private data of the peer's accept, or of its reject (`IND2Connector::GetPrivateData`).
     ///
     /// # Errors
-    /// `ConnectionInvalid` at any other moment.
+    /// `ConnectionInvalid` except between connect and complete, and after a connect that was refused with data.
     pub fn private_data(&self) -> Result<PrivateData, StateError> {
         self.provider.private_data()
     }
 
-    /// Cancels what is pending on this connector, from another task. Source:
-    /// `IND2Overlapped::CancelOverlappedRequests`.
+    /// Cancels all pending operations of this connector (`IND2Overlapped::CancelOverlappedRequests`).
     ///
-    /// A pending connect ends `Canceled` and burns the connector; a connection that is established is not hurt, but
-    /// those who wait for its end are told [`Canceled`](crate::types::DisconnectReason::Canceled).
+    /// A pending connect fails with `Canceled`, and the connector cannot be used again. An established connection is
+    /// not affected; pending [`disconnected`](Connection::disconnected) futures resolve with
+    /// [`DisconnectReason::Canceled`](crate::types::DisconnectReason::Canceled).
     pub fn cancel(&self) {
         self.provider.cancel();
     }
@@ -151,64 +150,66 @@ impl fmt::Debug for Connector {
 
 /// A connection that the peer has accepted and this side has not completed.
 ///
-/// Look at the terms, then [`complete`](Self::complete) or [`reject`](Self::reject). Dropping it refuses the peer.
+/// Inspect the private data and the read limits, then [`complete`](Self::complete) or [`reject`](Self::reject) the
+/// connection. Dropping the `Reply` rejects the peer.
 ///
-/// Completing consumes it, so it cannot be done twice:
+/// Completing consumes the `Reply`, so a second call does not compile:
 /// ```compile_fail,E0382
 /// # async fn example(reply: tokio_rdma::Reply) {
 /// let _ = reply.complete().await;
 /// let _ = reply.complete().await;
 /// # }
 /// ```
-#[must_use = "dropping it refuses the peer"]
+#[must_use = "dropping it rejects the peer"]
 pub struct Reply {
     attempt: Attempt,
 }
 
 impl Reply {
-    /// The read limits that would hold, in this side's direction. Source: `IND2Connector::GetReadLimits`.
+    /// Returns the negotiated read limits, as seen from this side (`IND2Connector::GetReadLimits`).
     pub fn read_limits(&self) -> ReadLimits {
         self.attempt.terms().0
     }
 
-    /// What the peer sent with its accept. Source: `IND2Connector::GetPrivateData`.
+    /// Returns the private data of the peer's accept (`IND2Connector::GetPrivateData`).
     pub fn private_data(&self) -> &PrivateData {
         self.attempt.terms().1
     }
 
-    /// The local address of the connection.
+    /// Returns the local address of the connection.
     pub fn local_addr(&self) -> SocketAddr {
         self.attempt.local_addr()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.attempt.peer_addr()
     }
 
-    /// Completes the connection: the peer's accept finishes, and everything may be posted.
-    /// Source: `IND2Connector::CompleteConnect`.
+    /// Completes the connection (`IND2Connector::CompleteConnect`).
+    ///
+    /// The peer's accept resolves, and all kinds of requests can be posted to the queue pair.
     ///
     /// # Errors
-    /// `Aborted` when the peer has left meanwhile; `Invalid` when the connector was cancelled before, `Canceled` when
-    /// it is now; `TimedOut`; `DeviceRemoved`. The connector is burnt.
+    /// `Aborted` if the peer has closed the connection; `Invalid` if the connector was cancelled before the call,
+    /// `Canceled` if during the call; `TimedOut`; `DeviceRemoved`. The connector cannot be used again.
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer, or disconnects when the connection is already complete.
+    /// Dropping the future rejects the peer, or disconnects if the connection is already complete.
     pub async fn complete(self) -> Result<Connection, ConnectError> {
         self.attempt.provider().complete().await?;
         Ok(Connection::new(self.attempt))
     }
 
-    /// Says no after all: the peer's accept fails with `CONNECTION_REFUSED`. Source: `IND2Connector::Reject`.
+    /// Rejects the connection: the peer's accept fails with `CONNECTION_REFUSED` (`IND2Connector::Reject`).
     ///
     /// # Errors
-    /// `InvalidBufferSize` for more data than
+    /// `InvalidBufferSize` if `data` is longer than
     /// [`max_active_reject_data`](super::AdapterInfo::max_active_reject_data), with the reply in
-    /// [`handle`](Retained::handle); `Aborted` when the peer has left.
+    /// [`handle`](Retained::handle); `Aborted` if the peer has closed the connection.
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer.
+    /// Dropping the future rejects the peer.
     pub async fn reject(self, data: &[u8]) -> Result<(), Retained<ConnectError, Self>> {
         match self.attempt.provider().reject_reply(data) {
             Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! The passive side.
+//! Listeners and requests: the passive side of a connection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use crate::provider::params::AcceptParams;
 use crate::qp::QueuePair;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
 
-/// Waits for connection requests (IND2Listener).
+/// Receives connection requests (`IND2Listener`).
 ///
-/// Handles are counted. Dropping the last one closes the listener: pending [`request`](Self::request)s end `Canceled`,
-/// requests that nobody has fetched are refused, connections that were accepted live on. The port is free again at once;
-/// it is not held by accepted connections (as it is in NDK).
+/// `Listener` is a cheap handle; clones refer to the same listener. Dropping the last handle closes the listener:
+/// pending [`request`](Self::request) futures fail with `Canceled`, requests in the backlog are rejected, and accepted
+/// connections stay established. The port is free immediately. Unlike in NDK, accepted connections do not hold it.
 ///
 /// # Examples
 /// ```
@@ -55,57 +55,58 @@ impl Listener {
         Self { handle: Arc::new(Handle(provider)) }
     }
 
-    /// Binds to a local address. Source: `IND2Listener::Bind`.
+    /// Binds to a local address (`IND2Listener::Bind`).
     ///
-    /// The unspecified address stands for all addresses of its family that this adapter has, and no others. Port 0 picks
-    /// one of 49152-65535.
+    /// The unspecified address means all addresses of its family that this adapter has, and no others. Port 0 chooses a
+    /// port of 49152-65535.
     ///
     /// # Errors
-    /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `DeviceRemoved`. The listener is as it
-    /// was, and may be bound otherwise.
+    /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `DeviceRemoved`. The listener is
+    /// unchanged and can be bound to another address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         self.handle.0.bind(address)
     }
 
-    /// Begins to listen. Source: `IND2Listener::Listen`.
+    /// Starts listening (`IND2Listener::Listen`).
     ///
-    /// `backlog` is how many requests may wait to be fetched; 0 is as many as possible, 1024, and more is silently
-    /// capped to that. A request that finds the backlog full is refused.
+    /// `backlog` is the maximum number of requests that wait for [`request`](Self::request). 0 means the maximum, 1024;
+    /// larger values are reduced to 1024 silently. A request that arrives while the backlog is full is rejected.
     ///
     /// # Errors
-    /// `InvalidState` when it is not bound or already listens; `SharingViolation`; `DeviceRemoved`. It stays bound.
+    /// `InvalidState` if the listener is not bound or already listening; `SharingViolation`; `DeviceRemoved`. The
+    /// listener stays bound.
     pub fn listen(&self, backlog: usize) -> Result<(), BindError> {
         self.handle.0.listen(backlog)
     }
 
-    /// The address it listens on. Source: `IND2Listener::GetLocalAddress`.
+    /// Returns the address of the listener (`IND2Listener::GetLocalAddress`).
     ///
     /// # Errors
-    /// `InvalidDeviceState` when it does not listen.
+    /// `InvalidDeviceState` if the listener is not listening.
     pub fn local_addr(&self) -> Result<SocketAddr, StateError> {
         self.handle.0.local_addr()
     }
 
-    /// The next connection request. Source: `IND2Listener::GetConnectionRequest`.
+    /// Waits for the next connection request (`IND2Listener::GetConnectionRequest`).
     ///
-    /// Many may be pending at once; requests go to them in the order in which they were first polled.
+    /// Several futures may be pending. They receive requests in the order in which they were first polled.
     ///
     /// # Errors
     /// `NotListening`, `Canceled`, `DeviceRemoved`.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: a request that it had already been given goes to the next one.
+    /// Dropping the future loses no request. A request that was assigned to the future is assigned to the next one.
     pub async fn request(&self) -> Result<Request, AcceptError> {
         self.handle.0.request().await.map(Request::new)
     }
 
-    /// Waits for a request and accepts it, for those who take whoever comes.
+    /// Waits for the next connection request and accepts it without inspecting it.
     ///
     /// # Errors
-    /// Those of [`request`](Self::request) and [`Request::accept`]. A request that could not be accepted is refused.
+    /// The errors of [`request`](Self::request) and [`Request::accept`]. A request that cannot be accepted is rejected.
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer that it was about to accept.
+    /// Dropping the future rejects the peer whose request it has received.
     pub async fn accept_next(
         &self,
         queue_pair: &QueuePair,
@@ -114,18 +115,18 @@ impl Listener {
         Ok(self.request().await?.accept(queue_pair, params).await?)
     }
 
-    /// The connection requests as a stream, which ends with the first error.
+    /// Returns the connection requests as a stream. The stream ends after the first error.
     pub fn requests(&self) -> Requests {
         Requests { listener: self.clone(), pending: None, done: false }
     }
 
-    /// Ends every pending [`request`](Self::request) with `Canceled`; the listener goes on.
-    /// Source: `IND2Overlapped::CancelOverlappedRequests`.
+    /// Cancels all pending [`request`](Self::request) futures; the listener continues to listen
+    /// (`IND2Overlapped::CancelOverlappedRequests`).
     pub fn cancel(&self) {
         self.handle.0.cancel();
     }
 
-    /// Ends it though there may be other handles: what its drop does.
+    /// Closes the listener, as dropping the last handle does.
     pub(crate) fn close(&self) {
         self.handle.0.close();
     }
@@ -139,7 +140,7 @@ impl fmt::Debug for Listener {
 
 type Pending = Pin<Box<dyn Future<Output = Result<provider::Connector, AcceptError>> + Send + Sync>>;
 
-/// A stream of connection requests, see [`Listener::requests`].
+/// A stream of connection requests, returned by [`Listener::requests`].
 #[must_use = "streams do nothing unless polled"]
 pub struct Requests {
     listener: Listener,
@@ -170,11 +171,12 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// A connection request of a peer (IND2Connector, passive side).
+/// A connection request of a peer (`IND2Connector`, passive side).
 ///
-/// Look at it, then [`accept`](Self::accept) or [`reject`](Self::reject). Dropping it refuses the peer.
+/// Inspect the request, then [`accept`](Self::accept) or [`reject`](Self::reject) it. Dropping the `Request` rejects
+/// the peer.
 ///
-/// Accepting consumes it, so it cannot be done twice:
+/// Accepting consumes the `Request`, so a second call does not compile:
 /// ```compile_fail,E0382
 /// # async fn example(request: tokio_rdma::Request, queue_pair: tokio_rdma::QueuePair) {
 /// use tokio_rdma::AcceptParams;
@@ -182,7 +184,7 @@ impl fmt::Debug for Requests {
 /// let _ = request.accept(&queue_pair, AcceptParams::default()).await;
 /// # }
 /// ```
-#[must_use = "dropping it refuses the peer"]
+#[must_use = "dropping it rejects the peer"]
 pub struct Request {
     attempt: Attempt,
 }
@@ -192,43 +194,46 @@ impl Request {
         Self { attempt: Attempt::new(provider) }
     }
 
-    /// Its number in `tracing` output.
+    /// Returns the number of the connection in `tracing` output.
     pub fn id(&self) -> ConnectionId {
         self.attempt.provider().id()
     }
 
-    /// The read limits that the peer offers, in this side's direction and capped to the adapter.
-    /// Source: `IND2Connector::GetReadLimits`.
+    /// Returns the read limits that the peer offers, as seen from this side and reduced to the adapter's limits
+    /// (`IND2Connector::GetReadLimits`).
     pub fn read_limits(&self) -> ReadLimits {
         self.attempt.terms().0
     }
 
-    /// What the peer sent with its request. Source: `IND2Connector::GetPrivateData`.
+    /// Returns the private data of the request (`IND2Connector::GetPrivateData`).
     pub fn private_data(&self) -> &PrivateData {
         self.attempt.terms().1
     }
 
-    /// The local address that the peer asked for.
+    /// Returns the local address that the peer connects to.
     pub fn local_addr(&self) -> SocketAddr {
         self.attempt.local_addr()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.attempt.peer_addr()
     }
 
-    /// Accepts: ready when the peer has completed the connection. Source: `IND2Connector::Accept`.
+    /// Accepts the request (`IND2Connector::Accept`).
     ///
-    /// Post receives to the queue pair before: the peer's first message may arrive before this is ready.
+    /// Resolves when the peer completes the connection. Post receives to the queue pair before this call, because the
+    /// peer's first message may arrive before the future resolves.
     ///
     /// # Errors
-    /// `Refused` when the peer looked at the terms and said no; `Aborted` when it has left; `TimedOut`; `Canceled`;
-    /// `DeviceRemoved`: the attempt is over, and the queue pair as it was. With `InvalidBufferSize`, `Active` and
-    /// `ForeignQueuePair` nothing has happened, and the request is in [`handle`](Retained::handle).
+    /// `Refused` if the peer rejected the reply; `Aborted` if the peer has closed the connection; `TimedOut`;
+    /// `Canceled`; `DeviceRemoved`. After these errors the attempt has ended and the queue pair is unchanged.
+    ///
+    /// `InvalidBufferSize`, `Active` and `ForeignQueuePair` leave the request unanswered and return it in
+    /// [`handle`](Retained::handle).
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer, or disconnects when the peer has completed already.
+    /// Dropping the future rejects the peer, or disconnects if the peer has already completed the connection.
     pub async fn accept(
         mut self,
         queue_pair: &QueuePair,
@@ -244,13 +249,14 @@ impl Request {
         }
     }
 
-    /// Refuses, with data for the peer to see. Source: `IND2Connector::Reject`.
+    /// Rejects the request and sends `data` to the peer (`IND2Connector::Reject`).
     ///
     /// # Errors
-    /// `InvalidBufferSize`, with the request in [`handle`](Retained::handle); `Aborted` when the peer has left.
+    /// `InvalidBufferSize` if `data` is longer than [`max_reject_data`](super::AdapterInfo::max_reject_data), with the
+    /// request in [`handle`](Retained::handle); `Aborted` if the peer has closed the connection.
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer without the data.
+    /// Dropping the future rejects the peer without the data.
     pub async fn reject(self, data: &[u8]) -> Result<(), Retained<AcceptError, Self>> {
         self.attempt.provider().reject_request(data).map_err(|error| self.retain(error))
     }

@@ -1,7 +1,7 @@
-//! Connection management: providers and adapters, connectors and listeners, and what comes of them.
+//! Connection management: providers, adapters, connectors, listeners and connections.
 //!
-//! The active side goes [`Connector`] → [`Reply`] → [`Connection`], the passive side [`Listener`] → [`Request`] →
-//! [`Connection`]. Each step consumes its handle, so that a wrong order does not compile.
+//! The active side uses [`Connector`] → [`Reply`] → [`Connection`], the passive side [`Listener`] → [`Request`] →
+//! [`Connection`]. [`Reply`] and [`Request`] are consumed by each step, so that a wrong order does not compile.
 
 mod adapter;
 mod connection;

@@ -1,4 +1,4 @@
-//! The catalogue of providers.
+//! Providers.
 
 use std::net::IpAddr;
 
@@ -12,8 +12,9 @@ use crate::provider::soft::config::SoftConfig;
 use crate::provider::verbs::{catalogue, config::VerbsConfig};
 use crate::types::{AdapterId, TooShort};
 
-/// A provider (IND2Provider): finds adapters by address, and opens them.
+/// Finds adapters by address and opens them (`IND2Provider`).
 ///
+/// # Examples
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
@@ -32,15 +33,15 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Every provider that can be used here, best first: those with devices before the soft one.
+    /// Returns the providers that can be used on this machine, the verbs provider before the soft provider.
     pub fn all() -> Vec<Self> {
         Self::verbs().into_iter().chain(Self::soft()).collect()
     }
 
-    /// The user-space iWARP provider, with default settings.
+    /// Returns the user-space iWARP provider with default settings.
     ///
     /// # Errors
-    /// `Unsupported` when the crate was built without the feature `soft`.
+    /// `Unsupported` if the crate was built without the feature `soft`.
     pub fn soft() -> Result<Self, OpenError> {
         #[cfg(feature = "soft")]
         return Ok(Self::soft_with(SoftConfig::default()));
@@ -48,17 +49,17 @@ impl Provider {
         return Err(OpenError::Unsupported("built without the feature soft"));
     }
 
-    /// The user-space iWARP provider, with these settings for the adapters that it opens.
+    /// Returns the user-space iWARP provider. `config` applies to the adapters that it opens.
     #[cfg(feature = "soft")]
     pub fn soft_with(config: SoftConfig) -> Self {
         Self { provider: provider::Provider::Soft(config) }
     }
 
-    /// The verbs provider, for RDMA devices, with default settings.
+    /// Returns the verbs provider, for RDMA devices, with default settings.
     ///
     /// # Errors
-    /// `Unsupported` when this machine has no RDMA device, or the crate was built without the feature `verbs`; `Os` when
-    /// the system does not let this process use one, for want of permission on `/dev/infiniband` for example.
+    /// `Unsupported` if the machine has no RDMA device, or the crate was built without the feature `verbs`; `Os` if the
+    /// process may not use the devices, for example because it has no permission on `/dev/infiniband`.
     pub fn verbs() -> Result<Self, OpenError> {
         #[cfg(feature = "verbs")]
         return Self::verbs_with(VerbsConfig::default());
@@ -66,39 +67,38 @@ impl Provider {
         return Err(OpenError::Unsupported("built without the feature verbs"));
     }
 
-    /// The verbs provider, with these settings for the adapters that it opens.
+    /// Returns the verbs provider, for RDMA devices. `config` applies to the adapters that it opens.
     ///
     /// # Errors
-    /// As [`verbs`](Self::verbs).
+    /// As for [`verbs`](Self::verbs).
     #[cfg(feature = "verbs")]
     pub fn verbs_with(config: VerbsConfig) -> Result<Self, OpenError> {
         catalogue::channel().map(|_channel| Self { provider: provider::Provider::Verbs(config) })
     }
 
-    /// Which provider this is.
+    /// Returns the kind of the provider.
     pub fn kind(&self) -> ProviderKind {
         self.provider.kind()
     }
 
-    /// Whether it needs no device: those who want devices only leave it out. Devices that are software themselves, such
-    /// as `rdma_rxe` and `siw`, count as devices.
+    /// Returns whether the provider needs no device. Software devices, such as `rdma_rxe` and `siw`, count as devices.
     pub fn is_software(&self) -> bool {
         self.kind() == ProviderKind::Soft
     }
 
-    /// The local addresses that it can serve. Source: `IND2Provider::QueryAddressList`.
+    /// Returns the local addresses of the provider's adapters (`IND2Provider::QueryAddressList`).
     ///
     /// # Errors
-    /// `Os` when the system does not tell.
+    /// `Os` if the system call fails.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
         self.provider.addresses()
     }
 
-    /// The same into a slice of the caller's; returns how many there are.
+    /// Copies the local addresses of the provider's adapters to `addresses` and returns their number.
     ///
     /// # Errors
-    /// `TooShort` (`BUFFER_OVERFLOW`) with the number needed, which may have changed by the next call; `Os` when the
-    /// system does not tell. `addresses` is not modified then.
+    /// `TooShort` (`BUFFER_OVERFLOW`) with the required length, which may differ at the next call; `Os` if the system
+    /// call fails. On error `addresses` is not modified.
     pub fn copy_addresses(&self, addresses: &mut [IpAddr]) -> Result<usize, OpenError> {
         let known = self.addresses()?;
         let place = addresses.get_mut(..known.len()).ok_or(TooShort { needed: known.len() })?;
@@ -106,35 +106,35 @@ impl Provider {
         Ok(known.len())
     }
 
-    /// The adapter that has this local address. Source: `IND2Provider::ResolveAddress`.
+    /// Returns the adapter that has a local address (`IND2Provider::ResolveAddress`).
     ///
     /// # Errors
-    /// `InvalidAddress` when it is nobody's here.
+    /// `InvalidAddress` if no adapter of the provider has the address; `Os` if the system call fails.
     pub fn resolve(&self, address: IpAddr) -> Result<AdapterId, OpenError> {
         self.provider.resolve(address)
     }
 
-    /// The local address from which `remote` is best reached. Source: `NdResolveAddress`.
+    /// Returns the local address from which `remote` is reached (`NdResolveAddress`).
     ///
     /// # Errors
-    /// `Unreachable` without a route; `InvalidAddress` for what can never be a peer, or is not reached over one of its
-    /// adapters.
+    /// `Unreachable` if there is no route; `InvalidAddress` if `remote` cannot be the address of a peer, or is not
+    /// reached through an adapter of the provider.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
         self.provider.local_for(remote)
     }
 
-    /// Whether this local address can be used. Source: `NdCheckAddress`.
+    /// Returns whether a local address can be used (`NdCheckAddress`).
     pub fn is_usable(&self, address: IpAddr) -> bool {
         self.provider.is_usable(address)
     }
 
-    /// Opens an adapter. Source: `IND2Provider::OpenAdapter`.
+    /// Opens an adapter (`IND2Provider::OpenAdapter`).
     ///
-    /// Each open is a protection domain of its own. The adapter lives on the tokio runtime that this is called in, which
-    /// needs I/O and time enabled.
+    /// Each open adapter is its own protection domain. The tasks of the adapter run on the tokio runtime of the caller,
+    /// which must have I/O and time enabled.
     ///
     /// # Errors
-    /// `InvalidAdapter` for an id that no adapter has; `Unsupported` outside of a runtime; `Os`.
+    /// `InvalidAdapter` if no adapter has the id; `Unsupported` outside of a runtime; `Os`.
     pub fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
         Ok(Adapter::new(self.provider.open(id)?))
     }

@@ -15,100 +15,102 @@ pub enum ProviderKind {
     Verbs,
 }
 
-/// What an adapter is and can do. Source: `ND2_ADAPTER_INFO`.
+/// The properties, limits and abilities of an adapter (`ND2_ADAPTER_INFO`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdapterInfo {
-    /// The version of this structure: fields are only ever added.
+    /// The version of this structure. Later versions only add fields.
     pub version: u32,
-    /// The provider that serves it.
+    /// The provider of the adapter.
     pub provider: ProviderKind,
-    /// Its id.
+    /// The id of the adapter.
     pub id: AdapterId,
-    /// The name that the system gives it.
+    /// The name of the interface or device.
     pub name: String,
-    /// The addresses that it had when it was opened.
+    /// The local addresses that the adapter had when it was opened.
     pub addresses: Vec<IpAddr>,
-    /// The most reads in flight per connection, each way; more is silently capped.
+    /// The maximum number of reads in flight per connection, in each direction. Larger limits are reduced silently.
     pub max_read_limits: ReadLimits,
-    /// The most private data with a connection request (MaxCallerData), in bytes.
+    /// The maximum length of the private data of a connection request (`MaxCallerData`), in bytes.
     pub max_request_data: usize,
-    /// The most private data with an accept or a reject (MaxCalleeData), in bytes.
+    /// The maximum length of the private data of an accept (`MaxCalleeData`), in bytes.
     pub max_reply_data: usize,
-    /// The most private data in a reject by the passive side.
+    /// The maximum length of the private data of a reject by the passive side, in bytes.
     pub max_reject_data: usize,
-    /// The most private data with the reject of the active side, in bytes: 0 where the wire has no place for it.
+    /// The maximum length of the private data of a reject by the active side, in bytes. 0 if the protocol cannot carry
+    /// any.
     pub max_active_reject_data: usize,
-    /// The most bytes of one request.
+    /// The maximum length of one request, in bytes.
     pub max_transfer: usize,
-    /// The most bytes of one region.
+    /// The maximum length of one region, in bytes.
     pub max_registration: usize,
-    /// The most requests in a queue.
+    /// The maximum number of requests in a queue.
     pub max_queue_depth: usize,
-    /// The most scatter-gather entries of a request.
+    /// The maximum number of scatter-gather entries of a request.
     pub max_entries: usize,
-    /// The most scatter-gather entries of a read (MaxReadSge); of these `siw` has one.
+    /// The maximum number of scatter-gather entries of a read (`MaxReadSge`). `siw` has 1.
     pub max_read_entries: usize,
-    /// Whether connections are those of iWARP, over TCP, and not InfiniBand's or RoCE's.
+    /// Whether connections are iWARP over TCP. If `false`, they are InfiniBand or RoCE.
     pub iwarp: bool,
-    /// Whether Connect, Accept and CompleteConnect are three steps on the wire: an accept then waits for the peer's
-    /// `complete()`.
+    /// Whether Connect, Accept and CompleteConnect are three messages on the wire. If `true`, an accept waits for the
+    /// peer's `complete()`.
     pub three_phase: bool,
-    /// Whether private data arrives in exactly the length that was sent.
+    /// Whether received private data has exactly the length that was sent.
     pub exact_private_data: bool,
-    /// Whether the adapter connects to itself (`ND_ADAPTER_FLAG_LOOPBACK_CONNECTIONS`).
+    /// Whether the adapter can connect to itself (`ND_ADAPTER_FLAG_LOOPBACK_CONNECTIONS`).
     pub loopback: bool,
     /// Whether the bytes of a message are placed in order (`ND_ADAPTER_FLAG_IN_ORDER_DMA_SUPPORTED`).
     pub in_order_dma: bool,
-    /// Whether a send or write may complete before the peer has found it acceptable: a violation then shows as a lost
+    /// Whether a send or write may complete before the peer has checked it. A violation is then reported as a lost
     /// connection, not as the completion of the request.
     pub early_completion: bool,
-    /// Whether the passive side may be the first to send. Where it is false (iWARP drivers), the peer may drop the
-    /// connection when a message overtakes its own view of the handshake: let the active side speak first.
+    /// Whether the passive side may send first. If `false` (iWARP drivers), the active side must send first: the peer
+    /// may drop the connection when a message arrives before its driver has finished the handshake.
     pub passive_sends_first: bool,
-    /// Whether a request in which the peer finds a violation fails with a status of its own and only the others finish
-    /// `CANCELED`. Where it is false (iWARP drivers), all of them finish `CANCELED`.
+    /// Whether a request that violates the rules of the peer completes with its own status and only the others complete
+    /// with `CANCELED`. If `false` (iWARP drivers), all of them complete with `CANCELED`.
     pub per_request_errors: bool,
-    /// Whether the passive side may agree to serve fewer reads than the active side offers to issue. Where it is false
-    /// (`siw`) it serves what was offered, up to the adapter's limit.
+    /// Whether the passive side may accept fewer reads than the active side offers to issue. If `false` (`siw`), it
+    /// serves the offered number, up to the adapter's limit.
     pub accept_limits_reads: bool,
-    /// Whether a request that its peer has withdrawn is known to be void before it is answered. Where it is false
-    /// (devices) an accept finds out, and a reject does not.
+    /// Whether the provider detects that a peer has withdrawn its request before the request is answered. If `false`
+    /// (devices), an accept of such a request fails and a reject succeeds.
     pub detects_withdrawal: bool,
-    /// Whether a region without [`REMOTE_READ`](crate::types::Access::REMOTE_READ) is safe from being read by a peer. Where it is false
-    /// (`siw`), every region and buffer can be read by whoever guesses its key.
+    /// Whether a peer cannot read a region without [`REMOTE_READ`](Access::REMOTE_READ). If `false` (`siw`), a peer
+    /// that guesses the key of a region or buffer can read it.
     pub checks_remote_read: bool,
-    /// Whether only memory with [`READ_SINK`](crate::types::Access::READ_SINK) can be the sink of an RDMA Read (the opposite of
-    /// `ND_ADAPTER_FLAG_RDMA_READ_SINK_NOT_REQUIRED`). Where it is true (cards that speak iWARP) a read into anything
-    /// else is refused with `ACCESS_VIOLATION`, and so is one into a [`Buffer`](crate::mr::Buffer), which no peer may ever reach.
+    /// Whether only memory with [`READ_SINK`](Access::READ_SINK) can be the sink of an RDMA Read (the opposite of
+    /// `ND_ADAPTER_FLAG_RDMA_READ_SINK_NOT_REQUIRED`). If `true` (iWARP cards), a read into other memory fails with
+    /// `ACCESS_VIOLATION`. That includes every [`Buffer`], because peers have no access to buffers.
     pub read_sink_required: bool,
-    /// How long the peer may think before it accepts: then the connect ends `IO_TIMEOUT`, whatever the caller's own
-    /// timeout. `None`: as long as it likes.
+    /// The longest time that the transport waits for the peer's accept. After it, a connect fails with `IO_TIMEOUT`,
+    /// even if [`ConnectParams::timeout`](crate::ConnectParams::timeout) is longer. `None` means no limit.
     pub answer_timeout: Option<Duration>,
-    /// The most bytes of an inline request (`InlineRequestThreshold`).
+    /// The maximum length of an inline request (`InlineRequestThreshold`), in bytes.
     pub max_inline: usize,
-    /// The most results of a completion queue (`MaxCompletionQueueDepth`).
+    /// The maximum number of completions in a completion queue (`MaxCompletionQueueDepth`).
     pub max_completion_depth: usize,
-    /// The most receives of a shared receive queue (`MaxSharedReceiveQueueDepth`); 0 where there are none.
+    /// The maximum number of receives in a shared receive queue (`MaxSharedReceiveQueueDepth`). 0 if it has none.
     pub max_shared_depth: usize,
-    /// Whether there are memory windows.
+    /// Whether the adapter supports memory windows.
     pub memory_windows: bool,
-    /// Whether there are atomics.
+    /// Whether the adapter supports atomics.
     pub atomics: bool,
-    /// Whether a send can invalidate a window of the peer's.
+    /// Whether a send can invalidate a memory window of the peer.
     pub invalidates: bool,
-    /// Whether a message with a solicited event can be told from one without. Where it cannot (devices, whose completions
-    /// do not say), every message counts as solicited: such a notification is met too often, and never too late.
+    /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices), every message
+    /// counts as solicited: [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve too early, never too
+    /// late.
     pub solicited_events: bool,
-    /// Whether the key of a memory window reaches no further than what the window was bound to. `rxe` lets it reach all of
-    /// the region, with the rights of the window.
+    /// Whether the key of a memory window gives access only to the bytes that the window is bound to. If `false`
+    /// (`rxe`), it gives access to the whole region, with the rights of the window.
     pub checks_window_bounds: bool,
-    /// Whether a message that finds a shared receive queue empty waits for a receive. Over the iWARP of devices it ends its
-    /// connection.
+    /// Whether a message that arrives at an empty shared receive queue waits for a receive. If `false` (iWARP devices),
+    /// the connection ends.
     pub waits_for_shared_receives: bool,
     /// Whether a write can carry immediate data.
     pub immediate: bool,
-    /// Whether a send can.
+    /// Whether a send can carry immediate data.
     pub immediate_send: bool,
 }
 
