@@ -44,7 +44,7 @@ async fn main() -> io::Result<ExitCode> {
         return Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     if let Some(peer) = options.from {
-        let mut best = Err(OpenError::Unsupported("none is left"));
+        let mut best = Err(OpenError::Unsupported("no provider is left"));
         for provider in &providers {
             best = provider.local_for(peer);
             if best.is_ok() {

@@ -1,50 +1,49 @@
-//! The errors of the data path: posting, completing, waiting, registering.
+//! Errors of the data path: posting, completing, waiting, registering.
 
 use std::fmt;
 use std::io;
 
 use crate::status::Status;
 
-/// Why a work request could not be posted.
+/// The reason why a work request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostErrorKind {
-    /// The queue pair is not connected, or no longer (`CONNECTION_INVALID`).
+    /// The queue pair is not connected (`CONNECTION_INVALID`).
     #[error("the queue pair is not connected")]
     ConnectionInvalid,
     /// The queue is full (`NO_MORE_ENTRIES`).
     #[error("the queue is full")]
     QueueFull,
-    /// More bytes than the adapter transfers at once (`BUFFER_OVERFLOW`).
-    #[error("the request is longer than the adapter allows")]
+    /// The request is longer than the adapter allows, or than the inline data of the queue pair (`BUFFER_OVERFLOW`).
+    #[error("the request exceeds the maximum length of the adapter or of inline data")]
     TooLong,
-    /// More scatter-gather entries than the queue pair has (`DATA_OVERRUN`).
-    #[error("too many scatter-gather entries")]
+    /// The request has more scatter-gather entries than the queue pair allows (`DATA_OVERRUN`).
+    #[error("the request has more scatter-gather entries than the queue pair allows")]
     TooManyEntries,
-    /// The memory lacks the right, or belongs to another adapter (`ACCESS_VIOLATION`).
-    #[error("the memory does not allow this")]
+    /// The memory lacks an access right, or belongs to another adapter (`ACCESS_VIOLATION`).
+    #[error("the memory lacks an access right or belongs to another adapter")]
     AccessViolation,
-    /// Reads were negotiated away: the outbound read limit is 0 (`REMOTE_ERROR`).
+    /// The negotiated outbound read limit is 0 (`REMOTE_ERROR`).
     #[error("the outbound read limit is 0")]
     NoReads,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
-    /// An option that this request does not have, or two that do not go together (`INVALID_PARAMETER_n`, with the number
-    /// of the flags among the arguments of the ND method).
-    #[error("the request does not take these options")]
+    /// The request does not accept an option, or two options exclude each other (`INVALID_PARAMETER_n`).
+    #[error("the request does not accept this combination of options")]
     InvalidOptions {
-        /// The argument's number.
+        /// The number of the flags among the arguments of the ND method, 1-based.
         argument: u8,
     },
     /// The memory of an atomic is not eight bytes at an address that is a multiple of eight (`INVALID_PARAMETER`).
-    #[error("an atomic needs eight bytes, aligned to eight")]
+    #[error("an atomic requires 8 bytes at an address that is a multiple of 8")]
     NotAtomic,
-    /// The adapter cannot do it (`NOT_SUPPORTED`).
-    #[error("the adapter does not support {0}")]
+    /// The adapter or the queue pair does not support the request (`NOT_SUPPORTED`).
+    #[error("not supported: {0}")]
     NotSupported(&'static str),
-    /// The device did not take it; the error number says why.
-    #[error("the device refuses the request: {}", io::Error::from_raw_os_error(*.0))]
+    /// The device rejected the request with this error number.
+    #[error("the device rejected the request: {}", io::Error::from_raw_os_error(*.0))]
     Device(i32),
 }
 
@@ -67,11 +66,11 @@ impl PostErrorKind {
     }
 }
 
-/// A work request that was not posted: nothing happened, and the buffer is here.
+/// The error of a work request that was not posted, with its buffer.
 pub struct PostError<B> {
-    /// Why.
+    /// The reason.
     pub kind: PostErrorKind,
-    /// What was to be posted, untouched.
+    /// The buffer of the request, unchanged.
     pub buffer: B,
 }
 
@@ -102,16 +101,18 @@ impl<B> std::error::Error for PostError<B> {
 
 impl<B> From<PostError<B>> for io::Error {
     fn from(error: PostError<B>) -> Self {
-        // Without the buffer, which need not be `Send`.
+        // Without the buffer: it need not be `Send`.
         error.kind.into()
     }
 }
 
-/// A work request that was posted and failed. The connection is broken, except after `Canceled` by a flush.
+/// The error of a work request that was posted and failed.
+///
+/// The connection has ended, unless the request completed with `CANCELED` because the queue pair was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request completed with {status}")]
 pub struct CompletionError {
-    /// The status of the completion, one of SEMANTICS: `CANCELED`, `BUFFER_OVERFLOW`, `ACCESS_VIOLATION`, ...
+    /// The status of the completion, for example `CANCELED`, `BUFFER_OVERFLOW` or `ACCESS_VIOLATION`.
     pub status: Status,
 }
 
@@ -122,12 +123,13 @@ impl CompletionError {
     }
 }
 
-/// Waiting for a completion queue or a shared receive queue.
+/// The error of waiting for a completion queue or a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotifyError {
-    /// More results came than the completion queue has room for: some are lost to it, and the connections of its queue
-    /// pairs have ended (`BUFFER_OVERFLOW`).
+    /// The completion queue was full when a completion arrived (`BUFFER_OVERFLOW`).
+    ///
+    /// Completions are lost, and the connections of the queue pairs that use the queue have ended.
     #[error("the completion queue overran")]
     Overrun,
     /// The adapter was removed (`DEVICE_REMOVED`).
@@ -145,23 +147,23 @@ impl NotifyError {
     }
 }
 
-/// Changing the size of a completion queue or a shared receive queue. Nothing has changed then.
+/// The error of resizing a completion queue or a shared receive queue. The queue is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// It holds more than that (`BUFFER_OVERFLOW`).
-    #[error("there are {held} in it")]
+    /// The queue holds more entries than the new size (`BUFFER_OVERFLOW`).
+    #[error("cannot shrink: the queue holds {held} entries")]
     TooSmall {
-        /// How many.
+        /// The number of entries in the queue.
         held: usize,
     },
-    /// No size, or more than the adapter allows (`INVALID_PARAMETER`).
+    /// The size is 0 or larger than the adapter allows (`INVALID_PARAMETER`).
     #[error("the size is not between 1 and {maximum}")]
     OutOfRange {
-        /// What the adapter allows.
+        /// The largest size that is allowed.
         maximum: usize,
     },
-    /// It has ended: overrun (`BUFFER_OVERFLOW`), or the adapter was removed (`DEVICE_REMOVED`).
+    /// The queue overran (`BUFFER_OVERFLOW`), or the adapter was removed (`DEVICE_REMOVED`).
     #[error(transparent)]
     Ended(#[from] NotifyError),
     /// The operating system failed.
@@ -187,31 +189,32 @@ impl ResizeError {
     }
 }
 
-/// Registering memory.
+/// The error of allocating, registering or deregistering memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// A region of no bytes (`INVALID_BUFFER_SIZE`).
-    #[error("a region needs at least one byte")]
+    /// The length is 0 (`INVALID_BUFFER_SIZE`).
+    #[error("the length is 0")]
     Empty,
-    /// More than the adapter registers at once (`INVALID_PARAMETER`).
-    #[error("{length} bytes, the limit is {maximum}")]
+    /// The length exceeds the adapter's maximum (`INVALID_PARAMETER`).
+    #[error("length {length} exceeds the adapter's maximum of {maximum}")]
     TooLarge {
-        /// What was asked.
+        /// The requested length.
         length: usize,
-        /// What the adapter allows.
+        /// The maximum of the adapter.
         maximum: usize,
     },
     /// Out of memory or keys (`INSUFFICIENT_RESOURCES`).
     #[error("out of memory or keys")]
     InsufficientResources,
-    /// The process may not lock that much memory for a device: `ulimit -l`, `RLIMIT_MEMLOCK`, or `LimitMEMLOCK=` of a
-    /// service (`INSUFFICIENT_RESOURCES`).
-    #[error("{length} bytes cannot be locked in memory, the limit is {limit} bytes in all (ulimit -l)")]
+    /// The process may not lock enough memory for a device (`INSUFFICIENT_RESOURCES`).
+    ///
+    /// Raise the limit with `ulimit -l`, `RLIMIT_MEMLOCK`, or `LimitMEMLOCK=` of a service.
+    #[error("cannot lock {length} bytes: the process may lock {limit} bytes in total (ulimit -l)")]
     MemoryLockLimit {
-        /// What was asked.
+        /// The requested length.
         length: usize,
-        /// What the process may lock in all, in bytes (getrlimit(2)).
+        /// The number of bytes that the process may lock in total (getrlimit(2)).
         limit: u64,
     },
     /// The operating system failed.
@@ -223,10 +226,10 @@ pub enum RegisterError {
         #[source]
         source: io::Error,
     },
-    /// The adapter cannot do it (`NOT_SUPPORTED`).
-    #[error("the adapter does not support {0}")]
+    /// The adapter does not support this kind of memory (`NOT_SUPPORTED`).
+    #[error("not supported: {0}")]
     NotSupported(&'static str),
-    /// Something still uses it, or it is still registered (`DEVICE_BUSY`).
+    /// The region is in use or still registered (`DEVICE_BUSY`).
     #[error("the region is in use")]
     Busy,
     /// The adapter was removed (`DEVICE_REMOVED`).

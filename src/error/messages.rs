@@ -1,14 +1,16 @@
-//! The errors of messages beyond those of streams.
+//! Errors of messages.
 
 use crate::status::Status;
 
-/// A message that is longer than the peer takes. Nothing was sent, and others may be.
+/// The error of sending a message that is longer than the peer accepts.
+///
+/// The message was not sent. Other messages can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {length} bytes, the peer takes {maximum}")]
+#[error("message of {length} bytes exceeds the peer's maximum of {maximum}")]
 pub struct MessageTooLong {
-    /// How long it is.
+    /// The length of the message.
     pub length: usize,
-    /// The longest that the peer takes.
+    /// The maximum length that the peer accepts.
     pub maximum: usize,
 }
 

@@ -1,6 +1,7 @@
-//! One error enum per family of calls; each knows its NetworkDirect [`Status`].
+//! Error types, one per family of calls.
 //!
-//! Errors that leave a handle usable give it back: see [`Retained`] and [`PostError`].
+//! Every error has a NetworkDirect [`Status`] and converts into [`std::io::Error`]. An error of a call that consumes a
+//! handle or a buffer returns it, see [`Retained`] and [`PostError`].
 
 mod data;
 mod messages;
@@ -17,42 +18,41 @@ pub use data::{CompletionError, NotifyError, PostError, PostErrorKind, RegisterE
 pub use messages::MessageTooLong;
 pub use stream::{ProtocolError, StreamBroken, StreamError};
 
-/// What the provider itself said about a failure, kept so that nothing is lost in translation.
+/// The cause of a failure, as the provider, the system or the peer reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// An operating system error number.
     Errno(i32),
-    /// The peer's MPA reply said no (RFC 5044 section 7.1, the R bit).
+    /// The peer rejected in its MPA reply (RFC 5044 section 7.1, the R bit).
     MpaReject,
-    /// The peer closed before it answered.
+    /// The peer closed the TCP connection before it responded.
     PeerClosed,
     /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
     Terminate {
         /// Whether this side sent it.
         sent: bool,
-        /// 0 RDMAP, 1 DDP, 2 LLP (MPA).
+        /// The layer: 0 RDMAP, 1 DDP, 2 LLP (MPA).
         layer: u8,
         /// The error type within the layer.
         etype: u8,
         /// The error code within the type.
         code: u8,
     },
-    /// The peer broke the protocol before a Terminate could be said.
+    /// The peer violated the protocol before a Terminate could be sent.
     Protocol(DecodeError),
-    /// Nothing was heard from the peer for the path timeout.
+    /// Nothing was received from the peer for the path timeout.
     PathTimeout,
-    /// An event of rdma_cm, with its status: a negative errno, or InfiniBand's reason when it rejects
-    /// (rdma_get_cm_event(3)).
+    /// An event of rdma_cm (rdma_get_cm_event(3)).
     Cm {
-        /// Which.
+        /// The kind of the event.
         event: CmEvent,
-        /// Its status.
+        /// The status of the event: a negative errno, or the reason of an InfiniBand reject.
         status: i32,
     },
-    /// The status of a work request that failed, as libibverbs numbers them (ibv_poll_cq(3)).
+    /// The libibverbs status of a work request that failed (ibv_poll_cq(3)).
     Completion(u32),
-    /// Something local ended it.
+    /// A local event, such as a flush of the queue pair.
     Local(&'static str),
 }
 
@@ -61,13 +61,13 @@ impl fmt::Display for Reason {
         match self {
             Self::Errno(code) => io::Error::from_raw_os_error(*code).fmt(f),
             Self::MpaReject => f.write_str("rejected in the MPA reply"),
-            Self::PeerClosed => f.write_str("the peer closed before it answered"),
+            Self::PeerClosed => f.write_str("the peer closed the connection before it responded"),
             Self::Terminate { sent, layer, etype, code } => {
-                let who = if *sent { "we" } else { "the peer" };
-                write!(f, "{who} terminated: layer {layer}, type {etype}, code {code}")
+                let sender = if *sent { "this side" } else { "the peer" };
+                write!(f, "{sender} sent an RDMAP Terminate: layer {layer}, type {etype}, code {code}")
             }
             Self::Protocol(error) => error.fmt(f),
-            Self::PathTimeout => f.write_str("nothing heard from the peer"),
+            Self::PathTimeout => f.write_str("nothing received from the peer within the path timeout"),
             Self::Cm { event: CmEvent::REJECTED, status } => match IbRejectReason::from_status(*status) {
                 Some(reason) => write!(f, "rejected: {reason}"),
                 None => write!(f, "rejected: {}", io::Error::from_raw_os_error(status.saturating_neg())),
@@ -76,40 +76,40 @@ impl fmt::Display for Reason {
             Self::Cm { event, status } => {
                 write!(f, "{event}: {}", io::Error::from_raw_os_error(status.saturating_neg()))
             }
-            Self::Completion(status) => write!(f, "a work request failed with status {status}"),
+            Self::Completion(status) => write!(f, "a work request failed with libibverbs status {status}"),
             Self::Local(what) => f.write_str(what),
         }
     }
 }
 
-/// Bytes from the wire that do not parse.
+/// The error of decoding bytes of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// More bytes are needed before anything can be said.
+    /// The frame is incomplete.
     #[error("the frame is truncated")]
     Truncated,
-    /// It does not start with the MPA key (RFC 5044 section 7.1.1).
-    #[error("not an MPA start-up frame")]
+    /// The frame does not start with the MPA key (RFC 5044 section 7.1.1).
+    #[error("the frame does not start with the MPA key")]
     BadKey,
-    /// An MPA, DDP or RDMAP version that we do not speak.
-    #[error("unsupported version {0}")]
+    /// The version of MPA, DDP or RDMAP is not supported.
+    #[error("unsupported protocol version {0}")]
     Version(u8),
-    /// Private data longer than the 512 bytes of RFC 5044.
-    #[error("private data of {0} bytes")]
+    /// The private data is longer than the 512 bytes of RFC 5044.
+    #[error("private data of {0} bytes exceeds the MPA maximum of 512")]
     PrivateDataTooLong(u16),
-    /// Markers asked for, or CRC refused, against what this side can do.
-    #[error("the peer asks for what we do not do: {0}")]
+    /// The peer requires a feature that is not supported, for example markers.
+    #[error("the peer requires an unsupported feature: {0}")]
     Unsupported(&'static str),
     /// The CRC32C does not match.
     #[error("CRC mismatch")]
     Crc,
-    /// A length or field that contradicts the rest.
-    #[error("malformed: {0}")]
+    /// A length or a field contradicts another one.
+    #[error("malformed frame: {0}")]
     Malformed(&'static str),
 }
 
-/// The way into an `io::Error` and the way back, for the same list of types.
+/// Implements `From` into `io::Error` for each type, and a function for the way back.
 macro_rules! through_io {
     ($($error:ty),* $(,)?) => {
         $(impl From<$error> for io::Error {
@@ -118,7 +118,7 @@ macro_rules! through_io {
             }
         })*
 
-        /// The status of an error of this crate; `None` for a stranger's.
+        /// Returns the status of an error of this crate, `None` for any other error.
         fn status_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<Status> {
             $(if let Some(error) = error.downcast_ref::<$error>() {
                 return Some(error.status());
@@ -146,9 +146,9 @@ through_io!(
     TooShort,
 );
 
-// Here and not beside `Status`, which knows numbers and none of the types that have one.
+// Not in `crate::status`, which does not depend on the error types.
 impl Status {
-    /// That of the argument with this number, 1-based.
+    /// Returns `INVALID_PARAMETER_n` for the argument with this number, 1-based.
     fn invalid_parameter(argument: u8) -> Self {
         match argument {
             1..=10 => Self::from_code(Self::INVALID_PARAMETER_1.code() + u32::from(argument) - 1),
@@ -157,12 +157,14 @@ impl Status {
         }
     }
 
-    /// The status that stands for an `io::Error`: of the error of ours inside it, else of its number, else
-    /// of its kind, else `UNSUCCESSFUL`. Never one that is numerically a success.
+    /// Returns the status of an `io::Error`.
     ///
-    /// Some numbers mean one thing in bind and another in connect; they get the meaning of bind.
+    /// It is the status of the error of this crate inside `error`. Otherwise it is derived from the error number,
+    /// otherwise from the error kind, and otherwise it is `UNSUCCESSFUL`. It is never numerically a success.
+    ///
+    /// Some error numbers have different meanings in bind and connect; they get the meaning of bind.
     pub fn from_io(error: &io::Error) -> Self {
-        // A status inside may be `PENDING` if somebody put it there; an error must not turn into a success.
+        // A status inside may be `PENDING` if the user put it there; an error must not turn into a success.
         let inner = error.get_ref().and_then(|inner| match inner.downcast_ref::<io::Error>() {
             Some(wrapped) => Some(Self::from_io(wrapped)),
             None => status_of(inner).filter(|status| status.severity() >= 2),
@@ -172,7 +174,7 @@ impl Status {
             .unwrap_or_else(|| Self::from_kind(error.kind()))
     }
 
-    /// The status nearest to a kind, for errors that have no number.
+    /// Returns the status nearest to an error kind, for errors that have no number.
     fn from_kind(kind: io::ErrorKind) -> Self {
         match kind {
             io::ErrorKind::ConnectionRefused => Self::CONNECTION_REFUSED,
@@ -196,34 +198,35 @@ impl Status {
     }
 }
 
-/// Opening a provider or an adapter, listing or resolving addresses.
+/// The error of opening a provider or an adapter, listing or resolving addresses, and creating queues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No provider serves this address (`INVALID_ADDRESS`).
+    /// No adapter has this address (`INVALID_ADDRESS`).
     #[error("no adapter has this address")]
     InvalidAddress,
     /// No adapter has this id (`INVALID_PARAMETER`).
     #[error("no adapter has this id")]
     InvalidAdapter,
-    /// The address has no route (`NETWORK_UNREACHABLE`).
+    /// There is no route to the address (`NETWORK_UNREACHABLE`).
     #[error("no route to the address")]
     Unreachable,
-    /// The provider is not compiled in, or has no device (`NOT_SUPPORTED`).
-    #[error("the provider is not available: {0}")]
+    /// The provider is not compiled in or has no device, the call was made outside of a tokio runtime, or the adapter
+    /// does not have this kind of queue (`NOT_SUPPORTED`).
+    #[error("{0}")]
     Unsupported(&'static str),
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
-    /// An object cannot be made with this argument; 1-based, as ND counts them (`INVALID_PARAMETER_n`).
-    #[error("argument {argument} is out of range: {what}")]
+    /// A setting is invalid (`INVALID_PARAMETER_n`).
+    #[error("{what}")]
     InvalidParameter {
-        /// The argument's number in the ND method.
+        /// The number of the argument of the ND method, 1-based.
         argument: u8,
-        /// Its name, and the limit it broke.
+        /// The setting, and the limit that it exceeds.
         what: &'static str,
     },
-    /// The caller's slice is too short for the addresses (`BUFFER_OVERFLOW`).
+    /// The slice is too short for the addresses (`BUFFER_OVERFLOW`).
     #[error(transparent)]
     TooShort(#[from] TooShort),
     /// The operating system failed.
@@ -253,24 +256,25 @@ impl OpenError {
     }
 }
 
-/// Binding a connector or a listener, and listening.
+/// The error of binding a connector or a listener, and of listening.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The address and port are in use (`SHARING_VIOLATION`).
+    /// The local address and port are in use (`SHARING_VIOLATION`).
     #[error("the local address is in use")]
     SharingViolation,
     /// No ephemeral port is left (`TOO_MANY_ADDRESSES`).
     #[error("no ephemeral port is left")]
     TooManyAddresses,
-    /// Already bound (`ADDRESS_ALREADY_ASSOCIATED`, which ND's documentation does not list).
-    #[error("already bound")]
+    /// The connector or listener is already bound (`ADDRESS_ALREADY_ASSOCIATED`, which ND's documentation does not
+    /// list).
+    #[error("already bound to a local address")]
     AlreadyBound,
-    /// Not an address of this adapter (`INVALID_ADDRESS`).
-    #[error("not an address of this adapter")]
+    /// The address does not belong to this adapter (`INVALID_ADDRESS`).
+    #[error("the address does not belong to this adapter")]
     InvalidAddress,
-    /// Listening needs a bound address, or the object is past binding (`INVALID_DEVICE_STATE`).
-    #[error("not valid in this state")]
+    /// The listener is not bound or already listening, or the connector cannot be used again (`INVALID_DEVICE_STATE`).
+    #[error("the call is not valid in this state")]
     InvalidState,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
@@ -301,58 +305,57 @@ impl BindError {
     }
 }
 
-/// Connect, CompleteConnect, and the Reject of the active side.
+/// The error of the active side: connect, complete, reject.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No listener, its backlog is full, or the peer rejected, perhaps with data (`CONNECTION_REFUSED`).
+    /// The peer has no listener, its backlog is full, or it rejected the request (`CONNECTION_REFUSED`).
     #[error("the peer refused the connection: {reason}")]
     Refused {
-        /// What the peer said with its reject.
+        /// The private data of the peer's reject.
         private_data: Option<PrivateData>,
-        /// How it said it.
+        /// The cause, as it was reported.
         reason: Reason,
     },
-    /// No route (`NETWORK_UNREACHABLE`).
+    /// There is no route to the peer (`NETWORK_UNREACHABLE`).
     #[error("the network is unreachable")]
     NetworkUnreachable,
-    /// No such host (`HOST_UNREACHABLE`).
+    /// There is no host with the peer's address (`HOST_UNREACHABLE`).
     #[error("the host is unreachable")]
     HostUnreachable,
-    /// No answer, or the caller's timeout ran out (`IO_TIMEOUT`).
-    #[error("no answer in time")]
+    /// The peer did not respond, or the caller's timeout expired (`IO_TIMEOUT`).
+    #[error("the peer did not respond in time")]
     TimedOut,
-    /// Private data longer than the adapter sends (`INVALID_BUFFER_SIZE`).
-    #[error("private data of {length} bytes, the limit is {maximum}")]
+    /// The private data is longer than the adapter allows (`INVALID_BUFFER_SIZE`).
+    #[error("private data of {length} bytes exceeds the adapter's maximum of {maximum}")]
     InvalidBufferSize {
-        /// What was asked.
+        /// The length of the private data.
         length: usize,
-        /// What the adapter allows.
+        /// The maximum of the adapter.
         maximum: usize,
     },
-    /// The connector is connecting, connected or burnt (`CONNECTION_ACTIVE`).
-    #[error("already connecting or connected")]
+    /// The connector is connecting or connected, or cannot be used again (`CONNECTION_ACTIVE`).
+    #[error("the connector is connecting or connected, or cannot be used again")]
     Active,
-    /// The connector is free, but the queue pair is connecting or connected, or was connected once
-    /// (`CONNECTION_ACTIVE`).
-    #[error("the queue pair is already connecting or connected")]
+    /// The queue pair is connecting or connected, or was connected once (`CONNECTION_ACTIVE`).
+    #[error("the queue pair is connecting or connected, or was connected once")]
     QueuePairActive,
-    /// Not the moment for this call (`CONNECTION_INVALID`).
-    #[error("not valid in this state")]
+    /// The call is not valid in the state of the connector (`CONNECTION_INVALID`).
+    #[error("the call is not valid in this state of the connector")]
     Invalid,
-    /// Cancelled, or the queue pair was dropped (`CANCELED`).
-    #[error("cancelled")]
+    /// The call was cancelled, or the queue pair was dropped (`CANCELED`).
+    #[error("the connection attempt was cancelled")]
     Canceled,
-    /// The peer left after it had accepted (`CONNECTION_ABORTED`).
-    #[error("the peer abandoned the connection: {reason}")]
+    /// The peer closed the connection after it had accepted (`CONNECTION_ABORTED`).
+    #[error("the peer closed the connection after it had accepted: {reason}")]
     Aborted {
-        /// How that was noticed.
+        /// The cause, as it was reported.
         reason: Reason,
     },
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
-    /// The destination is not one that this adapter can reach at all (`INVALID_ADDRESS`).
+    /// The adapter cannot connect to this destination (`INVALID_ADDRESS`).
     #[error("{0} is not a valid destination")]
     InvalidAddress(SocketAddr),
     /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
@@ -361,18 +364,18 @@ pub enum ConnectError {
     /// A connection between the same two addresses and ports exists (`ADDRESS_ALREADY_EXISTS`).
     #[error("a connection with these addresses and ports exists")]
     AddressAlreadyExists,
-    /// Binding implicitly failed.
-    #[error("binding failed")]
+    /// The implicit bind failed.
+    #[error("the implicit bind failed")]
     Bind(#[source] BindError),
-    /// An option that the provider or the kernel does not have (`NOT_SUPPORTED`).
+    /// The provider or the kernel does not support an option (`NOT_SUPPORTED`).
     #[error("{0} is not supported")]
     NotSupported(&'static str),
-    /// Something else, with the number it came with.
+    /// Any other failure.
     #[error("connect failed with {status}: {reason}")]
     Other {
-        /// The status.
+        /// The ND status.
         status: Status,
-        /// What the provider said.
+        /// The cause, as it was reported.
         reason: Reason,
     },
 }
@@ -400,10 +403,11 @@ impl ConnectError {
         }
     }
 
-    /// Whether the same connector may call Connect again: refused, unreachable, timed out, or nothing begun.
+    /// Returns whether the connector can connect again.
     ///
-    /// Where nothing was begun the arguments have to change: `InvalidBufferSize`, `QueuePairActive`, `ForeignQueuePair`,
-    /// `NotSupported`, `Bind`.
+    /// It can if the peer refused the connection, was unreachable or did not respond in time. It also can if the
+    /// attempt did not start because of an argument that must be changed: `InvalidBufferSize`, `QueuePairActive`,
+    /// `ForeignQueuePair`, `NotSupported`, `Bind`.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { .. }
@@ -419,7 +423,7 @@ impl ConnectError {
         }
     }
 
-    /// The data that came with the peer's reject, empty when there was none.
+    /// Returns the private data of the peer's reject. Empty if there is none.
     pub fn private_data(&self) -> &[u8] {
         match self {
             Self::Refused { private_data: Some(data), .. } => data,
@@ -428,56 +432,56 @@ impl ConnectError {
     }
 }
 
-/// GetConnectionRequest, Accept, and the Reject of the passive side.
+/// The error of the passive side: waiting for a request, accept, reject.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The active side rejected what it was offered (`CONNECTION_REFUSED`).
+    /// The active side rejected the reply (`CONNECTION_REFUSED`).
     #[error("the active side rejected the connection: {reason}")]
     Refused {
-        /// What it said, where the wire carries it.
+        /// The private data of the active side's reject, if the protocol carries any.
         private_data: Option<PrivateData>,
-        /// How it said it.
+        /// The cause, as it was reported.
         reason: Reason,
     },
-    /// The active side gave up (`CONNECTION_ABORTED`).
-    #[error("the peer abandoned the connection: {reason}")]
+    /// The active side closed the connection during the handshake (`CONNECTION_ABORTED`).
+    #[error("the peer closed the connection during the handshake: {reason}")]
     Aborted {
-        /// How that was noticed.
+        /// The cause, as it was reported.
         reason: Reason,
     },
-    /// The active side never completed (`IO_TIMEOUT`).
+    /// The active side did not complete the connection (`IO_TIMEOUT`).
     #[error("the peer did not complete the connection in time")]
     TimedOut,
-    /// Private data longer than the adapter sends (`INVALID_BUFFER_SIZE`).
-    #[error("private data of {length} bytes, the limit is {maximum}")]
+    /// The private data is longer than the adapter allows (`INVALID_BUFFER_SIZE`).
+    #[error("private data of {length} bytes exceeds the adapter's maximum of {maximum}")]
     InvalidBufferSize {
-        /// What was asked.
+        /// The length of the private data.
         length: usize,
-        /// What the adapter allows.
+        /// The maximum of the adapter.
         maximum: usize,
     },
-    /// The queue pair is in use (`CONNECTION_ACTIVE`).
-    #[error("the queue pair is in use")]
+    /// The queue pair is connecting or connected, or was connected once (`CONNECTION_ACTIVE`).
+    #[error("the queue pair is connecting or connected, or was connected once")]
     Active,
     /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
     #[error("the queue pair belongs to another adapter")]
     ForeignQueuePair,
-    /// Cancelled, or the listener was closed, or the queue pair dropped (`CANCELED`).
-    #[error("cancelled")]
+    /// The call was cancelled, the listener was closed, or the queue pair was dropped (`CANCELED`).
+    #[error("the call was cancelled")]
     Canceled,
     /// The listener is not listening (`INVALID_DEVICE_STATE`).
-    #[error("not listening")]
+    #[error("the listener is not listening")]
     NotListening,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
-    /// Something else, with the number it came with.
+    /// Any other failure.
     #[error("accept failed with {status}: {reason}")]
     Other {
-        /// The status.
+        /// The ND status.
         status: Status,
-        /// What the provider said.
+        /// The cause, as it was reported.
         reason: Reason,
     },
 }
@@ -500,18 +504,18 @@ impl AcceptError {
     }
 }
 
-/// Disconnect and NotifyDisconnect.
+/// The error of disconnecting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DisconnectError {
-    /// Not connected any more, or already disconnected (`CONNECTION_INVALID`).
-    #[error("not connected")]
+    /// The connection has ended, or another call is disconnecting it (`CONNECTION_INVALID`).
+    #[error("the connection has ended or is being disconnected")]
     Invalid,
-    /// Cancelled (`CANCELED`).
-    #[error("cancelled")]
+    /// The call was cancelled (`CANCELED`).
+    #[error("the disconnect was cancelled")]
     Canceled,
-    /// The peer did not answer; the connection is gone all the same (`IO_TIMEOUT`).
-    #[error("the peer did not answer the disconnect")]
+    /// The peer did not respond; the connection has ended nevertheless (`IO_TIMEOUT`).
+    #[error("the peer did not respond to the disconnect")]
     TimedOut,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
@@ -530,15 +534,15 @@ impl DisconnectError {
     }
 }
 
-/// A query at a moment when it has no answer.
+/// The error of a query that has no result in the current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// There is no such value in this state of the connection (`CONNECTION_INVALID`).
-    #[error("not valid in this state of the connection")]
+    /// The connection does not have this value in its current state (`CONNECTION_INVALID`).
+    #[error("the call is not valid in this state of the connection")]
     ConnectionInvalid,
     /// The listener is not listening (`INVALID_DEVICE_STATE`).
-    #[error("not listening")]
+    #[error("the listener is not listening")]
     InvalidDeviceState,
 }
 
@@ -552,13 +556,13 @@ impl StateError {
     }
 }
 
-/// An error of a call that consumes its handle, with the handle when the call left it as it was.
+/// The error of a call that consumes its handle, with the handle if it is unchanged.
 ///
-/// `?` turns it into the plain error, or into an `io::Error`.
+/// The `?` operator converts it into the plain error, or into an `io::Error`.
 pub struct Retained<E, H> {
-    /// What went wrong.
+    /// The error.
     pub error: E,
-    /// The handle, when it may be used again; `None` when the attempt is over.
+    /// The handle, if it can be used again; `None` if the attempt has ended.
     pub handle: Option<H>,
 }
 

@@ -1,4 +1,4 @@
-//! The errors of byte and message streams.
+//! Errors of byte and message streams.
 
 use std::fmt;
 use std::io;
@@ -8,23 +8,23 @@ use super::{AcceptError, BindError, ConnectError, OpenError, PostErrorKind, Reas
 use crate::status::Status;
 use crate::types::DisconnectReason;
 
-/// Why a stream, or a listener for streams, could not be made.
+/// The error of connecting or accepting a stream, or of creating a listener for streams.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The name could not be resolved.
-    #[error("the name could not be resolved")]
+    /// The name cannot be resolved.
+    #[error("the name cannot be resolved")]
     Resolve(#[source] io::Error),
     /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
-    /// A URI does not say where to connect to.
+    /// The URI is not a valid destination.
     #[error("{0}")]
     Destination(&'static str),
-    /// Every address of the name was tried, and none answered.
-    #[error("no address of the name answered: {}", listed(.0))]
+    /// All addresses of the name failed.
+    #[error("all addresses failed: {}", listed(.0))]
     Attempts(Vec<(SocketAddr, StreamError)>),
-    /// The adapter could not be opened, or gave no queue pair.
+    /// The adapter could not be opened, or could not create a queue pair.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The buffers could not be registered.
@@ -33,31 +33,31 @@ pub enum StreamError {
     /// The first receives could not be posted.
     #[error(transparent)]
     Post(#[from] PostErrorKind),
-    /// The local address is not to be had.
+    /// The listener could not be bound to the local address.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The peer could not be reached, or refused.
+    /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The peer's request could not be answered.
+    /// The peer's request could not be accepted.
     #[error(transparent)]
     Accept(#[from] AcceptError),
-    /// The peer does not speak the protocol of the stream.
-    #[error("the peer does not speak the protocol of the stream")]
+    /// The peer does not implement the protocol of the stream.
+    #[error("the peer does not implement the protocol of the stream")]
     Protocol(#[from] ProtocolError),
     /// A setting is out of range.
-    #[error("out of range: {0}")]
+    #[error("{0} is out of range")]
     OutOfRange(&'static str),
 }
 
-/// The attempts of [`StreamError::Attempts`], one after the other.
+/// The text of [`StreamError::Attempts`].
 fn listed(attempts: &[(SocketAddr, StreamError)]) -> String {
     let each = attempts.iter().map(|(address, error)| format!("{address}: {error}"));
     each.collect::<Vec<_>>().join("; ")
 }
 
 impl StreamError {
-    /// The ND status; of several attempts, that of the last.
+    /// The ND status. For [`Attempts`](Self::Attempts), the status of the last attempt.
     pub fn status(&self) -> Status {
         match self {
             Self::Resolve(error) => Status::from_io(error),
@@ -77,42 +77,42 @@ impl StreamError {
     }
 }
 
-/// What is wrong with what the peer said.
+/// A violation of the stream protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// Its private data is too short, or not that of the protocol.
-    #[error("private data of another protocol")]
+    /// The private data is too short, or belongs to another protocol.
+    #[error("the private data belongs to another protocol")]
     Foreign,
-    /// A version that is not known.
-    #[error("version {0} of the protocol")]
+    /// The version of the protocol is not supported.
+    #[error("unsupported protocol version {0}")]
     Version(u8),
-    /// A value that cannot be meant.
-    #[error("{what} of {value}")]
+    /// A field has an invalid value.
+    #[error("invalid value of {what}: {value}")]
     Value {
-        /// Which.
+        /// The name of the field.
         what: &'static str,
-        /// What it is.
+        /// The value of the field.
         value: u64,
     },
-    /// A message of a type that is not known, or at a moment when there is none.
-    #[error("message {0:#010x}")]
+    /// The type of a message is unknown, or not valid in this state.
+    #[error("unexpected message {0:#010x}")]
     Message(u32),
-    /// A message that is longer or shorter than those of the protocol.
-    #[error("a message of {0} bytes")]
+    /// A message has an invalid length.
+    #[error("unexpected message of {0} bytes")]
     Length(usize),
-    /// More than it was granted.
-    #[error("more {0} than granted")]
+    /// The peer sent more than it was granted.
+    #[error("the peer sent more {0} than it was granted")]
     Overrun(&'static str),
 }
 
-/// How a stream broke: what reads and writes fail with, inside an [`io::Error`].
+/// The reason why a stream broke. Reads and writes fail with an [`io::Error`] that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamBroken {
-    /// The connection is over, though the peer had not closed the stream.
+    /// The connection ended before the peer closed the stream.
     Connection(DisconnectReason),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol of the stream.
     Protocol(ProtocolError),
     /// A request could not be posted.
     Post(PostErrorKind),
@@ -122,14 +122,14 @@ impl fmt::Display for StreamBroken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(DisconnectReason::Peer) => {
-                f.write_str("the peer disconnected within the stream")
+                f.write_str("the peer disconnected before it closed the stream")
             }
             Self::Connection(DisconnectReason::Lost { status, reason }) => {
                 write!(f, "the connection was lost: {reason} ({status})")
             }
             Self::Connection(DisconnectReason::DeviceRemoved) => f.write_str("the adapter was removed"),
-            Self::Connection(_) => f.write_str("the connection was disconnected here"),
-            Self::Protocol(error) => write!(f, "the peer broke the protocol of the stream: {error}"),
+            Self::Connection(_) => f.write_str("this side disconnected"),
+            Self::Protocol(error) => write!(f, "the peer violated the protocol of the stream: {error}"),
             Self::Post(error) => write!(f, "a request could not be posted: {error}"),
         }
     }

@@ -183,7 +183,8 @@ impl RdmaConnector {
 
 /// An adapter that is kept, or else a new one that is kept from now on.
 fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result<Adapter, OpenError> {
-    let runtime = Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+    let runtime = Handle::try_current()
+        .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
     kept.retain(Kept::is_usable);
     let place = (runtime.id(), provider.kind(), id);
     if let Some(known) = kept.iter().find(|kept| (kept.runtime, kept.provider, kept.id) == place) {
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(attempts.iter().map(|(peer, _)| peer.port()).collect::<Vec<_>>(), [7, 8]);
         assert_eq!(
             error.to_string(),
-            "no address of the name answered: \
+            "all addresses failed: \
              127.0.0.1:7: 127.0.0.1:7 is not a valid destination; \
              127.0.0.1:8: 127.0.0.1:8 is not a valid destination"
         );

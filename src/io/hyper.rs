@@ -65,7 +65,8 @@ impl Service<Uri> for HttpConnector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         if !self.secured && uri.scheme() == Some(&Scheme::HTTPS) {
-            let error = StreamError::Destination("https, and the connector does not secure streams");
+            let error =
+                StreamError::Destination("the scheme of the URI is https, but the connector has no TLS");
             return ready(Err(error)).boxed();
         }
         self.connector.call(uri).map(|stream| stream.map(TokioIo::new)).boxed()

@@ -44,7 +44,7 @@ fn destination(uri: &Uri) -> Result<(&str, u16), StreamError> {
         _ => None,
     });
     let port =
-        port.ok_or(StreamError::Destination("the URI has no port, and its scheme has no usual one"))?;
+        port.ok_or(StreamError::Destination("the URI has no port, and its scheme has no default port"))?;
     // An IPv6 address stands in brackets in a URI, and without them elsewhere.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     Ok((bare.unwrap_or(host), port))

@@ -62,11 +62,11 @@ impl CompletionQueueConfig {
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         if self.depth == 0 || self.depth > maximum {
-            return wrong(3, "completion queue depth");
+            return wrong(3, "depth is not between 1 and AdapterInfo::max_completion_depth");
         }
         // Which there are and which of them this process may use is the system's affair: it is a hint.
         if self.affinity.is_some_and(|processor| processor >= MAX_PROCESSORS) {
-            return wrong(5, "affinity");
+            return wrong(5, "affinity is not a processor number below 8192");
         }
         Ok(())
     }

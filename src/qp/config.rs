@@ -125,27 +125,53 @@ impl QueuePairConfig {
         let foreign =
             |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| queue.domain() != domain);
         if foreign(&self.receive_completions) {
-            return wrong(2, "completion queue of another adapter");
+            return wrong(2, "the receive completion queue belongs to another adapter");
         }
         if foreign(&self.send_completions) {
-            return wrong(3, "completion queue of another adapter");
+            return wrong(3, "the send completion queue belongs to another adapter");
         }
         if self.shared.as_ref().is_some_and(|shared| shared.domain() != domain) {
-            return wrong(5, "shared receive queue of another adapter");
+            return wrong(5, "the shared receive queue belongs to another adapter");
         }
         let own = self.shared.is_none();
         let limits = [
-            (5, "receive queue depth", self.receive_depth, info.max_queue_depth, own),
-            (6, "send queue depth", self.send_depth, info.max_queue_depth, true),
-            (7, "receive scatter-gather entries", self.receive_entries, info.max_entries, own),
-            (8, "send scatter-gather entries", self.send_entries, info.max_entries, true),
+            (
+                5,
+                "receive_depth is not between 1 and AdapterInfo::max_queue_depth",
+                self.receive_depth,
+                info.max_queue_depth,
+                own,
+            ),
+            (
+                6,
+                "send_depth is not between 1 and AdapterInfo::max_queue_depth",
+                self.send_depth,
+                info.max_queue_depth,
+                true,
+            ),
+            (
+                7,
+                "receive_entries is not between 1 and AdapterInfo::max_entries",
+                self.receive_entries,
+                info.max_entries,
+                own,
+            ),
+            (
+                8,
+                "send_entries is not between 1 and AdapterInfo::max_entries",
+                self.send_entries,
+                info.max_entries,
+                true,
+            ),
         ];
         let broken = |(_, _, value, maximum, counts): &(u8, &str, usize, usize, bool)| {
             *counts && (*value == 0 || value > maximum)
         };
         match limits.iter().find(|limit| broken(limit)) {
             Some((argument, what, ..)) => wrong(*argument, what),
-            None if self.inline_bytes(info.max_inline) > info.max_inline => wrong(9, "bytes of inline data"),
+            None if self.inline_bytes(info.max_inline) > info.max_inline => {
+                wrong(9, "inline exceeds AdapterInfo::max_inline")
+            }
             None => Ok(()),
         }
     }

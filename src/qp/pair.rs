@@ -145,7 +145,8 @@ impl QueuePair {
     /// Those of [`receive`](Self::receive).
     pub fn receive_with<B: WorkBuffer>(&self, buffer: B, context: u64) -> Result<Op<B>, PostError<B>> {
         if self.handle.config.shared.is_some() {
-            let kind = PostErrorKind::NotSupported("a receive beside those of the shared queue");
+            let kind =
+                PostErrorKind::NotSupported("a receive posted to a queue pair with a shared receive queue");
             return Err(PostError { kind, buffer });
         }
         let entries = self.handle.config.receive_entries;

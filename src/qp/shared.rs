@@ -58,16 +58,16 @@ impl SharedReceiveConfig {
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         if info.max_shared_depth == 0 {
-            return Err(OpenError::Unsupported("it has no shared receive queues"));
+            return Err(OpenError::Unsupported("the adapter has no shared receive queues"));
         }
         if self.depth == 0 || self.depth > info.max_shared_depth {
-            return wrong(3, "shared receive queue depth");
+            return wrong(3, "depth is not between 1 and AdapterInfo::max_shared_depth");
         }
         if self.entries == 0 || self.entries > info.max_entries {
-            return wrong(4, "receive scatter-gather entries");
+            return wrong(4, "entries is not between 1 and AdapterInfo::max_entries");
         }
         if self.threshold > self.depth {
-            return wrong(5, "notification threshold");
+            return wrong(5, "threshold exceeds depth");
         }
         Ok(())
     }

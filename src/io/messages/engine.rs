@@ -505,5 +505,5 @@ impl Engine {
 }
 
 fn closed_here() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "closed by this side")
+    io::Error::new(io::ErrorKind::BrokenPipe, "this side has closed the stream")
 }

@@ -180,7 +180,7 @@ impl Adapter {
             #[cfg(feature = "soft")]
             Self::Soft(_) => {
                 let _ = (dmabuf, part, access);
-                Err(RegisterError::NotSupported("the soft provider reaches no other device"))
+                Err(RegisterError::NotSupported("memory of another device with the soft provider"))
             }
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {

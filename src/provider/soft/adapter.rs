@@ -65,8 +65,8 @@ impl AdapterCore {
     /// # Errors
     /// No such interface, no runtime, or no netlink.
     pub(crate) fn open(id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime =
-            Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+        let runtime = Handle::try_current()
+            .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
         let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
         let interface = known
             .into_iter()

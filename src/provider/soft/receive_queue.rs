@@ -61,7 +61,10 @@ impl ReceiveQueue {
     /// `QueueFull`; `NotSupported` where all receives are shared. Nothing has been posted then.
     pub(crate) fn post(&self, receive: Receive) -> Result<(), (PostErrorKind, Receive)> {
         let Source::Own { state, depth } = &self.source else {
-            return Err((PostErrorKind::NotSupported("a receive of its own"), receive));
+            return Err((
+                PostErrorKind::NotSupported("a receive posted to a queue pair with a shared receive queue"),
+                receive,
+            ));
         };
         let mut state = state.lock();
         if state.closed {

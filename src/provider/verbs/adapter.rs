@@ -143,8 +143,8 @@ impl AdapterCore {
     /// # Errors
     /// No such device, no runtime, no permission, or no memory.
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime =
-            Handle::try_current().map_err(|_| OpenError::Unsupported("it needs a tokio runtime"))?;
+        let runtime = Handle::try_current()
+            .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
         let device = catalogue::devices()?
             .into_iter()
             .find(|device| device.id == id)

@@ -315,7 +315,7 @@ fn register_error(call: &'static str, source: io::Error, length: usize) -> Regis
         },
         Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
         Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT) => {
-            RegisterError::NotSupported("the device registers no such memory")
+            RegisterError::NotSupported("this kind of memory on this device")
         }
         _ => RegisterError::Os { call, source },
     }

@@ -73,7 +73,7 @@ impl Window {
     /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
     pub(crate) fn new(adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
         if !adapter.info().memory_windows {
-            return Err(RegisterError::NotSupported("a memory window"));
+            return Err(RegisterError::NotSupported("memory windows"));
         }
         let free = Some(allocate(adapter)?);
         let state = Mutex::new(State { free, bound: None });
