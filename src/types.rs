@@ -1,4 +1,4 @@
-//! The small value types that every layer speaks: read limits, private data, keys, rights.
+//! Value types: read limits, private data, keys, access rights, the reason of a disconnect.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,34 +9,33 @@ use bytes::Bytes;
 use crate::error::Reason;
 use crate::status::Status;
 
-/// How many RDMA Reads may be in flight on a connection, seen from one end.
+/// The maximum numbers of RDMA Reads in flight on a connection, as seen from one side.
 ///
-/// `inbound` is what this end serves (IRD, `responder_resources`), `outbound` what it issues (ORD,
-/// `initiator_depth`). Source: `IND2Connector::Connect`, RFC 6581 section 4.1.
+/// Source: `IND2Connector::Connect`, RFC 6581 section 4.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadLimits {
-    /// Reads by the peer that this end is willing to serve at once; 0 serves none.
+    /// The number of reads by the peer that this side serves at once (IRD, `responder_resources`). 0 allows none.
     pub inbound: u32,
-    /// Reads that this end wants to have in flight at once; 0 issues none.
+    /// The number of reads that this side has in flight at once (ORD, `initiator_depth`). 0 allows none.
     pub outbound: u32,
 }
 
 impl ReadLimits {
-    /// No reads either way.
+    /// No reads in either direction.
     pub const NONE: Self = Self { inbound: 0, outbound: 0 };
 
-    /// The limits for serving `inbound` and issuing `outbound` reads at once.
+    /// Creates limits for serving `inbound` reads and issuing `outbound` reads at once.
     pub const fn new(inbound: u32, outbound: u32) -> Self {
         Self { inbound, outbound }
     }
 
-    /// Each direction lowered to that of `cap`. Nothing is an error: ND caps silently.
+    /// Returns the limits with each direction reduced to that of `cap`.
     #[must_use]
     pub fn capped_to(self, cap: Self) -> Self {
         Self { inbound: self.inbound.min(cap.inbound), outbound: self.outbound.min(cap.outbound) }
     }
 
-    /// The same two directions in the peer's view: what one end issues, the other serves.
+    /// Returns the limits as seen from the peer: the reads that one side issues, the other side serves.
     #[must_use]
     pub const fn swapped(self) -> Self {
         Self { inbound: self.outbound, outbound: self.inbound }
@@ -44,16 +43,16 @@ impl ReadLimits {
 }
 
 impl Default for ReadLimits {
-    /// Sixteen each way: enough to keep a wire busy, small enough for every adapter.
+    /// Returns 16 in each direction: enough to keep a connection busy, small enough for every adapter.
     fn default() -> Self {
         Self::new(16, 16)
     }
 }
 
-/// The bytes that came with a connection request, an accept or a reject.
+/// The bytes that the peer sent with a connection request, an accept or a reject (`IND2Connector::GetPrivateData`).
 ///
-/// InfiniBand pads private data with zeroes to a fixed length; [`is_exact`](Self::is_exact) tells whether
-/// the length is what the peer sent. Source: `IND2Connector::GetPrivateData`.
+/// InfiniBand pads private data with zeros to a fixed length. [`is_exact`](Self::is_exact) returns whether the length
+/// is the length that the peer sent.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PrivateData {
     bytes: Bytes,
@@ -61,35 +60,36 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// Data of exactly the length that the peer sent.
+    /// Creates private data of exactly the length that the peer sent.
     pub fn exact(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: bytes.into(), exact: true }
     }
 
-    /// Data that the transport may have padded with zeroes at the end.
+    /// Creates private data that the transport may have padded with zeros at the end.
     pub fn padded(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: bytes.into(), exact: false }
     }
 
-    /// No data at all.
+    /// Creates empty private data.
     pub fn empty() -> Self {
         Self::exact(Bytes::new())
     }
 
-    /// Whether the length is the one the peer sent, rather than a padded one.
+    /// Returns whether the length is exactly the length that the peer sent.
     pub fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// The bytes, without a copy.
+    /// Returns the bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// Copies as much as fits into `out`, as `GetPrivateData` does, and returns the length copied.
+    /// Copies the bytes to `out` and returns the number of bytes copied.
     ///
     /// # Errors
-    /// [`TooShort`] (`BUFFER_OVERFLOW`) when `out` is too small; `out` is then full and `needed` is the whole length.
+    /// [`TooShort`] (`BUFFER_OVERFLOW`) if `out` is too short. `out` is filled, as by `GetPrivateData`, and `needed` is
+    /// the length of the private data.
     pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, TooShort> {
         let length = self.bytes.len().min(out.len());
         out[..length].copy_from_slice(&self.bytes[..length]);
@@ -117,11 +117,11 @@ impl fmt::Debug for PrivateData {
     }
 }
 
-/// The caller's buffer holds only a part of what there is (`ND_BUFFER_OVERFLOW`).
+/// The error of a call whose buffer, slice or region is too short (`ND_BUFFER_OVERFLOW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the buffer is too short: {needed} are needed")]
+#[error("too short: the required length is {needed}")]
 pub struct TooShort {
-    /// The size that would have been enough, in the units of the call.
+    /// The required length, in bytes or elements.
     pub needed: usize,
 }
 
@@ -134,15 +134,15 @@ impl TooShort {
 
 /// The key by which a peer addresses a region (an iWARP STag, a verbs rkey).
 ///
-/// Opaque; in messages it travels in network byte order, see [`RemoteRegion`](crate::mr::RemoteRegion).
+/// The value is opaque. [`RemoteRegion`](crate::mr::RemoteRegion) encodes it in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemoteKey(pub u32);
 
-/// An adapter of a provider, as [`Provider::resolve`](crate::cm::Provider::resolve) names it.
+/// The id of an adapter of a provider, returned by [`Provider::resolve`](crate::cm::Provider::resolve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AdapterId(pub u64);
 
-/// A number that names a connection in `tracing` output; unique in a process.
+/// The number of a connection in `tracing` output, unique within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
@@ -153,45 +153,47 @@ impl fmt::Display for ConnectionId {
 }
 
 bitflags! {
-    /// What may be done to registered memory. Source: `IND2MemoryRegion::Register` flags.
+    /// The access rights of registered memory (flags of `IND2MemoryRegion::Register`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// The adapter may write it on this side's behalf: receives, and the sink of reads.
+        /// Requests of this side may write the memory: receives, and the sink of reads.
         const LOCAL_WRITE = 1;
-        /// The peer may read it.
+        /// The peer may read the memory.
         const REMOTE_READ = 2;
-        /// The peer may write it; contains [`LOCAL_WRITE`](Self::LOCAL_WRITE).
+        /// The peer may write the memory. Contains [`LOCAL_WRITE`](Self::LOCAL_WRITE).
         const REMOTE_WRITE = 5;
-        /// It may be the sink of an RDMA Read on iWARP, where the sink is addressed over the wire.
+        /// The memory may be the sink of an RDMA Read on iWARP, where the peer addresses the sink by its key.
         const READ_SINK = 8;
-        /// The peer may work on it by atomics.
+        /// The peer may modify the memory by atomics.
         const REMOTE_ATOMIC = 16;
     }
 }
 
-/// Why a connection is over. Source: `IND2Connector::NotifyDisconnect`, which tells only that it is.
+/// The reason why a connection ended.
+///
+/// `IND2Connector::NotifyDisconnect` reports only that a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DisconnectReason {
     /// The peer disconnected.
     Peer,
-    /// The connection broke.
+    /// The connection was lost.
     Lost {
-        /// The status that the oldest outstanding request of the send queue finished with.
+        /// The status of the oldest outstanding request of the send queue.
         status: Status,
-        /// What the provider noticed.
+        /// The cause, as the provider detected it.
         reason: Reason,
     },
     /// This side disconnected.
     Local,
     /// The adapter was removed.
     DeviceRemoved,
-    /// Not the connection is over, but the wait for its end: it was cancelled.
+    /// The wait was cancelled. The connection may still be established.
     Canceled,
 }
 
 impl DisconnectReason {
-    /// The ND status: that of NotifyDisconnect for an orderly end, else what went wrong.
+    /// The ND status: the status of NotifyDisconnect for an orderly end, otherwise the status of the failure.
     pub fn status(&self) -> Status {
         match self {
             Self::Peer | Self::Local => Status::SUCCESS,
@@ -202,16 +204,16 @@ impl DisconnectReason {
     }
 }
 
-/// Which end of a connection this is.
+/// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It called Connect (MPA initiator).
+    /// The side that called Connect (MPA initiator).
     Active,
-    /// It called Accept (MPA responder).
+    /// The side that called Accept (MPA responder).
     Passive,
 }
 
-/// What a work request does. Source: `ND2_REQUEST_TYPE`.
+/// The kind of a work request (`ND2_REQUEST_TYPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpKind {
