@@ -189,7 +189,7 @@ impl<F> Serving<F> {
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    tracing::warn!(?adapter, %error, "an adapter of a listener has ended");
+                    tracing::warn!(?adapter, %error, "listener closed on one adapter");
                     maker.error = Some(error.into());
                     break;
                 }
@@ -202,9 +202,9 @@ impl<F> Serving<F> {
                 match tokio::time::timeout(limit, answer(adapter, request)).await {
                     Ok(Ok(made)) => ready.put(made, place),
                     Ok(Err(error)) => {
-                        tracing::debug!(%peer, connection = %id, %error, "a peer was not accepted");
+                        tracing::debug!(%peer, connection = %id, %error, "peer not accepted");
                     }
-                    Err(_) => tracing::debug!(%peer, connection = %id, "a peer took too long"),
+                    Err(_) => tracing::debug!(%peer, connection = %id, "handshake timed out"),
                 }
             });
         }

@@ -150,7 +150,7 @@ impl RdmaConnector {
                     Err(error) => Err(error.into()),
                 };
                 if let Err(error) = &outcome {
-                    debug!(%peer, %error, "address failed");
+                    debug!(%peer, %error, "attempt failed");
                 }
                 outcome
             }

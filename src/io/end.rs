@@ -97,7 +97,7 @@ impl Drop for Held<'_> {
         self.end.bells.wake();
         if let Some(broken) = news {
             self.end.traffic.broken(broken.status());
-            tracing::debug!(connection = %self.end.connection.id(), %broken, "a stream has ended");
+            tracing::debug!(connection = %self.end.connection.id(), %broken, "stream broken");
         }
     }
 }

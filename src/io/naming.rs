@@ -90,7 +90,7 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
                 Some((.., adapter)) => adapter.clone(),
                 None => {
                     let adapter = provider.open(id).map_err(|error| {
-                        warn!(provider = ?provider.kind(), ?id, %error, "an adapter is left out");
+                        warn!(provider = ?provider.kind(), ?id, %error, "adapter skipped");
                         last = error;
                     });
                     opened.push((provider.kind(), id, adapter.clone().ok()));

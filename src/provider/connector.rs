@@ -199,18 +199,18 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 after.notes.failed("connection", *status);
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
-            debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "moved");
+            debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "state changed");
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
                 after.notes.failed(call, *status);
             }
-            debug!(connection = %id, ?peer, ?phase, %status, "refused");
+            debug!(connection = %id, ?peer, ?phase, %status, "call refused");
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
-                debug!(connection = %id, ?peer, phase = ?progress.state(), ?op, %status, "finished");
+                debug!(connection = %id, ?peer, phase = ?progress.state(), ?op, %status, "call completed");
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {

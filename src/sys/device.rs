@@ -172,7 +172,7 @@ impl Context {
         match made {
             Ok(filler) => Some(filler),
             Err(error) => {
-                tracing::warn!(%error, device = self.name, "not more than some 70 queue pairs can be made");
+                tracing::warn!(%error, device = self.name, "filler queue not created: the device can have about 70 queue pairs");
                 None
             }
         }

@@ -269,7 +269,7 @@ fn post<T>(
         // All are in the queue, but the call to the device that tells it failed, as it does when the connection is ending
         // or the device is gone. They finish when the queue pair does.
         (None, Err(error)) => {
-            tracing::debug!(%error, "requests were added to a queue that does not work");
+            tracing::debug!(%error, "requests queued, but the device was not notified");
             Ok(())
         }
         (None, Ok(())) => Ok(()),

@@ -77,7 +77,7 @@ impl Log {
 
     /// The steps of a connection: phase before, phase after, status.
     fn steps(&self, connection: ConnectionId) -> Vec<(String, String, String)> {
-        let moved = self.of(connection).into_iter().filter(|line| line.message == "moved");
+        let moved = self.of(connection).into_iter().filter(|line| line.message == "state changed");
         moved.map(|line| ["from", "phase", "status"].map(|name| line.field(name).to_owned()).into()).collect()
     }
 }
@@ -179,13 +179,13 @@ async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
             }
             assert!(!line.field("phase").is_empty(), "{line:?}");
             // The driver's report has how the connection ended; the step that follows has the status.
-            assert!(line.message == "ended" || !line.field("status").is_empty(), "{line:?}");
+            assert!(line.message == "connection ended" || !line.field("status").is_empty(), "{line:?}");
         }
-        for message in ["moved", "finished", "ended", "refused"] {
+        for message in ["state changed", "call completed", "connection ended", "call refused"] {
             let told = lines.iter().any(|line| line.message == message);
             // How a connection ended is for the driver of its stream to tell, and a device has none.
             let active_end = end.connection.id() == pair.active.connection.id();
-            let excused = message == "ended" && (active_end || !Device::under_test().is_soft());
+            let excused = message == "connection ended" && (active_end || !Device::under_test().is_soft());
             assert!(told || excused, "{message}: {lines:?}");
         }
     }

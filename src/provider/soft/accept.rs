@@ -190,7 +190,7 @@ impl AcceptQueue for ListenerCore {
     }
 
     fn refuse(&self, incoming: Incoming) {
-        debug!(peer = %incoming.peer, "request refused: the backlog is full or the listener closed");
+        debug!(peer = %incoming.peer, "request rejected: the backlog is full or the listener is closed");
         incoming.handshake.refuse(&self.adapter.lingering_close);
     }
 }
@@ -281,14 +281,14 @@ async fn read_request(
             Some(Incoming { terms, handshake, local, peer: net::canonical(peer) })
         }
         Ok(Err(error)) => {
-            debug!(%peer, error = ?error.as_ref().map(|error| error.error), "no request");
+            debug!(%peer, error = ?error.as_ref().map(|error| error.error), "closed without a valid MPA request");
             if let Some(error) = error {
                 adapter.lingering_close.close_after(stream, error.bytes());
             }
             None
         }
         Err(_elapsed) => {
-            debug!(%peer, "no request in time");
+            debug!(%peer, "closed without an MPA request in time");
             None
         }
     }

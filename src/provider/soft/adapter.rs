@@ -89,7 +89,7 @@ impl AdapterCore {
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
         *core.monitor.lock() = Some(watch);
-        debug!(adapter = %core.interface.name, domain = core.domain, "opened");
+        debug!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
         Ok(core)
     }
 
@@ -175,7 +175,7 @@ impl AdapterCore {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
-        warn!(adapter = %self.interface.name, "removed");
+        warn!(adapter = %self.interface.name, "adapter removed");
         self.registry.device_removed();
     }
 }

@@ -76,7 +76,7 @@ impl Connector {
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         // The machine was made in this state; the listener's did the waiting.
         let (peer, status) = (Some(peer), Status::SUCCESS);
-        debug!(connection = %connector.id, ?peer, from = %"Waiting", ?phase, %status, "moved");
+        debug!(connection = %connector.id, ?peer, from = %"Waiting", ?phase, %status, "state changed");
         connector
     }
 
@@ -178,7 +178,7 @@ impl Connector {
             let inner = self.lock();
             (inner.progress.peer, inner.progress.machine.state())
         };
-        debug!(connection = %self.id, ?peer, ?phase, ?ending, "ended");
+        debug!(connection = %self.id, ?peer, ?phase, ?ending, "connection ended");
         let (input, reason, ended) = match ending {
             Ending::PeerDisconnected => {
                 (Input::PeerDisconnected, Reason::PeerClosed, Some(DisconnectReason::Peer))

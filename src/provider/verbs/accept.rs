@@ -101,7 +101,7 @@ impl Cm {
         if let Some(timeout) = inner.offer.options.ack_timeout
             && let Err(error) = id.set_ack_timeout(timeout)
         {
-            debug!(connection = %self.id, %error, "the device takes no acknowledge timeout");
+            debug!(connection = %self.id, %error, "acknowledge timeout not set");
         }
         let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
         let outcome = outcome.and_then(|()| {

@@ -153,7 +153,7 @@ impl AdapterCore {
         let events = catalogue::channel()?;
         let core = Arc::new_cyclic(|me| Self::new(me, device, config, runtime, events, parts));
         core.start()?;
-        debug!(adapter = %core.device.name, domain = core.domain, "opened");
+        debug!(adapter = %core.device.name, domain = core.domain, "adapter opened");
         Ok(core)
     }
 
@@ -345,7 +345,7 @@ impl AdapterCore {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
-        warn!(adapter = %self.device.name, "removed");
+        warn!(adapter = %self.device.name, "adapter removed");
         let opened = self.opened.lock().take();
         if let Some(opened) = &opened {
             opened.context.mark_removed();
@@ -397,7 +397,7 @@ impl Target for AdapterCore {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),
             kind => {
-                debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "ignored")
+                debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")
             }
         }
     }

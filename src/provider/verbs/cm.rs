@@ -189,7 +189,7 @@ impl Cm {
         let state = inner.progress.state();
         debug!(
             connection = %self.id, peer = ?inner.progress.peer, event = event::name(event.kind),
-            status = event.status, phase = ?state, "event"
+            status = event.status, phase = ?state, "rdma_cm event"
         );
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
             inner.dialing = Dialing::No;

@@ -77,7 +77,7 @@ impl QueuePairCore {
     fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
         let RequestId { key, receive, sequence } = id;
         if !inner.queue(receive).finished(sequence, said) {
-            debug!(sequence, receive, "a completion of nothing");
+            debug!(sequence, receive, "completion of an unknown request");
             return;
         }
         while let Some((outstanding, said)) = inner.queue(receive).pop() {
@@ -137,7 +137,7 @@ impl QueuePairCore {
             return self.finish(inner, Status::CANCELED).wake_all();
         };
         drop(inner);
-        debug!(connection = %cm.id, status = wc_status::name(completion), "a request failed");
+        debug!(connection = %cm.id, status = wc_status::name(completion), "request failed");
         let status = status_of(completion, false);
         let reason = Reason::Completion(completion);
         if completion != wc_status::WR_FLUSH_ERR {

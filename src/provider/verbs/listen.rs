@@ -161,7 +161,7 @@ impl AcceptQueue for ListenerCore {
     }
 
     fn refuse(&self, request: Arc<Cm>) {
-        debug!(connection = %request.id, "request refused: the backlog is full or the listener closed");
+        debug!(connection = %request.id, "request rejected: the backlog is full or the listener is closed");
         request.release();
     }
 }
@@ -171,7 +171,7 @@ impl Target for ListenerCore {
         match event.kind {
             event::CONNECT_REQUEST => self.arrived(event),
             event::DEVICE_REMOVAL => self.adapter.remove(),
-            kind => debug!(event = event::name(kind), status = event.status, "ignored"),
+            kind => debug!(event = event::name(kind), status = event.status, "event ignored"),
         }
     }
 }

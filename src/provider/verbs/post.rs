@@ -292,7 +292,7 @@ impl QueuePairCore {
         };
         drop(requests);
         if let Err(sys::Refused { taken, source }) = &posted {
-            tracing::debug!(%source, taken, "deferred requests were refused");
+            tracing::debug!(%source, taken, "deferred requests rejected");
             inner.refused = true;
         }
         deferred.clear();

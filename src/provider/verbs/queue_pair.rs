@@ -281,7 +281,7 @@ impl QueuePairCore {
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
         if let Err(error) = &stopped {
-            debug!(%error, "not moved to the error state");
+            debug!(%error, "queue pair not moved to the error state");
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
         let (key, receives) = (device.key(), device.receives());
@@ -331,7 +331,7 @@ impl QueuePairCore {
             inner.receives.outlet.complete(ticket, completed, &mut found.wakes);
         }
         if let Err(error) = again {
-            debug!(%error, "no new queue pair");
+            debug!(%error, "queue pair not replaced");
             let status = self.status_of_the_rest();
             found.wakes.append(self.finish(inner, status));
         }

@@ -229,7 +229,9 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
                 async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR,
                 Some(queue_pair),
             ) => queue_pair.device_error(event.kind),
-            (kind, _) => debug!(adapter = %adapter.device.name, event = async_event::name(kind), "ignored"),
+            (kind, _) => {
+                debug!(adapter = %adapter.device.name, event = async_event::name(kind), "event ignored")
+            }
         }
     }
     Ok(true)
@@ -239,7 +241,7 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
 /// which has shut down, have no number.
 fn tell(adapter: &Weak<AdapterCore>, what: &str, outcome: io::Result<()>) {
     let Err(error) = outcome else { return };
-    warn!(%error, "no more {what}");
+    warn!(%error, "waiting for {what} failed");
     if let (Some(_), Some(adapter)) = (error.raw_os_error(), adapter.upgrade()) {
         adapter.remove();
     }
