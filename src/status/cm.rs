@@ -1,45 +1,45 @@
-//! What rdma_cm reports: events with a status, and error numbers of calls.
+//! The reports of rdma_cm: events with a status, and error numbers of calls.
 
 use std::fmt;
 
 use super::numbers::numbers;
 
 numbers! {
-    /// An event of an rdma_cm id, `rdma_cm_event_type` in `rdma_cma.h`.
+    /// The number of an rdma_cm event, `rdma_cm_event_type` in `rdma_cma.h`.
     ///
-    /// A number and not an enum, since newer kernels add events.
+    /// It is not an enum, because newer kernels add events.
     CmEvent;
-    /// The destination has an address, and the id a device.
+    /// The destination address is resolved, and the id is bound to a device.
     ADDR_RESOLVED = 0;
-    /// It has none.
+    /// The destination address cannot be resolved.
     ADDR_ERROR = 1;
-    /// There is a path to the destination.
+    /// A path to the destination is found.
     ROUTE_RESOLVED = 2;
-    /// There is none.
+    /// There is no path to the destination.
     ROUTE_ERROR = 3;
-    /// Somebody wants to connect; the event brings a child id.
+    /// A peer sent a connection request. The event has a child id.
     CONNECT_REQUEST = 4;
-    /// The peer accepted, and waits for the last message. InfiniBand only, and only without a QP in the id.
+    /// The peer accepted and waits for the last message. InfiniBand only, and only without a QP in the id.
     CONNECT_RESPONSE = 5;
     /// The attempt failed locally.
     CONNECT_ERROR = 6;
-    /// The peer did not answer.
+    /// The peer did not respond.
     UNREACHABLE = 7;
-    /// The peer, or its machine, said no.
+    /// The peer or its host rejected the connection.
     REJECTED = 8;
-    /// Connected.
+    /// The connection is established.
     ESTABLISHED = 9;
-    /// No longer connected.
+    /// The connection has ended.
     DISCONNECTED = 10;
-    /// The device goes away; the id must be destroyed.
+    /// The device is being removed; the id must be destroyed.
     DEVICE_REMOVAL = 11;
-    /// Joined a multicast group.
+    /// The id joined a multicast group.
     MULTICAST_JOIN = 12;
-    /// Did not join, or was thrown out.
+    /// The id could not join a multicast group, or was removed from it.
     MULTICAST_ERROR = 13;
-    /// The hardware address of this end changed.
+    /// The hardware address of this side changed.
     ADDR_CHANGE = 14;
-    /// The queue pair may be used again.
+    /// The queue pair can be used again.
     TIMEWAIT_EXIT = 15;
 }
 
@@ -53,39 +53,39 @@ impl fmt::Display for CmEvent {
 }
 
 numbers! {
-    /// Why an InfiniBand connection manager rejected: the status of [`CmEvent::REJECTED`].
+    /// The reason of a reject by an InfiniBand connection manager: the status of [`CmEvent::REJECTED`].
     IbRejectReason;
-    /// No queue pair left.
+    /// No queue pair is available.
     NO_QP = 1;
-    /// Some other resource is missing, a backlog for one.
+    /// Another resource is not available, for example room in the backlog.
     NO_RESOURCES = 3;
-    /// The next message of the handshake did not come.
+    /// The next message of the handshake did not arrive.
     TIMEOUT = 4;
-    /// A message for a connection that is not there.
+    /// The message belongs to a connection that does not exist.
     INVALID_COMM_ID = 6;
-    /// Nobody listens.
+    /// The port has no listener.
     INVALID_SERVICE_ID = 8;
-    /// An earlier connection of the same queue pair is not forgotten yet.
+    /// The peer still has an earlier connection of the same queue pair.
     STALE_CONNECTION = 10;
-    /// Try another port.
+    /// The peer redirects to another port.
     PORT_REDIRECT = 24;
-    /// Try another port and another connection manager.
+    /// The peer redirects to another port and another connection manager.
     PORT_CM_REDIRECT = 25;
-    /// More reads asked for than the peer serves.
+    /// The request needs more reads than the peer serves.
     INSUFFICIENT_RESPONDER_RESOURCES = 27;
-    /// The application said no; private data is its own.
+    /// The application rejected the connection. The private data is the application's.
     CONSUMER_DEFINED = 28;
-    /// A vendor's option was refused.
+    /// A vendor option was rejected.
     VENDOR_OPTION = 35;
 }
 
 impl IbRejectReason {
-    /// The reason in the status of a `REJECTED` event on InfiniBand; `None` for the negative status of iWARP.
+    /// Returns the reason in the status of a `REJECTED` event on InfiniBand, `None` for the negative status of iWARP.
     pub const fn from_status(status: i32) -> Option<Self> {
         if status < 0 { None } else { Some(Self(status.cast_unsigned())) }
     }
 
-    /// The status of the `REJECTED` event.
+    /// Returns the status of the `REJECTED` event.
     pub const fn status(self) -> i32 {
         self.0.cast_signed()
     }
@@ -100,62 +100,64 @@ impl fmt::Display for IbRejectReason {
     }
 }
 
-/// Whose numbers the status of an event has. RoCE uses InfiniBand's connection manager.
+/// The transport of an rdma_cm event, which determines the meaning of its status.
+///
+/// RoCE uses InfiniBand's connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmTransport {
-    /// InfiniBand and RoCE: a reject has a positive [`IbRejectReason`].
+    /// InfiniBand and RoCE: the status of a reject is a positive [`IbRejectReason`].
     InfiniBand,
-    /// iWARP: a reject has a negative errno.
+    /// iWARP: the status of a reject is a negative errno.
     Iwarp,
 }
 
-/// What an id was about when the event came, for events that mean different things at different times.
+/// The phase of an rdma_cm id when an event arrives. The meaning of some events depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmPhase {
-    /// Resolving or connecting, on the active side.
+    /// The active side, before `ESTABLISHED`.
     Connecting,
-    /// A child id of a listener, before `ESTABLISHED`.
+    /// The passive side (a child id of a listener), before `ESTABLISHED`.
     Accepting,
     /// Either side, after `ESTABLISHED`.
     Connected,
 }
 
-/// One way in which rdma_cm tells an outcome.
+/// A report of rdma_cm that means a certain outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CmSign {
-    /// An event. `None` in a field: whatever it is.
+    /// An event. A field that is `None` matches any value.
     Event {
-        /// Which.
+        /// The number of the event.
         event: CmEvent,
-        /// Its status: a negative errno, or a reason when InfiniBand rejects.
+        /// The status: a negative errno, or the reason of an InfiniBand reject.
         status: Option<i32>,
-        /// On which transport it means this.
+        /// The transport.
         transport: Option<CmTransport>,
-        /// When it means this.
+        /// The phase of the id.
         phase: Option<CmPhase>,
     },
-    /// The errno of the call, positive.
+    /// The positive errno of a call.
     Errno(i32),
 }
 
 impl CmSign {
-    /// The event with any status, on any transport, at any time.
+    /// Matches the event with any status, on any transport, in any phase.
     pub(super) const fn any(event: CmEvent) -> Self {
         Self::Event { event, status: None, transport: None, phase: None }
     }
 
-    /// The event with this status, on any transport, at any time.
+    /// Matches the event with this status, on any transport, in any phase.
     pub(super) const fn with(event: CmEvent, status: i32) -> Self {
         Self::Event { event, status: Some(status), transport: None, phase: None }
     }
 
-    /// The event with any status, on any transport, in this phase.
+    /// Matches the event with any status, on any transport, in this phase.
     pub(super) const fn during(phase: CmPhase, event: CmEvent) -> Self {
         Self::Event { event, status: None, transport: None, phase: Some(phase) }
     }
 
-    /// InfiniBand's reject for this reason.
+    /// Matches the reject of InfiniBand for this reason.
     pub(super) const fn reject(reason: IbRejectReason) -> Self {
         Self::Event {
             event: CmEvent::REJECTED,
@@ -165,7 +167,7 @@ impl CmSign {
         }
     }
 
-    /// iWARP's reject with this errno.
+    /// Matches the reject of iWARP with this errno.
     pub(super) const fn iwarp_reject(errno: i32) -> Self {
         Self::Event {
             event: CmEvent::REJECTED,
@@ -175,7 +177,7 @@ impl CmSign {
         }
     }
 
-    /// How well an event fits: `None` not at all, `Some(true)` by its very status.
+    /// Returns `None` if an event does not match, `Some(true)` if its status is part of the match.
     pub(super) fn fit(self, of: CmEvent, with: i32, on: CmTransport, during: CmPhase) -> Option<bool> {
         let Self::Event { event, status, transport, phase } = self else { return None };
         let fits = event == of

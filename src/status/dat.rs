@@ -7,15 +7,15 @@ use super::numbers::numbers;
 numbers! {
     /// A `DAT_RETURN`: class in the top two bits, type in the next 14, subtype in the low 16.
     ///
-    /// The constants are of class error; those of subtypes have the numbers of uDAPL 2.
+    /// Except for `SUCCESS`, the constants are of class error. Subtypes have the numbers of uDAPL 2.
     DatReturn;
-    /// It worked.
+    /// The call succeeded.
     SUCCESS = 0;
-    /// The adapter or the dispatcher was closed meanwhile.
+    /// The adapter or the event dispatcher was closed during the call.
     ABORT = 0x8001_0000;
     /// The port (connection qualifier) is in use.
     CONN_QUAL_IN_USE = 0x8002_0000;
-    /// Out of some resource.
+    /// A resource is exhausted.
     INSUFFICIENT_RESOURCES = 0x8003_0000;
     /// The provider failed.
     INTERNAL_ERROR = 0x8004_0000;
@@ -23,41 +23,41 @@ numbers! {
     INVALID_HANDLE = 0x8005_0000;
     /// A parameter is not valid.
     INVALID_PARAMETER = 0x8006_0000;
-    /// Not in this state.
+    /// The call is not valid in this state.
     INVALID_STATE = 0x8007_0000;
     /// A buffer is shorter than its data.
     LENGTH_ERROR = 0x8008_0000;
-    /// Not what this provider offers.
+    /// The provider does not support the model.
     MODEL_NOT_SUPPORTED = 0x8009_0000;
-    /// A right is missing.
+    /// The memory lacks an access right.
     PRIVILEGES_VIOLATION = 0x800B_0000;
     /// The memory belongs to another protection zone.
     PROTECTION_VIOLATION = 0x800C_0000;
-    /// Nothing is in the queue.
+    /// The queue is empty.
     QUEUE_EMPTY = 0x800D_0000;
-    /// Nothing fits in the queue.
+    /// The queue is full.
     QUEUE_FULL = 0x800E_0000;
-    /// The time is over.
+    /// The timeout expired.
     TIMEOUT_EXPIRED = 0x800F_0000;
     /// The provider is in use.
     PROVIDER_IN_USE = 0x8011_0000;
     /// The address is not valid, or not reachable.
     INVALID_ADDRESS = 0x8012_0000;
-    /// A well-formed address of a sort that does not serve.
+    /// The address is well-formed, but of an unsupported kind.
     INVALID_ADDRESS_UNSUPPORTED = 0x8012_0060;
-    /// No route to the address, as is known at once.
+    /// There is no route to the address. The call returns it immediately.
     INVALID_ADDRESS_UNREACHABLE = 0x8012_0061;
-    /// Not an address at all.
+    /// The address is malformed.
     INVALID_ADDRESS_MALFORMED = 0x8012_0062;
-    /// A signal came.
+    /// A signal interrupted the call.
     INTERRUPTED_CALL = 0x8013_0000;
     /// No port is left.
     CONN_QUAL_UNAVAILABLE = 0x8014_0000;
-    /// The port is in use, where a port is asked for.
+    /// The requested port is in use.
     PORT_IN_USE = 0x8016_0000;
-    /// Not a kind of communication that is offered.
+    /// The kind of communication is not supported.
     COMM_NOT_SUPPORTED = 0x8017_0000;
-    /// The provider lacks the call.
+    /// The provider does not implement the call.
     NOT_IMPLEMENTED = 0xBFFF_0000;
 }
 
@@ -66,23 +66,23 @@ impl DatReturn {
     const TYPE: u32 = 0x3FFF_0000;
     const SUBTYPE: u32 = 0x0000_FFFF;
 
-    /// The top two bits in place: 0 success, 0x40000000 warning, 0x80000000 error.
+    /// Returns the top two bits, not shifted: 0 success, 0x40000000 warning, 0x80000000 error.
     pub const fn class(self) -> u32 {
         self.0 & Self::CLASS
     }
 
-    /// The type in place, without class and subtype.
+    /// Returns the type, not shifted.
     pub const fn kind(self) -> u32 {
         self.0 & Self::TYPE
     }
 
-    /// What it is about more exactly; 0 says no more.
+    /// Returns the subtype, 0 for none.
     pub const fn subtype(self) -> u16 {
         // The mask leaves 16 bits.
         (self.0 & Self::SUBTYPE) as u16
     }
 
-    /// The same class and type, and no subtype.
+    /// Returns the value with the same class and type and without a subtype.
     #[must_use]
     pub const fn without_subtype(self) -> Self {
         Self(self.0 & !Self::SUBTYPE)
@@ -107,39 +107,39 @@ numbers! {
     DTO_COMPLETION = 0x0_0001;
     /// A memory window was bound.
     RMR_BIND_COMPLETION = 0x0_1001;
-    /// Somebody wants to connect.
+    /// A peer sent a connection request.
     CONNECTION_REQUEST = 0x0_2001;
-    /// Connected.
+    /// The connection is established.
     ESTABLISHED = 0x0_4001;
-    /// The peer's application said no.
+    /// The peer's application rejected the connection.
     PEER_REJECTED = 0x0_4002;
-    /// Something else than the peer's application said no.
+    /// The connection was rejected, but not by the peer's application.
     NON_PEER_REJECTED = 0x0_4003;
-    /// The accept did not come to its end.
+    /// The accept failed.
     ACCEPT_COMPLETION_ERROR = 0x0_4004;
-    /// Disconnected in good order.
+    /// The connection was disconnected in order.
     DISCONNECTED = 0x0_4005;
-    /// Disconnected in bad order.
+    /// The connection was lost.
     BROKEN = 0x0_4006;
-    /// No answer in time.
+    /// The peer did not respond in time.
     TIMED_OUT = 0x0_4007;
-    /// No way to the peer.
+    /// The peer is unreachable.
     UNREACHABLE = 0x0_4008;
-    /// Asynchronous: an event dispatcher ran over.
+    /// Asynchronous: an event dispatcher overran.
     ASYNC_EVD_OVERFLOW = 0x0_8001;
     /// Asynchronous: the adapter is lost.
     ASYNC_IA_CATASTROPHIC = 0x0_8002;
     /// Asynchronous: an endpoint broke.
     ASYNC_EP_BROKEN = 0x0_8003;
-    /// Asynchronous: a time ran out.
+    /// Asynchronous: a timeout expired.
     ASYNC_TIMED_OUT = 0x0_8004;
     /// Asynchronous: the provider failed.
     ASYNC_PROVIDER_INTERNAL = 0x0_8005;
-    /// Of several paths one is left.
+    /// Only one of several paths is left.
     HA_DOWN_TO_1 = 0x0_8101;
-    /// There are several paths again.
+    /// Several paths are available again.
     HA_UP_TO_MULTI_PATH = 0x0_8102;
-    /// The application posted it.
+    /// The application posted the event.
     SOFTWARE = 0x1_0001;
 }
 

@@ -1,7 +1,7 @@
-//! Linux's error numbers, as far as connections meet them.
+//! Linux error numbers that concern connections.
 //!
-//! Our own constants, for the vocabulary names no C library. The numbers are
-//! those of Linux's generic table, which every architecture of today's RDMA hardware uses.
+//! The constants are our own, because the vocabulary names no C library. The numbers are those of Linux's generic
+//! table, which every architecture with current RDMA hardware uses.
 
 use super::Status;
 
@@ -43,7 +43,7 @@ const EALREADY: i32 = 114;
 const EINPROGRESS: i32 = 115;
 const ECANCELED: i32 = 125;
 
-/// Whether the numbers above are this platform's.
+/// Whether the platform uses the numbers above.
 const GENERIC_NUMBERS: bool = cfg!(all(
     any(target_os = "linux", target_os = "android"),
     not(any(
@@ -56,10 +56,11 @@ const GENERIC_NUMBERS: bool = cfg!(all(
     ))
 ));
 
-/// The status of an error number; `None` where it says nothing in particular, or the numbers are others here.
+/// Returns the status of an error number, `None` for a number without a specific meaning and on a platform with other
+/// numbers.
 ///
-/// Some numbers have two meanings. `EADDRINUSE` and `EADDRNOTAVAIL` get that of bind; connect knows better
-/// and must look at the number itself.
+/// `EADDRINUSE` and `EADDRNOTAVAIL` have different meanings in bind and connect. They get the meaning of bind; connect
+/// must check the number itself.
 pub(crate) fn status_of_errno(errno: i32) -> Option<Status> {
     if !GENERIC_NUMBERS {
         return None;
@@ -79,7 +80,7 @@ pub(crate) fn status_of_errno(errno: i32) -> Option<Status> {
         EBUSY => Status::DEVICE_BUSY,
         ENOTCONN => Status::CONNECTION_INVALID,
         EISCONN | EALREADY | EINPROGRESS => Status::CONNECTION_ACTIVE,
-        // The same three that std calls by the names of a connection's end.
+        // The three numbers for which std has the kinds `ConnectionReset` and `BrokenPipe`.
         ECONNRESET | EPIPE | ESHUTDOWN => Status::CONNECTION_DISCONNECTED,
         ECONNABORTED => Status::CONNECTION_ABORTED,
         // NetworkDirect has no "permission denied"; its nearest is about rights, though to memory.

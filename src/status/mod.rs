@@ -1,8 +1,8 @@
-//! The status vocabulary: one set of outcomes, and the numbers that each interface has for them.
+//! Status numbers, and their translation between NetworkDirect, NDK, uDAPL, rdma_cm and `std::io`.
 //!
-//! [`Status`] is NetworkDirect's number, equal to its NTSTATUS twin. [`Outcome`] names how an attempt to
-//! connect can end and holds the one table that translates it to NDv1, uDAPL, rdma_cm and `std::io`.
-//! Every number type carries what it does not know, so that a provider's surprise reaches the caller.
+//! [`Status`] is a number of NetworkDirect 2, equal to the NTSTATUS with the same meaning. [`Outcome`] enumerates how
+//! an attempt to connect can end and translates it to NDv1, NDK, uDAPL, rdma_cm and `std::io`. Every number type can
+//! hold numbers without a name, so that unexpected numbers of a provider reach the caller.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -20,9 +20,9 @@ pub use outcome::Outcome;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $nt:literal;)*) => {
-        /// A NetworkDirect status: a number, with a name when it is one we know.
+        /// A NetworkDirect status number.
         ///
-        /// Unknown numbers are carried, never swallowed. Numbers equal those of the NTSTATUS twin.
+        /// The number equals the NTSTATUS with the same meaning. A `Status` can hold numbers without a name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct Status(u32);
 
@@ -32,12 +32,12 @@ macro_rules! statuses {
             /// Every status that has a name, in numeric order.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The name in `ndstatus.mc` without its `ND_` prefix; `None` for a number that has none.
+            /// Returns the name in `ndstatus.mc` without its prefix `ND_`, `None` for a number without a name.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($code => Some(stringify!($name)),)* _ => None }
             }
 
-            /// The name of the NTSTATUS with the same number and meaning.
+            /// Returns the name of the NTSTATUS with the same number and meaning.
             pub const fn nt_name(self) -> Option<&'static str> {
                 match self.0 { $($code => Some($nt),)* _ => None }
             }
@@ -48,19 +48,19 @@ macro_rules! statuses {
 statuses! {
     /// The operation succeeded.
     SUCCESS = 0x0000_0000, "STATUS_SUCCESS";
-    /// NDv1's connect timeout; numerically a success.
+    /// The connect timed out (NDv1 only). Numerically a success.
     TIMEOUT = 0x0000_0102, "STATUS_TIMEOUT";
-    /// Not finished yet; numerically a success.
+    /// The operation has not completed. Numerically a success.
     PENDING = 0x0000_0103, "STATUS_PENDING";
-    /// The buffer was too small, or a message longer than its receive.
+    /// The buffer is too small, or the message is longer than the receive.
     BUFFER_OVERFLOW = 0x8000_0005, "STATUS_BUFFER_OVERFLOW";
-    /// Something still uses the object.
+    /// The object is in use.
     DEVICE_BUSY = 0x8000_0011, "STATUS_DEVICE_BUSY";
     /// The queue is full.
     NO_MORE_ENTRIES = 0x8000_001A, "STATUS_NO_MORE_ENTRIES";
-    /// It failed, for no listed reason.
+    /// The operation failed for a reason that has no status.
     UNSUCCESSFUL = 0xC000_0001, "STATUS_UNSUCCESSFUL";
-    /// Memory or rights violation, local or remote.
+    /// The memory lacks an access right, locally or remotely.
     ACCESS_VIOLATION = 0xC000_0005, "STATUS_ACCESS_VIOLATION";
     /// The handle is not valid.
     INVALID_HANDLE = 0xC000_0008, "STATUS_INVALID_HANDLE";
@@ -70,25 +70,25 @@ statuses! {
     INVALID_DEVICE_REQUEST = 0xC000_0010, "STATUS_INVALID_DEVICE_REQUEST";
     /// Out of memory.
     NO_MEMORY = 0xC000_0017, "STATUS_NO_MEMORY";
-    /// The buffer is too small and nothing was written; NDK's GetConnectionData only.
+    /// The buffer is too small, and nothing was written (GetConnectionData of NDK only).
     BUFFER_TOO_SMALL = 0xC000_0023, "STATUS_BUFFER_TOO_SMALL";
     /// The parameters contradict each other.
     INVALID_PARAMETER_MIX = 0xC000_0030, "STATUS_INVALID_PARAMETER_MIX";
-    /// Too many scatter-gather entries, or a local length error.
+    /// The request has too many scatter-gather entries, or a local length error occurred.
     DATA_OVERRUN = 0xC000_003C, "STATUS_DATA_OVERRUN";
-    /// Some providers' status of a send that was longer than the peer's receive.
+    /// A send was longer than the peer's receive (some providers).
     DATA_ERROR = 0xC000_003E, "STATUS_DATA_ERROR";
     /// The local address is in use.
     SHARING_VIOLATION = 0xC000_0043, "STATUS_SHARING_VIOLATION";
-    /// Out of some resource.
+    /// A resource is exhausted.
     INSUFFICIENT_RESOURCES = 0xC000_009A, "STATUS_INSUFFICIENT_RESOURCES";
     /// The device is not ready.
     DEVICE_NOT_READY = 0xC000_00A3, "STATUS_DEVICE_NOT_READY";
-    /// No answer in time.
+    /// The peer did not respond in time.
     IO_TIMEOUT = 0xC000_00B5, "STATUS_IO_TIMEOUT";
-    /// Not offered here.
+    /// The provider does not support the operation.
     NOT_SUPPORTED = 0xC000_00BB, "STATUS_NOT_SUPPORTED";
-    /// No such network name; some providers answer an invalid destination so.
+    /// The network name does not exist. Some providers return it for an invalid destination.
     BAD_NETWORK_NAME = 0xC000_00CC, "STATUS_BAD_NETWORK_NAME";
     /// The provider failed.
     INTERNAL_ERROR = 0xC000_00E5, "STATUS_INTERNAL_ERROR";
@@ -112,86 +112,87 @@ statuses! {
     INVALID_PARAMETER_9 = 0xC000_00F7, "STATUS_INVALID_PARAMETER_9";
     /// The tenth parameter is not valid.
     INVALID_PARAMETER_10 = 0xC000_00F8, "STATUS_INVALID_PARAMETER_10";
-    /// Cancelled, or flushed from its queue.
+    /// The operation was cancelled, or the request was flushed from its queue.
     CANCELED = 0xC000_0120, "STATUS_CANCELLED";
-    /// The peer could not carry out the request.
+    /// The peer could not execute the request.
     REMOTE_ERROR = 0xC000_013D, "STATUS_REMOTE_RESOURCES";
-    /// The address is not valid here.
+    /// The address does not belong to the adapter, or cannot be reached by the adapter.
     INVALID_ADDRESS = 0xC000_0141, "STATUS_INVALID_ADDRESS";
-    /// The object is in the wrong state.
+    /// The call is not valid in this state of the object.
     INVALID_DEVICE_STATE = 0xC000_0184, "STATUS_INVALID_DEVICE_STATE";
-    /// The length exceeds the limit of the adapter.
+    /// The length exceeds the adapter's maximum.
     INVALID_BUFFER_SIZE = 0xC000_0206, "STATUS_INVALID_BUFFER_SIZE";
     /// No ephemeral port is left.
     TOO_MANY_ADDRESSES = 0xC000_0209, "STATUS_TOO_MANY_ADDRESSES";
     /// A connection with the same two addresses and ports exists.
     ADDRESS_ALREADY_EXISTS = 0xC000_020A, "STATUS_ADDRESS_ALREADY_EXISTS";
-    /// Some providers' final status of NotifyDisconnect.
+    /// The connection was disconnected (final status of NotifyDisconnect of some providers).
     CONNECTION_DISCONNECTED = 0xC000_020C, "STATUS_CONNECTION_DISCONNECTED";
-    /// No listener, backlog full, or rejected.
+    /// The peer has no listener, its backlog is full, or it rejected the request.
     CONNECTION_REFUSED = 0xC000_0236, "STATUS_CONNECTION_REFUSED";
-    /// Already bound.
+    /// The object is already bound.
     ADDRESS_ALREADY_ASSOCIATED = 0xC000_0238, "STATUS_ADDRESS_ALREADY_ASSOCIATED";
-    /// The connection is not in the state that the call needs.
+    /// The call is not valid in this state of the connection.
     CONNECTION_INVALID = 0xC000_023A, "STATUS_CONNECTION_INVALID";
-    /// Already connecting or connected.
+    /// The object is already connecting or connected.
     CONNECTION_ACTIVE = 0xC000_023B, "STATUS_CONNECTION_ACTIVE";
-    /// No route to the network.
+    /// There is no route to the network.
     NETWORK_UNREACHABLE = 0xC000_023C, "STATUS_NETWORK_UNREACHABLE";
-    /// No such host, or it does not answer.
+    /// The host does not exist or does not respond.
     HOST_UNREACHABLE = 0xC000_023D, "STATUS_HOST_UNREACHABLE";
-    /// The peer abandoned the attempt.
+    /// The peer closed the connection during the handshake.
     CONNECTION_ABORTED = 0xC000_0241, "STATUS_CONNECTION_ABORTED";
     /// The adapter was removed.
     DEVICE_REMOVED = 0xC000_02B6, "STATUS_DEVICE_REMOVED";
 }
 
-/// What a status says about its operation.
+/// The meaning of a status for its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusClass {
-    /// Finished, and well: [`Status::SUCCESS`] and nothing else.
+    /// The operation succeeded: [`Status::SUCCESS`] only.
     Success,
-    /// Not finished: [`Status::PENDING`], though its number is a success.
+    /// The operation has not completed: [`Status::PENDING`], although its number is a success.
     Pending,
-    /// Finished in vain: [`Status::TIMEOUT`], though its number is a success.
+    /// The operation failed: [`Status::TIMEOUT`], although its number is a success.
     Timeout,
-    /// Any other number that is a success or an information. It has no meaning here; do not take it for one.
+    /// Any other number of severity 0 or 1. It does not mean success.
     Informational,
-    /// Severity 2: the operation failed, the object did not.
+    /// Severity 2: the operation failed, and the object can still be used.
     Warning,
-    /// Severity 3.
+    /// Severity 3: the operation failed.
     Error,
 }
 
 impl Status {
-    /// The status with this number, known or not.
+    /// Creates the status with this number.
     pub const fn from_code(code: u32) -> Self {
         Self(code)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn code(self) -> u32 {
         self.0
     }
 
-    /// The status that equals this NTSTATUS. Windows declares the number signed.
+    /// Creates the status with the number of an NTSTATUS. Windows declares the number signed.
     pub const fn from_ntstatus(ntstatus: i32) -> Self {
         Self(ntstatus.cast_unsigned())
     }
 
-    /// The NTSTATUS of the same number, signed as Windows declares it.
+    /// Returns the NTSTATUS with the same number, signed as Windows declares it.
     pub const fn ntstatus(self) -> i32 {
         self.0.cast_signed()
     }
 
-    /// The top two bits: 0 success, 1 information, 2 warning, 3 error.
+    /// Returns the top two bits: 0 success, 1 information, 2 warning, 3 error.
     pub const fn severity(self) -> u8 {
         // Two bits are left, so nothing is lost.
         (self.0 >> 30) as u8
     }
 
-    /// What the status says. Use this, not the sign: two failures to finish have the number of a success.
+    /// Returns the meaning of the status. The sign of the number is no substitute: `PENDING` and `TIMEOUT` are
+    /// numerically successes.
     pub const fn class(self) -> StatusClass {
         match (self, self.severity()) {
             (Self::SUCCESS, _) => StatusClass::Success,
@@ -203,14 +204,15 @@ impl Status {
         }
     }
 
-    /// Whether the operation finished well, which only [`SUCCESS`](Self::SUCCESS) says.
+    /// Returns whether the status is [`SUCCESS`](Self::SUCCESS).
     pub const fn is_success(self) -> bool {
         matches!(self.class(), StatusClass::Success)
     }
 
-    /// The kind that an `io::Error` with this status has.
+    /// Returns the kind of an `io::Error` with this status.
     ///
-    /// `CANCELED` is `Other`, not `Interrupted`: std's loops retry the latter, and here that never ends.
+    /// `CANCELED` is `Other`, not `Interrupted`: the loops of std retry after `Interrupted`, which would never end
+    /// here.
     pub fn io_kind(self) -> ErrorKind {
         match self {
             Self::PENDING | Self::NO_MORE_ENTRIES => ErrorKind::WouldBlock,
@@ -231,13 +233,15 @@ impl Status {
             _ if (Self::INVALID_PARAMETER_1..=Self::INVALID_PARAMETER_10).contains(&self) => {
                 ErrorKind::InvalidInput
             }
-            // How a connection fares is in the table of outcomes, and only there.
+            // The statuses of connections are in the table of outcomes, and only there.
             _ => Outcome::kind_of_status(self).unwrap_or(ErrorKind::Other),
         }
     }
 
-    /// The status of an rdma_cm event on an id in `phase`, where [`Outcome::from_cm_in`] may not be able to
-    /// tell which outcome it is: an iWARP `REJECTED` is `CONNECTION_REFUSED`, whoever refused.
+    /// Returns the status of an rdma_cm event on an id in `phase`.
+    ///
+    /// It is unique in some cases in which [`Outcome::from_cm_in`] returns `None`: an iWARP `REJECTED` is
+    /// `CONNECTION_REFUSED`, although several outcomes are possible.
     pub fn from_cm(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
         Outcome::status_from_cm(phase, event, status, transport)
     }

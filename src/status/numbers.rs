@@ -1,6 +1,6 @@
-//! The shape that the number types of the other vocabularies share.
+//! The macro for the number types of the interfaces other than NetworkDirect.
 
-/// A number with names for the values we know, for the vocabularies other than NetworkDirect's.
+/// Defines a number type with named constants. The type can hold numbers without a name.
 macro_rules! numbers {
     (
         $(#[$type_doc:meta])* $type:ident;
@@ -16,17 +16,17 @@ macro_rules! numbers {
             /// Every value that has a name, in numeric order.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The value with this number, known or not.
+            /// Creates the value with this number.
             pub const fn from_code(code: u32) -> Self {
                 Self(code)
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn code(self) -> u32 {
                 self.0
             }
 
-            /// The name, without the prefix that its header gives it; `None` for a number that has none.
+            /// Returns the name without the prefix of the C header, `None` for a number without a name.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($code => Some(stringify!($name)),)* _ => None }
             }

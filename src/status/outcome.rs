@@ -1,4 +1,4 @@
-//! How an attempt to connect can end, in every vocabulary at once.
+//! The outcomes of an attempt to connect, in the vocabulary of each interface.
 
 use std::io::ErrorKind;
 
@@ -8,7 +8,7 @@ use super::errno::{
 };
 use super::{CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Status};
 
-/// A row of the table. In the lists the first is what to say, the others are what may be heard.
+/// A row of the table. The first element of a list is the value to report; the others are also recognized.
 struct Row {
     status: &'static [Status],
     nt: Option<Status>,
@@ -20,17 +20,17 @@ struct Row {
 }
 
 impl Row {
-    /// What a row says of the interfaces that it does not mention.
+    /// The defaults for the interfaces that a row does not mention.
     const SILENT: Self =
         Self { status: &[], nt: None, nd1: None, dat_events: &[], dat_returns: &[], cm: &[], kind: None };
 }
 
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $value:expr,)* })*) => {
-        /// How an attempt to connect, or a connection, can end.
+        /// The outcome of an attempt to connect, or of a connection.
         ///
-        /// One table holds what each interface calls it; both directions read that table. The way back
-        /// answers only where the answer is unique: several outcomes share `CONNECTION_REFUSED`.
+        /// One table translates an outcome to the value of each interface and back. A value is translated back only if
+        /// it belongs to exactly one outcome: several outcomes share `CONNECTION_REFUSED`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Outcome {
@@ -52,7 +52,7 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    /// Connected.
+    /// The connection is established.
     Established {
         status: &[Status::SUCCESS],
         nt: Some(Status::SUCCESS),
@@ -60,7 +60,7 @@ outcomes! {
         dat_events: &[DatEvent::ESTABLISHED],
         cm: &[CmSign::with(CmEvent::ESTABLISHED, 0), CmSign::with(CmEvent::CONNECT_RESPONSE, 0)],
     }
-    /// Nobody listens there.
+    /// The peer has no listener at this port.
     NoListener {
         status: &[Status::CONNECTION_REFUSED],
         nt: Some(Status::CONNECTION_REFUSED),
@@ -74,7 +74,7 @@ outcomes! {
         ],
         kind: Some(ErrorKind::ConnectionRefused),
     }
-    /// The peer's application said no.
+    /// The peer's application rejected the connection.
     PeerRejected {
         status: &[Status::CONNECTION_REFUSED],
         nt: Some(Status::CONNECTION_REFUSED),
@@ -87,7 +87,7 @@ outcomes! {
         ],
         kind: Some(ErrorKind::ConnectionRefused),
     }
-    /// The peer's backlog is full, it lacks a resource, or its machine refused for a reason not listed here.
+    /// The peer's backlog is full, it lacks a resource, or its host rejected for a reason not listed here.
     PeerUnable {
         status: &[Status::CONNECTION_REFUSED],
         nt: Some(Status::CONNECTION_REFUSED),
@@ -96,7 +96,7 @@ outcomes! {
         cm: &[
             CmSign::reject(IbRejectReason::NO_RESOURCES),
             CmSign::reject(IbRejectReason::NO_QP),
-            // The list of resources in the standard is longer than ours; a refusal it is in any case.
+            // The standard has more reasons than this table; all of them are rejects.
             CmSign::Event {
                 event: CmEvent::REJECTED,
                 status: None,
@@ -106,25 +106,25 @@ outcomes! {
         ],
         kind: Some(ErrorKind::ConnectionRefused),
     }
-    /// The peer still remembers an earlier connection of this queue pair; trying again helps.
+    /// The peer still has an earlier connection of this queue pair. Another attempt may succeed.
     StaleConnection {
         status: &[Status::CONNECTION_REFUSED],
         dat_events: &[DatEvent::NON_PEER_REJECTED],
         cm: &[CmSign::reject(IbRejectReason::STALE_CONNECTION)],
         kind: Some(ErrorKind::ConnectionRefused),
     }
-    /// No route to the network.
+    /// There is no route to the network.
     NetworkUnreachable {
         status: &[Status::NETWORK_UNREACHABLE],
         nt: Some(Status::NETWORK_UNREACHABLE),
         nd1: Some(Status::HOST_UNREACHABLE),
         dat_events: &[DatEvent::UNREACHABLE],
         dat_returns: &[DatReturn::INVALID_ADDRESS_UNREACHABLE],
-        // An event of resolving has the errno that the call would have had.
+        // The event of a failed resolution has the errno that the call would have returned.
         cm: &[CmSign::Errno(ENETUNREACH), CmSign::with(CmEvent::ADDR_ERROR, -ENETUNREACH)],
         kind: Some(ErrorKind::NetworkUnreachable),
     }
-    /// No such host, or no path to it.
+    /// The host does not exist, or there is no path to it.
     HostUnreachable {
         status: &[Status::HOST_UNREACHABLE],
         nt: Some(Status::HOST_UNREACHABLE),
@@ -138,7 +138,7 @@ outcomes! {
         ],
         kind: Some(ErrorKind::HostUnreachable),
     }
-    /// The host is there, as far as one knows, and says nothing.
+    /// The host does not respond.
     NoAnswer {
         status: &[Status::IO_TIMEOUT],
         nt: Some(Status::IO_TIMEOUT),
@@ -152,12 +152,12 @@ outcomes! {
                 transport: None,
                 phase: Some(CmPhase::Connecting),
             },
-            // siw again.
+            // Where the driver connects its TCP inside the call, as siw does.
             CmSign::Errno(ETIMEDOUT),
         ],
         kind: Some(ErrorKind::TimedOut),
     }
-    /// Not an address that the adapter can bind or reach.
+    /// The adapter cannot bind or reach the address.
     AddressInvalid {
         status: &[Status::INVALID_ADDRESS, Status::BAD_NETWORK_NAME],
         nt: Some(Status::INVALID_ADDRESS),
@@ -172,7 +172,7 @@ outcomes! {
         ],
         kind: Some(ErrorKind::AddrNotAvailable),
     }
-    /// The local port is taken.
+    /// The local port is in use.
     PortInUse {
         status: &[Status::SHARING_VIOLATION],
         nt: Some(Status::SHARING_VIOLATION),
@@ -198,7 +198,7 @@ outcomes! {
         cm: &[CmSign::Errno(EADDRNOTAVAIL), CmSign::Errno(EADDRINUSE)],
         kind: Some(ErrorKind::AddrInUse),
     }
-    /// The connector or listener has an address.
+    /// The connector or listener is already bound.
     AlreadyBound {
         status: &[Status::ADDRESS_ALREADY_ASSOCIATED],
         nt: Some(Status::ADDRESS_ALREADY_ASSOCIATED),
@@ -213,7 +213,7 @@ outcomes! {
         dat_returns: &[DatReturn::INVALID_STATE],
         cm: &[CmSign::Errno(EISCONN), CmSign::Errno(EINVAL)],
     }
-    /// Not the moment for this call.
+    /// The call is not valid in this state of the connection.
     WrongMoment {
         status: &[Status::CONNECTION_INVALID],
         nt: Some(Status::CONNECTION_INVALID),
@@ -222,9 +222,9 @@ outcomes! {
         cm: &[CmSign::Errno(ENOTCONN), CmSign::Errno(EINVAL)],
         kind: Some(ErrorKind::NotConnected),
     }
-    /// The active side went away while this side was accepting.
+    /// The active side closed the connection while this side was accepting.
     PeerGaveUp {
-        // ND's own tests expect the second where its document says the first.
+        // ND's documentation has the first, its tests expect the second.
         status: &[Status::CONNECTION_ABORTED, Status::CONNECTION_REFUSED],
         nt: Some(Status::CONNECTION_ABORTED),
         nd1: Some(Status::CONNECTION_ABORTED),
@@ -236,7 +236,7 @@ outcomes! {
         ],
         kind: Some(ErrorKind::ConnectionAborted),
     }
-    /// More private data than the adapter sends.
+    /// The private data exceeds the adapter's maximum.
     PrivateDataTooLarge {
         status: &[Status::INVALID_BUFFER_SIZE],
         nt: Some(Status::INVALID_PARAMETER),
@@ -245,7 +245,7 @@ outcomes! {
         cm: &[CmSign::Errno(EINVAL)],
         kind: Some(ErrorKind::InvalidInput),
     }
-    /// This side called it off. rdma_cm says nothing: its id is destroyed.
+    /// This side cancelled the attempt. rdma_cm reports nothing, because its id is destroyed.
     Canceled {
         status: &[Status::CANCELED],
         nt: Some(Status::CANCELED),
@@ -262,7 +262,7 @@ outcomes! {
         cm: &[CmSign::any(CmEvent::DEVICE_REMOVAL), CmSign::Errno(ENODEV)],
         kind: Some(ErrorKind::Other),
     }
-    /// The peer disconnected in good order: a success to who waits for it.
+    /// The peer disconnected in order. NotifyDisconnect succeeds.
     PeerDisconnected {
         status: &[Status::SUCCESS, Status::CONNECTION_DISCONNECTED],
         nd1: Some(Status::SUCCESS),
@@ -270,7 +270,7 @@ outcomes! {
         cm: &[CmSign::with(CmEvent::DISCONNECTED, 0)],
         kind: Some(ErrorKind::ConnectionReset),
     }
-    /// The connection was lost. Also a success to who waits for the end; the work requests fail.
+    /// The connection was lost. NotifyDisconnect succeeds, and the work requests fail.
     ConnectionBroken {
         status: &[Status::SUCCESS],
         nd1: Some(Status::SUCCESS),
@@ -278,12 +278,12 @@ outcomes! {
         cm: &[
             CmSign::with(CmEvent::DISCONNECTED, -ETIMEDOUT),
             CmSign::during(CmPhase::Connected, CmEvent::UNREACHABLE),
-            // iWARP's drivers put the errno of their TCP here.
+            // iWARP drivers set the errno of their TCP as the status.
             CmSign::any(CmEvent::DISCONNECTED),
         ],
         kind: Some(ErrorKind::ConnectionReset),
     }
-    /// Out of memory, or of something the adapter has few of.
+    /// Memory or a resource of the adapter is exhausted.
     OutOfResources {
         status: &[Status::INSUFFICIENT_RESOURCES],
         nt: Some(Status::INSUFFICIENT_RESOURCES),
@@ -292,7 +292,7 @@ outcomes! {
         cm: &[CmSign::Errno(ENOMEM), CmSign::Errno(ENOSPC)],
         kind: Some(ErrorKind::OutOfMemory),
     }
-    /// An option or a call that the provider does not have.
+    /// The provider does not support the option or the call.
     NotSupported {
         status: &[Status::NOT_SUPPORTED],
         nt: Some(Status::NOT_SUPPORTED),
@@ -304,7 +304,7 @@ outcomes! {
         cm: &[CmSign::Errno(EOPNOTSUPP), CmSign::Errno(ENOSYS), CmSign::Errno(ENOPROTOOPT)],
         kind: Some(ErrorKind::Unsupported),
     }
-    /// The connection manager failed by itself.
+    /// The connection manager failed.
     InternalFailure {
         status: &[Status::UNSUCCESSFUL, Status::INTERNAL_ERROR],
         dat_events: &[DatEvent::NON_PEER_REJECTED, DatEvent::UNREACHABLE],
@@ -314,68 +314,68 @@ outcomes! {
 }
 
 impl Outcome {
-    /// The status of NetworkDirect 2.
+    /// Returns the status of NetworkDirect 2.
     pub fn status(self) -> Status {
-        // No row is without one; the table test sees to it.
+        // Every row has one; the test of the table checks it.
         self.row().status.first().copied().unwrap_or(Status::UNSUCCESSFUL)
     }
 
-    /// The status of the kernel's interface (NDK), where it has one; [`Status::nt_name`] names it.
+    /// Returns the status of the kernel interface (NDK), `None` if it has none. [`Status::nt_name`] returns its name.
     ///
-    /// A disconnect is a callback there, not a status.
+    /// In NDK a disconnect is a callback, not a status.
     pub fn nt_status(self) -> Option<Status> {
         self.row().nt
     }
 
-    /// The status of NetworkDirect 1, where it tells the outcome at all.
+    /// Returns the status of NetworkDirect 1, `None` if it does not report the outcome.
     pub fn nd1_status(self) -> Option<Status> {
         self.row().nd1
     }
 
-    /// The event of uDAPL, for outcomes that come later than the call.
+    /// Returns the event of uDAPL, for outcomes that are reported after the call.
     pub fn dat_event(self) -> Option<DatEvent> {
         self.row().dat_events.first().copied()
     }
 
-    /// The return value of uDAPL, for outcomes that come from the call.
+    /// Returns the return value of uDAPL, for outcomes that the call returns.
     pub fn dat_return(self) -> Option<DatReturn> {
         self.row().dat_returns.first().copied()
     }
 
-    /// Every way in which rdma_cm tells it, the usual one first; empty where it says nothing.
+    /// Returns the reports of rdma_cm for this outcome, the usual one first. Empty if rdma_cm does not report it.
     pub fn cm(self) -> &'static [CmSign] {
         self.row().cm
     }
 
-    /// The kind of an `io::Error`; `None` where std has none that fits, or there is no error.
+    /// Returns the kind of an `io::Error`, `None` if std has no matching kind or the outcome is no error.
     pub fn io_kind(self) -> Option<ErrorKind> {
         self.row().kind
     }
 
-    /// The only outcome with this status, if there is only one.
+    /// Returns the outcome with this status, `None` if there is not exactly one.
     pub fn from_status(status: Status) -> Option<Self> {
         only(Self::ALL.iter().copied().filter(|outcome| outcome.row().status.contains(&status)))
     }
 
-    /// The only outcome with this event, if there is only one.
+    /// Returns the outcome with this event, `None` if there is not exactly one.
     pub fn from_dat_event(event: DatEvent) -> Option<Self> {
         only(Self::ALL.iter().copied().filter(|outcome| outcome.row().dat_events.contains(&event)))
     }
 
-    /// What an event says on an id that is resolving or connecting.
+    /// Returns the outcome that an event means on an id that is resolving or connecting.
     ///
-    /// `None` for events that are not an outcome, and for an iWARP reject of which the driver does not say
-    /// who sent it; [`Status::from_cm`] has an answer even then.
+    /// `None` for events that are not an outcome, and for an iWARP reject whose sender the driver does not report.
+    /// [`Status::from_cm`] returns a status for the latter.
     pub fn from_cm(event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
         Self::from_cm_in(CmPhase::Connecting, event, status, transport)
     }
 
-    /// What an event says on an id in any phase.
+    /// Returns the outcome that an event means on an id in `phase`, as [`from_cm`](Self::from_cm) does.
     pub fn from_cm_in(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
         only(Self::heard(phase, event, status, transport))
     }
 
-    /// The status that all outcomes with this event agree on.
+    /// Returns the status of the outcomes with this event, `None` if they have different ones.
     pub(super) fn status_from_cm(
         phase: CmPhase,
         event: CmEvent,
@@ -387,14 +387,16 @@ impl Outcome {
         statuses.all(|status| status == first).then_some(first)
     }
 
-    /// The kind for a status in the table. Outcomes that share a status share the kind, but for successes.
+    /// Returns the kind of a status in the table. Outcomes with the same status have the same kind, except for
+    /// successes.
     pub(super) fn kind_of_status(status: Status) -> Option<ErrorKind> {
-        // A row that says the status comes before one that may only be heard with it.
+        // Rows that report the status have priority over rows that only recognize it.
         let said = Self::ALL.iter().find(|outcome| outcome.status() == status);
         said.or_else(|| Self::ALL.iter().find(|outcome| outcome.row().status.contains(&status)))?.io_kind()
     }
 
-    /// The outcomes that fit an event; those that name its very status beat those that take any.
+    /// Returns the outcomes that match an event. Outcomes that match its status have priority over outcomes that match
+    /// any.
     fn heard(
         phase: CmPhase,
         event: CmEvent,
@@ -409,7 +411,7 @@ impl Outcome {
     }
 }
 
-/// The item of an iterator that has one.
+/// Returns the item of an iterator that has exactly one.
 fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
     let first = items.next()?;
     items.next().is_none().then_some(first)
