@@ -1,32 +1,32 @@
-//! Counters, gauges and histograms, for the recorder of the facade [`metrics`](https://docs.rs/metrics) (feature `metrics`).
+//! Counters, gauges and histograms for the [`metrics`](https://docs.rs/metrics) facade (feature `metrics`).
 //!
-//! Without the feature nothing of this is compiled, and without a recorder it costs next to nothing. What was made before
-//! the recorder was installed is not counted: install it first.
+//! Install the recorder before the first connection: connections and streams created earlier are not counted. Without a
+//! recorder the overhead is minimal. Without the feature, metrics are not compiled.
 //!
-//! | name | kind | labels | what |
+//! | name | kind | labels | meaning |
 //! |---|---|---|---|
-//! | `tokio_rdma_connections` | gauge | `state` | connections, and attempts at one |
-//! | `tokio_rdma_phase_seconds` | histogram | `state` | how long a connection was in that state |
-//! | `tokio_rdma_errors_total` | counter | `call`, `status` | calls on connections that failed, and connections that were lost |
-//! | `tokio_rdma_streams` | gauge | `kind` | what is open of byte streams and of messages |
-//! | `tokio_rdma_sent_bytes_total` | counter | `kind` | what was written to them |
-//! | `tokio_rdma_received_bytes_total` | counter | `kind` | what was read from them |
-//! | `tokio_rdma_credits_exhausted_total` | counter | `kind` | writes that waited for room, most of all with the peer |
-//! | `tokio_rdma_broken_total` | counter | `kind`, `status` | those that broke |
+//! | `tokio_rdma_connections` | gauge | `state` | connections and connection attempts |
+//! | `tokio_rdma_phase_seconds` | histogram | `state` | time that a connection spent in a state |
+//! | `tokio_rdma_errors_total` | counter | `call`, `status` | failed calls on connections, and lost connections |
+//! | `tokio_rdma_streams` | gauge | `kind` | open streams |
+//! | `tokio_rdma_sent_bytes_total` | counter | `kind` | bytes written to streams |
+//! | `tokio_rdma_received_bytes_total` | counter | `kind` | bytes read from streams |
+//! | `tokio_rdma_credits_exhausted_total` | counter | `kind` | writes that waited for room, mostly for credits of the peer |
+//! | `tokio_rdma_broken_total` | counter | `kind`, `status` | streams that broke |
 //!
-//! | `state` | how long it lasts |
+//! | `state` | duration |
 //! |---|---|
-//! | `connecting` | from the connect until the peer's answer: the first phase of the handshake |
-//! | `replied` | while the active side looks at the answer |
-//! | `completing` | from then until the connection is whole: the third phase |
-//! | `requested` | while the passive side looks at the request |
-//! | `accepting` | from its accept until the connection is whole: the second phase, and the third |
-//! | `connected` | the life of the connection |
-//! | `peer_gone` | the peer has left, or the connection was lost, and this side has not said that it knows |
-//! | `disconnecting` | from the disconnect until the peer's answer |
+//! | `connecting` | from the connect until the peer's reply: the first phase of the handshake |
+//! | `replied` | from the reply until the active side completes or rejects |
+//! | `completing` | from the complete until the connection is established: the third phase |
+//! | `requested` | from the request until the passive side accepts or rejects |
+//! | `accepting` | from the accept until the connection is established: the second phase and the third |
+//! | `connected` | while the connection is established |
+//! | `peer_gone` | from the peer's disconnect, or the loss of the connection, until this side disconnects |
+//! | `disconnecting` | from the disconnect until the peer's response |
 //!
-//! `call` is `connect`, `complete`, `accept` or `disconnect`, or `connection` for one that was lost, and `status` one of the
-//! names of [`Status`](crate::Status). `kind` is `stream` for an [`RdmaStream`](crate::RdmaStream) and `messages` for
+//! `call` is `connect`, `complete`, `accept` or `disconnect`, or `connection` for a lost connection. `status` is the
+//! name of a [`Status`](crate::Status). `kind` is `stream` for an [`RdmaStream`](crate::RdmaStream) and `messages` for
 //! [`Messages`](crate::Messages).
 
 #[cfg(not(feature = "metrics"))]

@@ -1,4 +1,4 @@
-//! Nothing is told to anybody.
+//! No-op metrics, used without the feature `metrics`.
 
 use crate::status::Status;
 

@@ -1,4 +1,4 @@
-//! What is told to the recorder.
+//! Metrics for the recorder of the `metrics` facade.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -19,19 +19,19 @@ const RECEIVED: &str = "tokio_rdma_received_bytes_total";
 const EXHAUSTED: &str = "tokio_rdma_credits_exhausted_total";
 const BROKEN: &str = "tokio_rdma_broken_total";
 
-/// Tells the recorder what each of the names means, for it to show. Once, after it was installed.
+/// Registers a description of each metric with the recorder. Call this once, after the recorder was installed.
 pub fn describe() {
-    describe_gauge!(CONNECTIONS, Unit::Count, "Connections, and attempts at one, by state");
-    describe_histogram!(PHASE, Unit::Seconds, "How long a connection was in a state");
-    describe_counter!(ERRORS, Unit::Count, "Calls on connections that failed, by status");
-    describe_gauge!(STREAMS, Unit::Count, "Open byte streams, and open messages");
-    describe_counter!(SENT, Unit::Bytes, "Bytes that were written to streams and messages");
-    describe_counter!(RECEIVED, Unit::Bytes, "Bytes that were read from streams and messages");
+    describe_gauge!(CONNECTIONS, Unit::Count, "Connections and connection attempts, by state");
+    describe_histogram!(PHASE, Unit::Seconds, "Time that a connection spent in a state");
+    describe_counter!(ERRORS, Unit::Count, "Failed calls on connections and lost connections, by status");
+    describe_gauge!(STREAMS, Unit::Count, "Open byte streams and message streams");
+    describe_counter!(SENT, Unit::Bytes, "Bytes written to streams");
+    describe_counter!(RECEIVED, Unit::Bytes, "Bytes read from streams");
     describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for room");
-    describe_counter!(BROKEN, Unit::Count, "Streams and messages that broke, by status");
+    describe_counter!(BROKEN, Unit::Count, "Streams that broke, by status");
 }
 
-/// What happened under a lock, for the recorder to hear of without it: it is foreign code.
+/// Metrics of events under a lock. They are recorded after the lock is released, because the recorder is foreign code.
 #[derive(Default)]
 pub(crate) struct Notes {
     failed: SmallVec<[(&'static str, Status); 1]>,
@@ -40,12 +40,12 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// A call on a connection has failed.
+    /// Notes that a call on a connection has failed.
     pub(crate) fn failed(&mut self, call: &'static str, status: Status) {
         self.failed.push((call, status));
     }
 
-    /// A connection is in another state; in none that counts before the first and after the last.
+    /// Notes that a connection has changed its state. `None` is a state that is not counted.
     pub(crate) fn moved(&mut self, stay: &mut Stay, state: Option<&'static str>) {
         let phase = state.map(|state| Arc::new(Phase::new(state)));
         self.begun.extend(phase.clone());
@@ -55,7 +55,7 @@ impl Notes {
         }
     }
 
-    /// The lock is gone.
+    /// Records the metrics. Called after the lock is released.
     pub(crate) fn tell(self) {
         for (call, status) in self.failed {
             counter!(ERRORS, "call" => call, "status" => status.to_string()).increment(1);
@@ -64,11 +64,11 @@ impl Notes {
     }
 }
 
-/// The state that a connection is in.
+/// The current state of a connection.
 pub(crate) struct Stay(Option<Arc<Phase>>);
 
 impl Stay {
-    /// In its first, if that counts. The recorder hears of it at once.
+    /// Creates the first state of a connection and records it. `None` is a state that is not counted.
     pub(crate) fn new(state: Option<&'static str>) -> Self {
         let (mut stay, mut notes) = (Self(None), Notes::default());
         notes.moved(&mut stay, state);
@@ -77,13 +77,13 @@ impl Stay {
     }
 }
 
-/// One stay in a state: it is over for the recorder when the last who knows of it is gone, so that two threads may tell the
+/// A period in one state. Its end is recorded when the last reference is dropped, so that two threads can record the
 /// beginning and the end in either order.
 struct Phase {
     state: &'static str,
     since: Instant,
     ended: OnceLock<Instant>,
-    /// Where it was counted: there it has to be taken back.
+    /// The gauge that was incremented, and must be decremented.
     gauge: OnceLock<Gauge>,
 }
 
@@ -100,7 +100,7 @@ impl Phase {
 
 impl Drop for Phase {
     fn drop(&mut self) {
-        // Nobody has heard of one that was not told.
+        // Without a gauge the beginning was not recorded.
         if let Some(gauge) = self.gauge.take() {
             let ended = self.ended.take().unwrap_or_else(Instant::now);
             histogram!(PHASE, "state" => self.state).record(ended - self.since);
@@ -109,7 +109,7 @@ impl Drop for Phase {
     }
 }
 
-/// What goes through one stream.
+/// The metrics of one stream.
 pub(crate) struct Traffic {
     kind: &'static str,
     open: Gauge,
@@ -119,7 +119,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// One of this kind is open.
+    /// Records that a stream of this kind is open.
     pub(crate) fn new(kind: &'static str) -> Self {
         let open = gauge!(STREAMS, "kind" => kind);
         open.increment(1.0);
@@ -140,12 +140,12 @@ impl Traffic {
         self.received.increment(bytes as u64);
     }
 
-    /// Somebody begins to wait for room.
+    /// Records that a write waits for room.
     pub(crate) fn exhausted(&self) {
         self.exhausted.increment(1);
     }
 
-    /// It has ended otherwise than it should.
+    /// Records that the stream broke.
     pub(crate) fn broken(&self, status: Status) {
         counter!(BROKEN, "kind" => self.kind, "status" => status.to_string()).increment(1);
     }
