@@ -1,11 +1,14 @@
 //! Device-visible memory: an allocation held by pointer, and the two system calls that work on it in place.
 //!
-//! A provider reads and writes this memory while the application runs, and a peer may write registered memory
-//! at any moment. So there are three handles. [`Owned`] is the only handle to its allocation and is plain bytes.
-//! [`Shared`] may have many holders; it is only ever copied in and out, byte races included, through atomics.
-//! [`Frozen`] may have many holders too, and is plain bytes because nobody writes them any more: what is shared of a
-//! frozen allocation can only be read. The kernel takes the part of the device: `readv` and `sendmsg` work on raw
-//! ranges of live allocations.
+//! A provider reads and writes this memory while the application runs, and a peer may write registered memory at any
+//! time. There are three kinds of handles:
+//!
+//! * [`Owned`] is the only handle to its allocation and dereferences to bytes.
+//! * [`Shared`] can be cloned. Its bytes are only copied in and out through atomics, because others may write them.
+//! * [`Frozen`] dereferences to bytes, because a frozen allocation is only read. A [`Slice`] of it refuses writes.
+//!
+//! In the `soft` provider the kernel has the role of the device: `readv` and `sendmsg` work on raw ranges of live
+//! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 use std::alloc::{self, Layout};
@@ -21,40 +24,40 @@ use bytes::BufMut;
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, receive, send};
 
-/// Cache-line alignment: cheap, and what direct memory access likes best.
+/// The alignment of an allocation: a cache line, the best alignment for direct memory access.
 const ALIGNMENT: usize = 64;
 const WORD: usize = size_of::<u64>();
-/// How many words are copied in one step.
+/// The number of words copied in one step.
 const BLOCK: usize = 8;
 
-/// What a device knows of an allocation: the memory is registered with it.
+/// The registration of an allocation with a device.
 pub(crate) trait Attachment: Send + Sync {
-    /// The key by which work requests name the memory to their own device, at the moment.
+    /// Returns the current local key of the memory, for work requests.
     #[cfg(feature = "verbs")]
     fn local_key(&self) -> u32;
 
-    /// By which address the device knows the first byte of memory that only it can reach, see [`Shared::outside`].
+    /// Returns the device's address of the first byte, for memory of another device (see [`Shared::outside`]).
     #[cfg(feature = "verbs")]
     fn address(&self) -> u64;
 
-    /// Ends the device's access, if it still has it. False when the device keeps it all the same: then the memory must
-    /// never be freed.
+    /// Ends the device's access, if it has not ended yet. Returns false if the device keeps the access. The memory must
+    /// then never be freed.
     fn detach(&self) -> bool;
 
-    /// Drops memory whose last handle is gone, here or where it may take its time: dropping it detaches it.
+    /// Drops memory whose last handle was dropped, on this thread or on the blocking pool. Dropping it detaches it.
     fn retire(&self, memory: Memory);
 }
 
-/// Where memory goes when its last handle goes, instead of being freed.
+/// Receives memory whose last handle is dropped, instead of the heap.
 pub(crate) trait Home: Send + Sync {
-    /// Nobody has a handle any more, and no provider uses it.
+    /// Takes the memory back. No handle is left, and no provider uses it.
     fn come_back(&self, memory: Owned);
 
-    /// It is about to be frozen: until it comes back, its bytes at this address are found by `memory`.
+    /// Called when the memory is frozen. Until the memory is returned, `memory` is a weak handle to `bytes`.
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
 }
 
-/// Zeroed bytes of the heap, and what a device knows of them: ended and freed when this is dropped.
+/// Zeroed heap memory and its registration with a device. Dropping it deregisters and frees the memory.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     length: usize,
@@ -72,12 +75,12 @@ impl Memory {
         Layout::from_size_align(length, ALIGNMENT).ok()
     }
 
-    /// Of no bytes.
+    /// Returns memory of length 0.
     fn nothing() -> Self {
         Self { start: NonNull::<Aligned>::dangling().cast(), length: 0, attachment: None }
     }
 
-    /// `None` when there is not enough memory.
+    /// Allocates zeroed memory. Returns `None` if there is not enough memory.
     fn zeroed(length: usize) -> Option<Self> {
         if length == 0 {
             return Some(Self::nothing());
@@ -92,7 +95,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.attachment.as_ref().is_some_and(|attachment| !attachment.detach()) {
-            // The device may write it for ever: better lost than given to somebody else.
+            // The device may write to the memory at any later time: leaking it is safer than reusing it.
             return;
         }
         if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
@@ -102,15 +105,16 @@ impl Drop for Memory {
     }
 }
 
-/// Memory as its handles have it. Never moves, never changes size, and goes home or is freed when the last handle goes.
+/// The memory that handles share. It never moves or changes its size. When the last handle is dropped, it is returned
+/// to its `home` or freed.
 struct Allocation {
     memory: Memory,
-    /// How many bytes there are. The heap has as many, or none: then only a device reaches them.
+    /// The number of bytes. `memory` has the same length, or 0 if the bytes belong to another device.
     length: usize,
     home: Option<Arc<dyn Home>>,
-    /// Nobody writes it from now on.
+    /// Whether the memory is read-only.
     frozen: AtomicBool,
-    /// It has or had a key, by which others may reach it.
+    /// Whether the memory has or had a remote key.
     #[cfg(feature = "soft")]
     named: AtomicBool,
 }
@@ -128,13 +132,13 @@ impl Allocation {
         }
     }
 
-    /// Whether there are bytes here, and not only at a device.
+    /// Whether the bytes are in host memory, not in memory of another device.
     fn is_inside(&self) -> bool {
         self.memory.length == self.length
     }
 
     fn is_frozen(&self) -> bool {
-        // Who has a handle got it from whoever froze it, afterwards: that orders the two.
+        // A handle to frozen memory is obtained from the thread that froze it, afterwards: that orders the two.
         self.frozen.load(Ordering::Relaxed)
     }
 }
@@ -159,21 +163,21 @@ struct Aligned;
 pub(crate) struct Owned(Arc<Allocation>);
 
 impl Owned {
-    /// Zeroed memory; `None` when there is not enough.
+    /// Allocates zeroed memory. Returns `None` if there is not enough memory.
     pub(crate) fn zeroed(length: usize) -> Option<Self> {
         Memory::zeroed(length).map(|memory| Self(Arc::new(Allocation::of(memory))))
     }
 
-    /// No memory at all.
+    /// Returns memory of length 0.
     pub(crate) fn empty() -> Self {
         Self(Arc::new(Allocation::of(Memory::nothing())))
     }
 
-    /// Registers the memory with a device, which may then work on it from [`share`](Self::share) on. Memory of no bytes
-    /// has nothing to register and is left as it is.
+    /// Registers the memory with a device. The device may access it after [`share`](Self::share). Memory of length 0 is
+    /// not registered.
     ///
     /// # Errors
-    /// Those of `register`, which gets the first address and the length.
+    /// The errors of `register`, which is called with the first address and the length.
     #[cfg(feature = "verbs")]
     pub(crate) fn attach<E>(
         mut self,
@@ -187,7 +191,7 @@ impl Owned {
         Ok(self)
     }
 
-    /// Sends the memory there when its last handle goes.
+    /// Sets the `home` to which the memory is returned when its last handle is dropped.
     pub(crate) fn at_home(mut self, home: Arc<dyn Home>) -> Self {
         if let Some(allocation) = Arc::get_mut(&mut self.0) {
             allocation.home = Some(home);
@@ -195,12 +199,12 @@ impl Owned {
         self
     }
 
-    /// Gives up exclusivity, so that a provider and a peer may work on it.
+    /// Converts into a shared handle, so that a provider and a peer may access the memory.
     pub(crate) fn share(self) -> Shared {
         Shared(self.0)
     }
 
-    /// Gives up writing, for good: neither this program nor a device changes a byte until the last handle is gone.
+    /// Makes the memory read-only for this program and for devices until the last handle is dropped.
     pub(crate) fn freeze(self) -> Frozen {
         self.0.frozen.store(true, Ordering::Relaxed);
         let frozen = Frozen(self.0);
@@ -227,11 +231,11 @@ impl DerefMut for Owned {
     }
 }
 
-/// A handle to memory that nobody writes any more: ordinary bytes, read by reference.
+/// A handle to read-only memory: ordinary bytes, read by reference.
 ///
-/// Invariant: the allocation is frozen, and was [`Owned`] when it became so. So no [`Slice`] was left that anybody could
-/// be writing through, and every later one refuses to be written. It thaws when all handles are gone, since that is when
-/// the memory becomes another allocation.
+/// Invariant: the allocation is frozen, and was [`Owned`] when it was frozen. So there was no [`Slice`] through which
+/// it could be written, and every later `Slice` refuses writes. The memory is writable again after all handles are
+/// dropped, because it then becomes another allocation.
 pub(crate) struct Frozen(Arc<Allocation>);
 
 impl Deref for Frozen {
@@ -242,22 +246,22 @@ impl Deref for Frozen {
     }
 }
 
-/// Finds frozen memory for as long as somebody else keeps it.
+/// A weak handle to frozen memory.
 pub(crate) struct WeakFrozen(Weak<Allocation>);
 
 impl WeakFrozen {
-    /// A part of it, to be read from; `None` when it is gone or out of bounds.
+    /// Returns a readable part of the memory. `None` if the last handle was dropped or the part is out of bounds.
     pub(crate) fn slice(&self, offset: usize, length: usize) -> Option<Slice> {
         Shared(self.0.upgrade()?).slice(offset, length)
     }
 }
 
-/// A handle to memory that others may be writing: copies only.
+/// A handle to memory that others may write. Its bytes are only copied.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Allocation>);
 
 impl Shared {
-    /// Memory that is not here: only the device of the attachment reaches it.
+    /// Creates a handle to memory of another device. Only the device of the attachment can access it.
     #[cfg(feature = "verbs")]
     pub(crate) fn outside(length: usize, attachment: Arc<dyn Attachment>) -> Self {
         let mut memory = Memory::nothing();
@@ -271,13 +275,13 @@ impl Shared {
         self.0.length
     }
 
-    /// It is about to get a key.
+    /// Notes that the memory gets a remote key.
     #[cfg(feature = "soft")]
     pub(crate) fn set_named(&self) {
         self.0.named.store(true, Ordering::Relaxed);
     }
 
-    /// Exclusive again, if no other handle is left.
+    /// Converts into an exclusive handle, if no other handle is left.
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
         match Arc::get_mut(&mut self.0) {
@@ -289,20 +293,20 @@ impl Shared {
         }
     }
 
-    /// A copy that nobody else has; shorter, possibly empty, when there is no memory for it.
+    /// Returns an exclusive copy. It is empty if there is not enough memory.
     pub(crate) fn copied(self) -> Owned {
         let mut copy = Owned::zeroed(self.len()).unwrap_or_else(Owned::empty);
         self.whole().read(0, &mut copy);
         copy
     }
 
-    /// The whole of it as a slice.
+    /// Returns all of the memory as a slice.
     pub(crate) fn whole(self) -> Slice {
         let length = self.len();
         Slice { memory: self, offset: 0, length }
     }
 
-    /// A part of it; `None` when it is out of bounds.
+    /// Returns a part of the memory. `None` if it is out of bounds.
     pub(crate) fn slice(&self, offset: usize, length: usize) -> Option<Slice> {
         let end = offset.checked_add(length)?;
         (end <= self.len()).then(|| Slice { memory: self.clone(), offset, length })
@@ -324,19 +328,19 @@ impl Slice {
         self.length
     }
 
-    /// Whether others than the request that uses it may reach it.
+    /// Whether the memory has or had a remote key.
     #[cfg(feature = "soft")]
     pub(crate) fn is_named(&self) -> bool {
         self.memory.0.named.load(Ordering::Relaxed)
     }
 
-    /// Whether a provider may write it: not if it is frozen.
+    /// Whether a provider may write to the memory: it is not frozen.
     pub(crate) fn is_writable(&self) -> bool {
         !self.memory.0.is_frozen()
     }
 
-    /// Where a device finds it to read from: the address of the first byte and the key of the memory; `None` when it is
-    /// empty, or not registered.
+    /// Returns the address of the first byte and the local key, for a device that reads the slice. `None` if the slice
+    /// is empty or not registered.
     #[cfg(feature = "verbs")]
     pub(crate) fn for_device(&self) -> Option<(u64, u32)> {
         let allocation = &*self.memory.0;
@@ -349,31 +353,33 @@ impl Slice {
         Some((address, attachment.local_key()))
     }
 
-    /// The same for a device that writes to it; `None` also when it is frozen.
+    /// Returns the address of the first byte and the local key, for a device that writes to the slice. `None` if the
+    /// slice is empty, not registered or frozen.
     #[cfg(feature = "verbs")]
     pub(crate) fn for_device_to_write(&self) -> Option<(u64, u32)> {
         self.for_device().filter(|_| self.is_writable())
     }
 
-    /// The address of the first byte, for a call that has copied them when it returns; `None` when they are not here.
+    /// Returns the address of the first byte, for a call that copies the bytes before it returns. `None` if they are
+    /// not in host memory.
     #[cfg(feature = "verbs")]
     pub(crate) fn to_be_copied(&self) -> Option<u64> {
         self.is_inside().then(|| self.address(0).expose_provenance() as u64)
     }
 
-    /// The memory that it is a part of.
+    /// Returns the memory of the slice.
     pub(crate) fn into_shared(self) -> Shared {
         self.memory
     }
 
-    /// The part from `from` on, at most `length` long; short or empty when there is less.
+    /// Returns at most `length` bytes of the slice, starting at `from`.
     pub(crate) fn part(&self, from: usize, length: usize) -> Self {
         let from = from.min(self.length);
         let length = length.min(self.length - from);
         Self { memory: self.memory.clone(), offset: self.offset + from, length }
     }
 
-    /// Copies `from` in at `at` and returns how much fitted: nothing where nothing may be written.
+    /// Copies `from` to the slice at `at` and returns the number of bytes copied, 0 if the memory is frozen.
     ///
     /// Relaxed atomics: a racing reader sees old or new bytes, and that is all it is promised.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> usize {
@@ -399,14 +405,14 @@ impl Slice {
         cells.len()
     }
 
-    /// Copies out from `at` and returns how much there was.
+    /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied.
     pub(crate) fn read(&self, at: usize, into: &mut [u8]) -> usize {
         // SAFETY: bytes are valid as bytes that may be uninitialised, and `copy_out` writes nothing but whole bytes.
         let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
         self.copy_out(at, into)
     }
 
-    /// Appends at most the first `length` bytes, as many as there is room for, and returns how many.
+    /// Appends at most the first `length` bytes of the slice, and returns the number of bytes appended.
     pub(crate) fn append_to(&self, length: usize, into: &mut impl BufMut) -> usize {
         let length = length.min(self.length).min(into.remaining_mut());
         let mut done = 0;
@@ -426,7 +432,7 @@ impl Slice {
         done
     }
 
-    /// Copies out from `at` into what need not be initialised, and returns how much: that much is initialised then.
+    /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied. They are initialised then.
     fn copy_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) -> usize {
         let cells = self.cells(at, into.len());
         let (head, rest) = into.split_at_mut(cells.head.len());
@@ -436,8 +442,8 @@ impl Slice {
         };
         let load_word = |cell: &AtomicU64, word: &mut [MaybeUninit<u8>; WORD]| {
             let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
-            // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the same,
-            // but calls a closure for each byte in a build without optimisation.)
+            // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the
+            // same, but calls a closure for each byte in a build without optimisation.)
             *word = unsafe { std::mem::transmute::<[u8; WORD], [MaybeUninit<u8>; WORD]>(bytes) };
         };
         cells.head.iter().zip(head).for_each(load);
@@ -451,30 +457,30 @@ impl Slice {
         cells.len()
     }
 
-    /// The bytes from `at` on, at most `length` of them, to be copied: whole words where they are aligned. Nothing when
-    /// they are not here.
+    /// Returns at most `length` bytes, starting at `at`, as aligned words and the bytes around them. Empty if the bytes
+    /// are not in host memory.
     fn cells(&self, at: usize, length: usize) -> Cells<'_> {
         if !self.is_inside() {
             return Cells { head: &[], body: &[], tail: &[] };
         }
         let at = at.min(self.length);
         let length = length.min(self.length - at);
-        // SAFETY: `length` bytes of the slice, which lies within one live, initialised allocation, start there, and live
-        // as long as the slice is borrowed. It is not exclusive while there is a `Slice`, so it is only accessed by atomics
-        // or the kernel; or it is frozen: then everybody reads, here by atomics and there without.
+        // SAFETY: `length` bytes of the slice, which lies within one live, initialised allocation, start there, and
+        // live as long as the slice is borrowed. It is not exclusive while there is a `Slice`, so it is only accessed
+        // by atomics or the kernel; or it is frozen: then everybody reads, here by atomics and there without.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(at).cast::<AtomicU8>(), length) };
         // SAFETY: an `AtomicU64` is any eight bytes, and as many atomics of one byte have the same layout.
         let (head, body, tail) = unsafe { bytes.align_to::<AtomicU64>() };
         Cells { head, body, tail }
     }
 
-    /// Whether its bytes are here, and not only at a device.
+    /// Whether the bytes are in host memory, not in memory of another device.
     fn is_inside(&self) -> bool {
         self.memory.0.is_inside()
     }
 
-    /// Replaces the eight bytes at the start, a number in the host's order, by what `change` makes of it, in one step
-    /// that no other such step comes between; returns what it was. `None` when they are not there or not aligned.
+    /// Atomically replaces the first eight bytes, a number in host byte order, by the result of `change`, and returns
+    /// the old number. `None` if the slice is shorter or not aligned to eight.
     #[cfg(feature = "soft")]
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         if !self.is_writable() {
@@ -484,7 +490,7 @@ impl Slice {
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
     }
 
-    /// The address `at` bytes into the slice, which is here; `at <= length`.
+    /// Returns the address `at` bytes into a slice of host memory; `at <= length`.
     fn address(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.length && self.is_inside());
         self.memory.0.memory.start.as_ptr().wrapping_add(self.offset + at)
@@ -509,7 +515,7 @@ impl fmt::Debug for Slice {
     }
 }
 
-/// Memory that others may be writing, cut where words are aligned.
+/// A range of memory that others may write, split into aligned words and the bytes around them.
 struct Cells<'a> {
     head: &'a [AtomicU8],
     body: &'a [AtomicU64],

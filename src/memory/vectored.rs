@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use super::Slice;
 
-/// The most pieces that go into one system call; Linux takes 1024.
+/// The maximum number of entries of one system call. Linux allows 1024.
 const MOST: usize = 64;
 
-/// Where received bytes go.
+/// A destination of received bytes.
 pub(crate) enum Target<'a> {
     /// Device-visible memory.
     Memory(&'a Slice),
@@ -18,7 +18,7 @@ pub(crate) enum Target<'a> {
     Bytes(&'a mut [u8]),
 }
 
-/// Where bytes to be sent come from.
+/// A source of bytes to send.
 pub(crate) enum Piece<'a> {
     /// Device-visible memory.
     Memory(&'a Slice),
@@ -60,7 +60,7 @@ pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piec
     let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
         .take(MOST)
         .map(|piece| match piece {
-            // What only a device reaches is not here to be sent.
+            // Memory of another device cannot be sent: null makes the call fail.
             Piece::Memory(slice) if !slice.is_inside() => entry(std::ptr::null_mut(), slice.length),
             Piece::Memory(slice) => entry(slice.address(0), slice.length),
             Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
