@@ -5,36 +5,36 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC32C (Castagnoli) of `bytes`.
+/// Returns the CRC32C (Castagnoli) of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The value as the four bytes at the end of an FPDU.
+/// Returns the value as the four bytes at the end of an FPDU.
 pub(crate) const fn to_wire(crc: u32) -> [u8; 4] {
     crc.to_le_bytes()
 }
 
-/// The value of the four bytes at the end of an FPDU.
+/// Returns the value of the four bytes at the end of an FPDU.
 pub(crate) const fn from_wire(bytes: [u8; 4]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// CRC32C of bytes that lie in several places: header, payload, pad.
+/// Computes the CRC32C of several ranges of bytes: header, payload, pad.
 pub(crate) struct Crc(Digest);
 
 impl Crc {
-    /// The state before any byte.
+    /// Creates the state before the first byte.
     pub(crate) fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Adds `bytes` behind those already added.
+    /// Adds `bytes`.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The CRC of everything added.
+    /// Returns the CRC of the added bytes.
     pub(crate) fn finish(self) -> u32 {
         // The algorithm is 32 bits wide: the upper half of the result is zero.
         self.0.finalize() as u32

@@ -15,40 +15,40 @@ const RDMAP_VERSION: u8 = 0x40;
 const RDMAP_VERSION_MASK: u8 = 0xc0;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// The two control bytes: T, L and DDP version; RDMAP version and opcode. Reserved bits are zero.
+/// Returns the two control bytes: T, L and DDP version; RDMAP version and opcode. Reserved bits are zero.
 const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
     let t = if tagged { TAGGED } else { 0 };
     let l = if last { LAST } else { 0 };
     [t | l | DDP_VERSION, RDMAP_VERSION | opcode as u8]
 }
 
-/// The length field for a ULPDU of header and payload. Callers keep within the header's `MAX_PAYLOAD`.
+/// Returns the length field of a ULPDU. `payload_len` is at most `MAX_PAYLOAD` of the header.
 fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
     debug_assert!(payload_len <= MAX_ULPDU - header);
     u16::try_from(payload_len.saturating_add(header)).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// The header of a segment whose place the sender names: Write and Read Response (RFC 5041 section 4.2).
+/// The header of a tagged segment: Write and Read Response (RFC 5041 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tagged {
     /// L: the last segment of its message.
     pub(crate) last: bool,
-    /// What the message is.
+    /// The opcode of the message.
     pub(crate) opcode: Opcode,
-    /// The region that the payload goes to.
+    /// The key of the region in which the payload is placed.
     pub(crate) stag: u32,
-    /// The place in the region.
+    /// The offset in the region.
     pub(crate) to: u64,
 }
 
 impl Tagged {
-    /// Header bytes in the ULPDU.
+    /// The length of the header.
     pub(crate) const LEN: usize = 14;
-    /// The longest payload behind this header.
+    /// The maximum length of the payload.
     #[cfg(any(test, fuzzing))]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
-    /// Length field and header of a segment with `payload_len` bytes of payload.
+    /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
         let mut out = [0; LENGTH_SIZE + Self::LEN];
         out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));
@@ -59,31 +59,31 @@ impl Tagged {
     }
 }
 
-/// The header of a segment that goes into a queue: all but Write and Read Response (RFC 5041 section 4.3).
+/// The header of an untagged segment: all messages except Write and Read Response (RFC 5041 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Untagged {
     /// L: the last segment of its message.
     pub(crate) last: bool,
-    /// What the message is.
+    /// The opcode of the message.
     pub(crate) opcode: Opcode,
-    /// The STag that a Send with Invalidate revokes; reserved, so sent as 0 and ignored, in other messages.
+    /// The STag that a Send with Invalidate invalidates. Reserved in other messages: sent as 0 and ignored.
     pub(crate) invalidate: u32,
-    /// The queue, see [`queue`](super::rdmap::queue).
+    /// The queue number, see [`queue`](super::rdmap::queue).
     pub(crate) qn: u32,
-    /// The message's number in its queue, from 1.
+    /// The number of the message in its queue, from 1.
     pub(crate) msn: u32,
-    /// The segment's place in its message.
+    /// The offset of the segment in its message.
     pub(crate) mo: u32,
 }
 
 impl Untagged {
-    /// Header bytes in the ULPDU.
+    /// The length of the header.
     pub(crate) const LEN: usize = 18;
-    /// The longest payload behind this header.
+    /// The maximum length of the payload.
     #[cfg(any(test, fuzzing))]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
-    /// Length field and header of a segment with `payload_len` bytes of payload.
+    /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
         let mut out = [0; LENGTH_SIZE + Self::LEN];
         out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));
@@ -105,13 +105,15 @@ pub(crate) enum Header {
     Untagged(Untagged),
 }
 
-/// Why a header cannot be used. All but [`Truncated`](Self::Truncated) end the stream;
-/// [`Terminate::for_header`](super::rdmap::Terminate::for_header) says with which Terminate.
+/// The error of decoding a header.
+///
+/// All errors except [`Truncated`](Self::Truncated) end the stream with the Terminate that
+/// [`Terminate::for_header`](super::rdmap::Terminate::for_header) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderError {
-    /// More bytes are needed. No error of the peer's.
+    /// More bytes are needed. The peer has made no error.
     Truncated,
-    /// The ULPDU is shorter than its header: LLP/MPA/3 (RFC 5044 section 8), as siw answers it.
+    /// The ULPDU is shorter than its header: LLP/MPA/3 (RFC 5044 section 8), as siw responds.
     Short,
     /// A DDP version other than 1: DDP/tagged/4 or DDP/untagged/6 (RFC 5041 section 7.2).
     DdpVersion {
@@ -120,18 +122,19 @@ pub(crate) enum HeaderError {
     },
     /// An RDMAP version other than 1: RDMAP/remote operation/5 (RFC 5040 section 4.8).
     RdmapVersion,
-    /// An opcode that does not exist: RDMAP/remote operation/6.
+    /// The opcode does not exist: RDMAP/remote operation/6.
     Opcode(u8),
-    /// The opcode is of the other class than the T bit says: RDMAP/remote operation/6.
+    /// The opcode and the T bit do not match: RDMAP/remote operation/6.
     TaggedMismatch,
 }
 
 impl Header {
-    /// The header at the start of `fpdu`, whose first byte is the MPA length field: the header, the length of
-    /// the payload and how many bytes the length field and header take.
+    /// Decodes the header at the start of `fpdu`, which starts with the MPA length field.
     ///
-    /// Reserved bits are ignored. Versions are judged when the whole header is there, so that it can go into
-    /// the Terminate; that is never more than the announced ULPDU.
+    /// Returns the header, the length of the payload, and the number of bytes of length field and header.
+    ///
+    /// Reserved bits are ignored. Versions are checked when the whole header has arrived, so that the Terminate can
+    /// contain it; the header is never longer than the announced ULPDU.
     ///
     /// # Errors
     /// See [`HeaderError`].
@@ -171,7 +174,7 @@ impl Header {
         Ok((parsed, payload, LENGTH_SIZE + header))
     }
 
-    /// What the message is.
+    /// Returns the opcode of the message.
     pub(crate) const fn opcode(&self) -> Opcode {
         match self {
             Self::Tagged(header) => header.opcode,

@@ -1,35 +1,35 @@
 //! RDMAP extensions: Immediate Data and Atomic Operations (RFC 7306).
 //!
-//! Nothing in the start-up says whether a peer speaks them. One that does not answers their opcodes by a Terminate
-//! (RDMAP/remote operation/6), as it does any opcode that it does not know.
+//! The start-up does not announce whether a peer supports them. A peer without support responds to their opcodes with a
+//! Terminate (RDMAP/remote operation/6), as to any unknown opcode.
 
 use super::array;
 use super::ddp::Untagged;
 use super::rdmap::{Opcode, queue};
 use crate::error::DecodeError;
 
-/// The payload of an Immediate Data message (RFC 7306 section 6.2): eight bytes of the user's.
+/// The payload of an Immediate Data message (RFC 7306 section 6.2): eight bytes of the user.
 ///
-/// Our users have four, as those of verbs have. Chelsio's adapters send four as the first half, with zeros behind; so do
-/// we. A peer that sends a number of 64 bits has a small one in the second half. Both are understood: they differ
-/// only in which half is zero.
+/// The API of this crate has four bytes, as that of verbs. They are sent as the first half, followed by zeros, as
+/// Chelsio's adapters do. A peer that sends a small number of 64 bits has it in the second half. Both are accepted:
+/// they differ only in which half is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Immediate(pub(crate) u32);
 
 impl Immediate {
-    /// Encoded length.
+    /// The encoded length.
     pub(crate) const LEN: usize = 8;
 
-    /// The payload bytes.
+    /// Returns the payload.
     pub(crate) fn encode(self) -> [u8; Self::LEN] {
         (u64::from(self.0) << 32).to_be_bytes()
     }
 
-    /// The immediate data at the start of `payload`.
+    /// Decodes the immediate data at the start of `payload`.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when it is shorter than [`LEN`](Self::LEN);
-    /// [`Malformed`](DecodeError::Malformed) when it is more than our users can be told.
+    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN);
+    /// [`Malformed`](DecodeError::Malformed) if the data has more than 32 bits.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
         match (word(0)?, word(4)?) {
@@ -39,12 +39,12 @@ impl Immediate {
     }
 }
 
-/// What an Atomic Operation does to the 64 bits that it names (RFC 7306 section 5.1).
+/// An Atomic Operation on 64 bits (RFC 7306 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomic {
-    /// Adds. No carry leaves the bits that are set in `mask`, which cuts the number into fields; 0 for one field.
+    /// Adds `add`. `mask` divides the number into fields, and no carry leaves a field. 0 means one field.
     FetchAdd {
-        /// What is added.
+        /// The number to add.
         add: u64,
         /// The highest bit of each field.
         mask: u64,
@@ -53,11 +53,11 @@ pub(crate) enum Atomic {
     CompareSwap {
         /// The new bits.
         swap: u64,
-        /// Which bits are new.
+        /// The mask of the bits to store.
         swap_mask: u64,
-        /// What is expected.
+        /// The expected bits.
         compare: u64,
-        /// Which bits are compared.
+        /// The mask of the bits to compare.
         compare_mask: u64,
     },
 }
@@ -65,25 +65,25 @@ pub(crate) enum Atomic {
 impl Atomic {
     const FETCH_ADD: u32 = 0;
     const COMPARE_SWAP: u32 = 2;
-    /// Where the number of the operation is in its word; the other 28 bits are reserved.
+    /// The mask of the operation code in its word. The other 28 bits are reserved.
     const CODE_MASK: u32 = 0x0f;
 
-    /// The number of 64 bits as it is.
+    /// Returns an addition on one field of 64 bits.
     pub(crate) const fn fetch_add(add: u64) -> Self {
         Self::FetchAdd { add, mask: 0 }
     }
 
-    /// All 64 bits or none.
+    /// Returns a compare-and-swap of all 64 bits.
     pub(crate) const fn compare_swap(compare: u64, swap: u64) -> Self {
         Self::CompareSwap { swap, swap_mask: u64::MAX, compare, compare_mask: u64::MAX }
     }
 
-    /// What is there afterwards.
+    /// Returns the result of the operation on `value`.
     pub(crate) const fn apply(self, value: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // Without their highest bits no two fields reach into each other; then those bits are added, and what
-                // they would carry is lost.
+                // Without their highest bits, no field carries into the next one. Then the highest bits are added, and
+                // their carry is discarded.
                 let low = (value & !mask).wrapping_add(add & !mask);
                 low ^ ((value ^ add) & mask)
             }
@@ -101,21 +101,21 @@ impl Atomic {
 /// The payload of an Atomic Request (RFC 7306 section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicRequest {
-    /// What comes back in the response.
+    /// The identifier, which the response repeats.
     pub(crate) identifier: u32,
-    /// The responder's region.
+    /// The key of the responder's region.
     pub(crate) stag: u32,
-    /// The place in the region.
+    /// The offset in the region.
     pub(crate) to: u64,
-    /// What to do there.
+    /// The operation.
     pub(crate) atomic: Atomic,
 }
 
 impl AtomicRequest {
-    /// Encoded length.
+    /// The encoded length.
     pub(crate) const LEN: usize = 52;
 
-    /// The payload bytes.
+    /// Returns the payload.
     pub(crate) fn encode(&self) -> [u8; Self::LEN] {
         let (code, operands) = match self.atomic {
             Atomic::FetchAdd { add, mask } => (Atomic::FETCH_ADD, [add, mask, 0, 0]),
@@ -134,10 +134,10 @@ impl AtomicRequest {
         out
     }
 
-    /// The request at the start of `payload`. Reserved bits, and operands that the operation has not, are ignored.
+    /// Decodes the request at the start of `payload`. Reserved bits and unused operands are ignored.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when it is shorter than [`LEN`](Self::LEN);
+    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN);
     /// [`Malformed`](DecodeError::Malformed) for an operation that RFC 7306 does not have.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
@@ -157,17 +157,17 @@ impl AtomicRequest {
 /// The payload of an Atomic Response (RFC 7306 section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicResponse {
-    /// That of the request.
+    /// The identifier of the request.
     pub(crate) identifier: u32,
-    /// What was there before.
+    /// The value before the operation.
     pub(crate) original: u64,
 }
 
 impl AtomicResponse {
-    /// Encoded length.
+    /// The encoded length.
     pub(crate) const LEN: usize = 12;
 
-    /// The payload bytes.
+    /// Returns the payload.
     pub(crate) fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0..4].copy_from_slice(&self.identifier.to_be_bytes());
@@ -175,10 +175,10 @@ impl AtomicResponse {
         out
     }
 
-    /// The response at the start of `payload`.
+    /// Decodes the response at the start of `payload`.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when it is shorter than [`LEN`](Self::LEN).
+    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN).
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let identifier = array(payload, 0).map(u32::from_be_bytes).ok_or(DecodeError::Truncated)?;
         let original = array(payload, 4).map(u64::from_be_bytes).ok_or(DecodeError::Truncated)?;
@@ -186,23 +186,23 @@ impl AtomicResponse {
     }
 }
 
-/// A message of one segment.
+/// Returns the header of a message of one segment.
 const fn whole(opcode: Opcode, qn: u32, msn: u32) -> Untagged {
     Untagged { last: true, opcode, invalidate: 0, qn, msn, mo: 0 }
 }
 
-/// The header of an Immediate Data message: it has its place among the Sends (RFC 7306 section 6.3).
+/// Returns the header of an Immediate Data message, which is numbered with the Sends (RFC 7306 section 6.3).
 pub(crate) const fn immediate_header(msn: u32, solicited: bool) -> Untagged {
     let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
     whole(opcode, queue::SEND, msn)
 }
 
-/// The header of an Atomic Request: it has its place among the Read Requests (RFC 7306 section 5.2.1).
+/// Returns the header of an Atomic Request, which is numbered with the Read Requests (RFC 7306 section 5.2.1).
 pub(crate) const fn atomic_request_header(msn: u32) -> Untagged {
     whole(Opcode::AtomicRequest, queue::READ_REQUEST, msn)
 }
 
-/// The header of an Atomic Response (RFC 7306 section 5.2.2).
+/// Returns the header of an Atomic Response (RFC 7306 section 5.2.2).
 pub(crate) const fn atomic_response_header(msn: u32) -> Untagged {
     whole(Opcode::AtomicResponse, queue::ATOMIC_RESPONSE, msn)
 }

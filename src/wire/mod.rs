@@ -1,7 +1,7 @@
-//! iWARP bytes to values and back: MPA, DDP and RDMAP frames.
+//! Encoding and decoding of iWARP frames: MPA, DDP and RDMAP.
 //!
-//! No state, no clock and no panic on any bytes. What is encoded follows the RFCs (5044, 6581, 5041, 5040, 7306);
-//! what is decoded also covers what the Linux soft-iWARP driver (siw) is known to send instead.
+//! The functions have no state and no clock, and do not panic on any bytes. Encoded frames follow the RFCs (5044, 6581,
+//! 5041, 5040, 7306). Decoding also accepts the known deviations of the Linux soft-iWARP driver (siw).
 
 pub(crate) mod crc;
 pub(crate) mod ddp;
@@ -9,7 +9,7 @@ pub(crate) mod extensions;
 pub(crate) mod mpa;
 pub(crate) mod rdmap;
 
-/// The `N` bytes at `at`, or `None` when the input ends before them.
+/// Returns the `N` bytes at `at`, `None` if the input is shorter.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
 }

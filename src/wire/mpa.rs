@@ -8,20 +8,20 @@ use bytes::{BufMut, Bytes};
 use super::array;
 use crate::error::DecodeError;
 
-/// Bytes of the ULPDU length in front of every FPDU.
+/// The size of the ULPDU length at the start of every FPDU.
 pub(crate) const LENGTH_SIZE: usize = 2;
-/// Bytes of the CRC behind every FPDU; present, but zero and unchecked, when CRC is off.
+/// The size of the CRC at the end of every FPDU. If CRC is off, the CRC is present, but zero and not checked.
 pub(crate) const CRC_SIZE: usize = 4;
-/// The longest ULPDU that the length field can say.
+/// The maximum length of a ULPDU that the length field can hold.
 pub(crate) const MAX_ULPDU: usize = u16::MAX as usize;
 
-/// Zero bytes between the ULPDU and the CRC: they make `2 + ulpdu + pad` a multiple of four
+/// Returns the number of zero bytes between the ULPDU and the CRC: they make `2 + ulpdu + pad` a multiple of four
 /// (RFC 5044 section 4.1).
 pub(crate) const fn pad_length(ulpdu_len: usize) -> usize {
     (LENGTH_SIZE + ulpdu_len % 4).wrapping_neg() % 4
 }
 
-/// Bytes of a whole FPDU without markers: length, ULPDU, pad, CRC.
+/// Returns the size of an FPDU without markers: length, ULPDU, pad, CRC.
 pub(crate) const fn fpdu_length(ulpdu_len: usize) -> usize {
     LENGTH_SIZE + ulpdu_len + pad_length(ulpdu_len) + CRC_SIZE
 }
@@ -41,7 +41,7 @@ mod flag {
     pub(super) const ENHANCED: u8 = 0x10;
 }
 
-/// Which of the two start-up frames.
+/// The kind of a start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartKind {
     /// From the initiator.
@@ -59,39 +59,40 @@ impl StartKind {
     }
 }
 
-/// siw adds the length of [`Enhanced`] to that of the user's data in eight bits: from 252 bytes of data on, the length
-/// field has lost this much.
+/// siw adds the length of [`Enhanced`] to the length of the user's data in eight bits. From 252 bytes of data on, the
+/// length field is too small by this number.
 const SIW_WRAP: usize = 256;
 
 /// An MPA request or reply frame (RFC 5044 section 7.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StartFrame {
-    /// Request or reply; it decides the key.
+    /// The kind of the frame, which determines the key.
     pub(crate) kind: StartKind,
-    /// M: the sender wants markers in what it receives.
+    /// M: the sender requires markers in the frames that it receives.
     pub(crate) markers: bool,
-    /// C: the sender wants CRC in both directions.
+    /// C: the sender requires CRC in both directions.
     pub(crate) crc: bool,
-    /// R: the responder declines the connection.
+    /// R: the responder rejects the connection.
     pub(crate) reject: bool,
     /// S: `private_data` starts with [`Enhanced`] (RFC 6581); only meaningful from revision 2 on.
     pub(crate) enhanced: bool,
-    /// The MPA revision. Not judged here.
+    /// The MPA revision. Decoding does not check it.
     pub(crate) revision: u8,
-    /// Everything behind the length field, the four [`Enhanced`] bytes included.
+    /// The bytes after the length field, including the four bytes of [`Enhanced`].
     pub(crate) private_data: Bytes,
 }
 
 impl StartFrame {
-    /// Bytes before the private data.
+    /// The number of bytes before the private data.
     pub(crate) const HEADER: usize = KEY_SIZE + 4;
-    /// The most private data that a frame may have (RFC 5044 section 7.1.1), `Enhanced` included.
+    /// The maximum length of the private data (RFC 5044 section 7.1.1), including `Enhanced`.
     pub(crate) const MAX_PRIVATE_DATA: usize = 512;
-    /// The longest frame.
+    /// The maximum length of a frame.
     pub(crate) const MAX_LEN: usize = Self::HEADER + Self::MAX_PRIVATE_DATA;
 
-    /// Appends the frame to `out`. Callers keep the private data within
-    /// [`MAX_PRIVATE_DATA`](Self::MAX_PRIVATE_DATA); what is beyond is left out.
+    /// Appends the frame to `out`.
+    ///
+    /// The private data is at most [`MAX_PRIVATE_DATA`](Self::MAX_PRIVATE_DATA) long; further bytes are omitted.
     pub(crate) fn encode(&self, out: &mut impl BufMut) {
         debug_assert!(self.private_data.len() <= Self::MAX_PRIVATE_DATA);
         let length = self.private_data.len().min(Self::MAX_PRIVATE_DATA);
@@ -108,14 +109,14 @@ impl StartFrame {
         out.put_slice(&self.private_data[..length]);
     }
 
-    /// The frame at the start of `bytes`, and how many bytes it takes.
+    /// Decodes the frame at the start of `bytes`. Returns the frame and the number of its bytes.
     ///
-    /// Reserved flag bits are ignored: siw echoes whatever bits the request had. A length that leaves no room for the
-    /// parameters that S announces is one that siw has lost 256 of.
+    /// Reserved flag bits are ignored, because siw echoes all bits of the request. If the length has no room for the
+    /// parameters that S announces, siw has lost 256 of it.
     ///
     /// # Errors
-    /// [`BadKey`](DecodeError::BadKey) and [`PrivateDataTooLong`](DecodeError::PrivateDataTooLong) as soon as
-    /// they can be seen, also in a part of a frame; [`Truncated`](DecodeError::Truncated) when more is needed.
+    /// [`BadKey`](DecodeError::BadKey) and [`PrivateDataTooLong`](DecodeError::PrivateDataTooLong) as soon as they can
+    /// be detected, also in an incomplete frame; [`Truncated`](DecodeError::Truncated) if more bytes are needed.
     pub(crate) fn decode(kind: StartKind, bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let seen = bytes.len().min(KEY_SIZE);
         if bytes[..seen] != kind.key()[..seen] {
@@ -148,9 +149,9 @@ impl StartFrame {
 /// The RFC 6581 parameters at the start of the private data: read limits and the "ready to receive" frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Enhanced {
-    /// Reads that the sender of this frame serves at once; 14 bits.
+    /// The number of reads that the sender of this frame serves at once; 14 bits.
     pub(crate) ird: u16,
-    /// Reads that the sender of this frame issues at once; 14 bits.
+    /// The number of reads that the sender of this frame issues at once; 14 bits.
     pub(crate) ord: u16,
     /// A: peer-to-peer, that is the initiator sends an RTR frame first.
     pub(crate) peer_to_peer: bool,
@@ -163,16 +164,16 @@ pub(crate) struct Enhanced {
 }
 
 impl Enhanced {
-    /// Encoded length.
+    /// The encoded length.
     pub(crate) const LEN: usize = 4;
-    /// The largest value of [`ird`](Self::ird) and [`ord`](Self::ord). It means "not negotiated here"
-    /// (RFC 6581), and so works as no limit at all.
+    /// The largest value of [`ird`](Self::ird) and [`ord`](Self::ord). It means "not negotiated here" (RFC 6581), and
+    /// is treated as no limit.
     pub(crate) const NO_LIMIT: u16 = 0x3fff;
 
     const UPPER: u16 = 0x8000;
     const LOWER: u16 = 0x4000;
 
-    /// The two big-endian words. Values above 14 bits become [`NO_LIMIT`](Self::NO_LIMIT).
+    /// Returns the two big-endian words. Values above 14 bits become [`NO_LIMIT`](Self::NO_LIMIT).
     pub(crate) fn encode(&self) -> [u8; Self::LEN] {
         let word = |value: u16, upper: bool, lower: bool| {
             value.min(Self::NO_LIMIT)
@@ -184,10 +185,10 @@ impl Enhanced {
         [a, b, c, d]
     }
 
-    /// The parameters at the start of `private_data`.
+    /// Decodes the parameters at the start of `private_data`.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when there are fewer than four bytes.
+    /// [`Truncated`](DecodeError::Truncated) if there are fewer than four bytes.
     pub(crate) fn decode(private_data: &[u8]) -> Result<Self, DecodeError> {
         let [a, b, c, d] = array(private_data, 0).ok_or(DecodeError::Truncated)?;
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

@@ -22,7 +22,7 @@ pub(crate) mod queue {
     pub(crate) const ATOMIC_RESPONSE: u32 = 3;
 }
 
-/// What a message is (RFC 5040 section 4.1, RFC 7306 section 4).
+/// The opcode of a message (RFC 5040 section 4.1, RFC 7306 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Opcode {
@@ -53,11 +53,11 @@ pub(crate) enum Opcode {
 }
 
 impl Opcode {
-    /// How many there are, numbered from 0.
+    /// The number of opcodes, numbered from 0.
     #[cfg(test)]
     pub(crate) const COUNT: u8 = 12;
 
-    /// The opcode with this number.
+    /// Returns the opcode with this number.
     pub(crate) const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Write,
@@ -76,12 +76,12 @@ impl Opcode {
         })
     }
 
-    /// Whether its segments are tagged (RFC 5040 section 4.1).
+    /// Returns whether the segments of the message are tagged (RFC 5040 section 4.1).
     pub(crate) const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
     }
 
-    /// Whether it is one of the four Sends.
+    /// Returns whether the opcode is one of the four Sends.
     pub(crate) const fn is_send(self) -> bool {
         matches!(
             self,
@@ -89,7 +89,7 @@ impl Opcode {
         )
     }
 
-    /// The Send that invalidates, or solicits an event, or both.
+    /// Returns the Send that invalidates, or solicits an event, or both.
     pub(crate) const fn send(invalidates: bool, solicited: bool) -> Self {
         match (invalidates, solicited) {
             (false, false) => Self::Send,
@@ -99,12 +99,12 @@ impl Opcode {
         }
     }
 
-    /// Whether the receive that it ends in is a solicited event.
+    /// Returns whether the message solicits an event.
     pub(crate) const fn is_solicited(self) -> bool {
         matches!(self, Self::SendSolicited | Self::SendSolicitedInvalidate | Self::ImmediateSolicited)
     }
 
-    /// Whether it takes an STag back.
+    /// Returns whether the message invalidates an STag.
     pub(crate) const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
@@ -113,23 +113,23 @@ impl Opcode {
 /// The payload of a Read Request (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
-    /// The requester's region that the response goes to.
+    /// The key of the requester's region in which the response is placed.
     pub(crate) sink_stag: u32,
-    /// The place in the sink.
+    /// The offset in the sink.
     pub(crate) sink_to: u64,
-    /// Bytes to read.
+    /// The number of bytes to read.
     pub(crate) length: u32,
-    /// The responder's region to read.
+    /// The key of the responder's region.
     pub(crate) source_stag: u32,
-    /// The place in the source.
+    /// The offset in the source.
     pub(crate) source_to: u64,
 }
 
 impl ReadRequest {
-    /// Encoded length.
+    /// The encoded length.
     pub(crate) const LEN: usize = 28;
 
-    /// The payload bytes.
+    /// Returns the payload.
     pub(crate) fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0..4].copy_from_slice(&self.sink_stag.to_be_bytes());
@@ -140,10 +140,10 @@ impl ReadRequest {
         out
     }
 
-    /// The request at the start of `payload`.
+    /// Decodes the request at the start of `payload`.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when it is shorter than [`LEN`](Self::LEN).
+    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN).
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
         let long = |at| array(payload, at).map(u64::from_be_bytes).ok_or(DecodeError::Truncated);
@@ -157,23 +157,23 @@ impl ReadRequest {
     }
 }
 
-/// The start of the FPDU that a Terminate complains about: length field, DDP header and, for a Read Request,
-/// its payload. 16, 20 or 48 bytes.
+/// The start of the FPDU that caused a Terminate: length field, DDP header and, for a Read Request, its payload. 16, 20
+/// or 48 bytes.
 pub(crate) type OffendingHeader = SmallVec<[u8; 48]>;
 
-/// When a Terminate arrives, which decides between two readings of the same bytes.
+/// The phase in which a Terminate arrives, which decides between two interpretations of the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// As the first FPDU behind the MPA frames: what is wrong is the start-up (LLP).
+    /// As the first FPDU after the MPA frames: the start-up failed (LLP).
     StartUp,
     /// After other FPDUs.
     Streaming,
 }
 
-/// The payload of a Terminate message (RFC 5040 section 4.8): why the sender ends the stream.
+/// The payload of a Terminate message (RFC 5040 section 4.8): the reason why the sender ends the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terminate {
-    /// 0 RDMAP, 1 DDP, 2 LLP (MPA).
+    /// The layer: 0 RDMAP, 1 DDP, 2 LLP (MPA).
     pub(crate) layer: u8,
     /// The error type within the layer.
     pub(crate) etype: u8,
@@ -190,9 +190,9 @@ mod layer {
     pub(super) const LLP: u8 = 2;
 }
 
-/// M, D and R in RFC 5040's order; they say which parts of the offending segment follow.
+/// M, D and R in the bit order of RFC 5040. They announce the parts of the offending segment that follow.
 const RFC_FLAGS: [u8; 3] = [0x80, 0x40, 0x20];
-/// The same as a little-endian siw lays out its bit-fields.
+/// M, D and R in the bit order of siw on a little-endian machine.
 const SIW_FLAGS: [u8; 3] = [0x01, 0x02, 0x04];
 
 /// Defines one constant per violation.
@@ -212,7 +212,7 @@ macro_rules! violations {
 }
 
 violations! {
-    /// RDMAP: something failed on this side.
+    /// RDMAP: a failure on this side.
     LOCAL_CATASTROPHIC = layer::RDMAP, 0, 0;
 
     // RDMAP, remote protection (RFC 5040 section 4.8): a Read Request's source.
@@ -230,7 +230,7 @@ violations! {
     // RDMAP, remote operation (RFC 5040 section 4.8).
     /// An RDMAP version other than 1.
     RDMAP_VERSION = layer::RDMAP, 2, 5;
-    /// An unknown opcode, one of the wrong class, or a Read Response that nobody asked for.
+    /// An unknown opcode, one of the wrong class, or a Read Response without a Read Request.
     UNEXPECTED_OPCODE = layer::RDMAP, 2, 6;
     /// An error of this stream without a better code; siw: more Reads than its IRD.
     CATASTROPHIC_STREAM = layer::RDMAP, 2, 7;
@@ -241,13 +241,13 @@ violations! {
     /// Anything else.
     UNSPECIFIED = layer::RDMAP, 2, 0xff;
 
-    /// DDP: something failed on this side.
+    /// DDP: a failure on this side.
     LOCAL_CATASTROPHIC_DDP = layer::DDP, 0, 0;
 
     // DDP, tagged buffer (RFC 5041 section 7.2): Writes and Read Responses.
     /// A region that does not exist.
     INVALID_STAG_TAGGED = layer::DDP, 1, 0;
-    /// A place outside of its region.
+    /// An offset outside of its region.
     BOUNDS_TAGGED = layer::DDP, 1, 1;
     /// A region that belongs to another stream's protection domain.
     NOT_ASSOCIATED_TAGGED = layer::DDP, 1, 2;
@@ -259,7 +259,7 @@ violations! {
     // DDP, untagged buffer (RFC 5041 section 7.2): Sends, Read Requests, Terminate.
     /// A queue other than the opcode's.
     INVALID_QN = layer::DDP, 2, 1;
-    /// A message and no buffer for it; siw also says it for one that is too long.
+    /// A message for which there is no buffer. siw also sends it for a message that is too long.
     NO_BUFFER = layer::DDP, 2, 2;
     /// A message number other than the next.
     MSN_RANGE = layer::DDP, 2, 3;
@@ -275,11 +275,11 @@ violations! {
     STREAM_CLOSED = layer::LLP, 0, 1;
     /// CRC mismatch.
     CRC = layer::LLP, 0, 2;
-    /// Markers and length do not agree, or a ULPDU is shorter than its header.
+    /// Markers and length do not match, or a ULPDU is shorter than its header.
     FRAMING = layer::LLP, 0, 3;
-    /// A start-up frame that is not one.
+    /// An invalid start-up frame.
     INVALID_START_FRAME = layer::LLP, 0, 4;
-    /// MPA: something failed on this side.
+    /// MPA: a failure on this side.
     LOCAL_CATASTROPHIC_LLP = layer::LLP, 0, 5;
     /// The responder's ORD is more than this side can serve.
     INSUFFICIENT_IRD = layer::LLP, 0, 6;
@@ -301,12 +301,12 @@ impl Terminate {
     /// The control word: layer, type, code, flags and reserved bits.
     const CONTROL: usize = 4;
 
-    /// One without the offending header.
+    /// Creates a Terminate without the offending header.
     pub(crate) const fn new(layer: u8, etype: u8, code: u8) -> Self {
         Self { layer, etype, code, header: None }
     }
 
-    /// The Terminate that answers a bad header; `None` for [`Truncated`](HeaderError::Truncated), which is no
+    /// Returns the Terminate for an invalid header, `None` for [`Truncated`](HeaderError::Truncated), which is no
     /// violation.
     pub(crate) const fn for_header(error: HeaderError) -> Option<Self> {
         Some(match error {
@@ -319,10 +319,10 @@ impl Terminate {
         })
     }
 
-    /// The same with the offending segment, given the start of its FPDU from the length field on.
+    /// Adds the header of the offending segment. `fpdu` is the start of its FPDU, from the length field on.
     ///
-    /// The RDMAP part is included for RDMAP errors of a Read Request, as RFC 5040 section 4.8 has it. LLP errors
-    /// name no segment, and neither does a start that is shorter than its header.
+    /// The RDMAP part is included for RDMAP errors of a Read Request (RFC 5040 section 4.8). No header is added for LLP
+    /// errors, or if `fpdu` is shorter than the header.
     #[must_use]
     pub(crate) fn with_header(mut self, fpdu: &[u8]) -> Self {
         let opcode = fpdu.get(3).and_then(|control| Opcode::from_number(control & 0x0f));
@@ -331,12 +331,12 @@ impl Terminate {
         self
     }
 
-    /// What [`encode`](Self::encode) will write.
+    /// Returns the number of bytes that [`encode`](Self::encode) appends.
     pub(crate) fn payload_len(&self) -> usize {
         Self::CONTROL + self.header.as_ref().map_or(0, SmallVec::len)
     }
 
-    /// Appends the payload to `out`, in RFC 5040's bit order.
+    /// Appends the payload to `out`, in the bit order of RFC 5040.
     pub(crate) fn encode(&self, out: &mut impl BufMut) {
         let [m, d, r] = RFC_FLAGS;
         let flags = match &self.header {
@@ -350,16 +350,17 @@ impl Terminate {
         }
     }
 
-    /// The message in `payload`, in RFC 5040's order or in that of siw on a little-endian machine, which swaps
+    /// Decodes the message in `payload`, in the bit order of RFC 5040 or of siw on a little-endian machine, which swaps
     /// the halves of the first byte and mirrors the flags.
     ///
-    /// The flags tell the two apart. Without flags a reading that names no existing error loses; where both
-    /// exist (RDMAP/remote operation and LLP, codes 5 to 7) `phase` decides; the rest is read as RFC 5040.
+    /// The flags distinguish the two orders. Without flags, an order that yields no existing error is excluded. If both
+    /// errors exist (RDMAP/remote operation and LLP, codes 5 to 7), `phase` decides. Otherwise the order is that of
+    /// RFC 5040.
     ///
-    /// A cut or odd offending header is left out: the stream is over, and the cause is what matters.
+    /// An incomplete or invalid offending header is omitted, because the stream has ended and the cause is sufficient.
     ///
     /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) when there is no whole control word.
+    /// [`Truncated`](DecodeError::Truncated) if the control word is incomplete.
     pub(crate) fn decode(payload: &[u8], phase: Phase) -> Result<Self, DecodeError> {
         let [first, code, flags, _] = array(payload, 0).ok_or(DecodeError::Truncated)?;
         let (high, low) = (first >> 4, first & 0x0f);
@@ -373,7 +374,7 @@ impl Terminate {
         Ok(Self { layer, etype, code, header })
     }
 
-    /// Whether a control word without flags is in siw's order.
+    /// Returns whether a control word without flags is in the bit order of siw.
     fn is_siw_order(high: u8, low: u8, code: u8, phase: Phase) -> bool {
         match (high, low, code) {
             // RDMAP/remote operation or siw's LLP; LLP/MPA or siw's RDMAP/remote operation.
@@ -388,13 +389,14 @@ impl Terminate {
         }
     }
 
-    /// The same for the user's eyes.
+    /// Returns the cause that is reported to the user.
     pub(crate) const fn reason(&self, sent: bool) -> Reason {
         Reason::Terminate { sent, layer: self.layer, etype: self.etype, code: self.code }
     }
 }
 
-/// Length field, DDP header and, if `read` and it is there, the Read Request at the start of `bytes`.
+/// Returns the length field, the DDP header and, if `read` is set and it is complete, the Read Request at the start of
+/// `bytes`.
 fn offending(bytes: &[u8], read: bool) -> Option<OffendingHeader> {
     let tagged = bytes.get(LENGTH_SIZE)? & 0x80 != 0;
     let ddp = LENGTH_SIZE + if tagged { Tagged::LEN } else { Untagged::LEN };
@@ -402,12 +404,12 @@ fn offending(bytes: &[u8], read: bool) -> Option<OffendingHeader> {
     bytes.get(..whole).or_else(|| bytes.get(..ddp)).map(SmallVec::from_slice)
 }
 
-/// Every Read Request header for `queue::READ_REQUEST` (RFC 5040 section 4.4): one segment, offset 0.
+/// Returns the header of a Read Request (RFC 5040 section 4.4): one segment, offset 0.
 pub(crate) const fn read_request_header(msn: u32) -> Untagged {
     Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: queue::READ_REQUEST, msn, mo: 0 }
 }
 
-/// The parsed form of an offending header, when it is one that we would accept ourselves.
+/// Decodes an offending header, if it is valid.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn parse_offending(header: &OffendingHeader) -> Option<Header> {
     Header::decode(header).ok().map(|(header, _, _)| header)
