@@ -29,7 +29,7 @@ pub(crate) enum Piece<'a> {
 /// `readv(2)` into the targets, in order; 0 is the end of the stream.
 ///
 /// # Errors
-/// What the system call returns, `WouldBlock` included; `PermissionDenied` for memory that may not be written.
+/// The errors of the system call, including `WouldBlock`; `PermissionDenied` for memory that may not be written.
 pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
     let forbidden = |target: &Target<'_>| match target {
         Target::Memory(slice) => !slice.is_writable() || !slice.is_inside(),
@@ -55,7 +55,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
 /// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
 ///
 /// # Errors
-/// What the system call returns, `WouldBlock` included.
+/// The errors of the system call, including `WouldBlock`.
 pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
     let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
         .take(MOST)

@@ -90,7 +90,7 @@ pub struct AdapterInfo {
     pub max_inline: usize,
     /// The maximum number of completions in a completion queue (`MaxCompletionQueueDepth`).
     pub max_completion_depth: usize,
-    /// The maximum number of receives in a shared receive queue (`MaxSharedReceiveQueueDepth`). 0 if it has none.
+    /// The maximum number of receives in a shared receive queue (`MaxSharedReceiveQueueDepth`). 0 if unsupported.
     pub max_shared_depth: usize,
     /// Whether the adapter supports memory windows.
     pub memory_windows: bool,
@@ -99,8 +99,8 @@ pub struct AdapterInfo {
     /// Whether a send can invalidate a memory window of the peer.
     pub invalidates: bool,
     /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices), every message
-    /// counts as solicited: [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve too early, never too
-    /// late.
+    /// counts as solicited: a notification of [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve for
+    /// any message, and misses none.
     pub solicited_events: bool,
     /// Whether the key of a memory window gives access only to the bytes that the window is bound to. If `false`
     /// (`rxe`), it gives access to the whole region, with the rights of the window.
