@@ -1,4 +1,4 @@
-//! How large a stream's buffers and queues are.
+//! Settings of streams.
 
 use std::time::Duration;
 
@@ -11,21 +11,22 @@ const MIN_DEPTH: usize = 16;
 /// The most: a credit is a number of 16 bits (`RS_QP_MAX_SIZE`).
 const MAX_DEPTH: usize = 0xFFFE;
 
-/// The smallest ring, and what a write waits for (`RS_SNDLOWAT`).
+/// The smallest ring: the space that a write of rsocket waits for (`RS_SNDLOWAT`).
 const MIN_BUFFER: usize = 2048;
 
 /// The largest ring: the length of a message has 29 bits.
 const MAX_BUFFER: usize = (1 << 29) - 1;
 
-/// What is sent from and received into unless told otherwise: rsocket's own sizes, since a device pins all of it.
+/// The default buffers on devices, rsocket's own sizes: a device pins all of the memory.
 const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
-/// The same over TCP. A granted half has to last for as long as it takes the peer to wake up and grant the other; and memory
-/// counts only once it is used.
+/// The default buffers over TCP. A granted half has to last until the peer has woken up and granted the other; and
+/// memory counts only once it is used.
 const SOFT_BUFFERS: [usize; 2] = [1 << 18, 1 << 19];
 
-/// How large the buffers and queues of a stream are, and how it waits. The defaults are rsocket's, see rsocket(7), but
-/// for the buffers over the soft provider.
+/// Settings of streams: the sizes of buffers and queues, spinning and time limits.
+///
+/// The defaults are those of rsocket(7), except for the buffers on the soft provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     send_buffer: Option<usize>,
@@ -39,8 +40,8 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// 128 KiB each way, over the soft provider 256 KiB out and 512 KiB in; 384 messages each way, 64 bytes inline, no
-    /// spinning, 10 seconds for a handshake, 30 to close.
+    /// Buffers of 128 KiB in each direction, or on the soft provider 256 KiB to send and 512 KiB to receive; 384
+    /// messages in each direction; 64 bytes inline; no spinning; 10 seconds for a handshake and 30 seconds to close.
     fn default() -> Self {
         Self {
             send_buffer: None,
@@ -56,75 +57,83 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// How many bytes may be written ahead of the network (`wmem_default`, `SO_SNDBUF`). At least 2048.
+    /// Sets how many bytes can be written before they are sent (`wmem_default`, `SO_SNDBUF`), at least 2048.
     #[must_use]
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = Some(bytes);
         self
     }
 
-    /// How many bytes the peer may write ahead of the reader (`mem_default`, `SO_RCVBUF`). At least 2048. The peer fills one
-    /// half while the other is read.
+    /// Sets how many bytes the peer can write before they are read (`mem_default`, `SO_RCVBUF`), at least 2048.
+    ///
+    /// The peer fills one half of the buffer while this side reads the other.
     #[must_use]
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = Some(bytes);
         self
     }
 
-    /// How many requests of the send queue may be outstanding (`sqsize_default`, `RDMA_SQSIZE`), 16 to 65534; capped by
-    /// what the adapter has.
+    /// Sets how many requests of the send queue can be outstanding (`sqsize_default`, `RDMA_SQSIZE`), 16 to 65534.
+    ///
+    /// The value is reduced to the adapter's maximum.
     #[must_use]
     pub fn send_depth(mut self, depth: usize) -> Self {
         self.send_depth = depth;
         self
     }
 
-    /// How many receives are posted for messages of the peer's (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534; capped by what
-    /// the adapter has. Up to 16 of them are for messages about the stream itself.
+    /// Sets how many receives are posted for messages of the peer (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534.
+    ///
+    /// The value is reduced to the adapter's maximum. Up to 16 of the receives are reserved for messages about the
+    /// stream itself.
     #[must_use]
     pub fn receive_depth(mut self, depth: usize) -> Self {
         self.receive_depth = depth;
         self
     }
 
-    /// Writes of so many bytes are posted inline on devices (`inline_default`, `RDMA_INLINE`); capped by what the adapter has.
-    /// The soft provider copies what is short in any case.
+    /// Sets the length up to which writes are posted inline on devices (`inline_default`, `RDMA_INLINE`).
+    ///
+    /// The value is reduced to the adapter's maximum. The soft provider ignores it, because it copies short writes in
+    /// any case.
     #[must_use]
     pub fn inline(mut self, bytes: usize) -> Self {
         self.inline = bytes;
         self
     }
 
-    /// How long a read or write looks for the peer before it sleeps (`polling_time`). Each look takes a turn of the runtime,
-    /// but the core never rests meanwhile.
+    /// Sets how long a read or write polls before it sleeps (`polling_time`).
+    ///
+    /// Other tasks of the runtime run between two polls, but the processor core stays busy.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
         self
     }
 
-    /// How long a handshake that a listener has begun may take: a peer that is slower is dropped.
+    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
     #[must_use]
     pub fn handshake_timeout(mut self, time: Duration) -> Self {
         self.handshake_timeout = time;
         self
     }
 
-    /// How long a stream that was dropped goes on with what was written: then its connection ends, whether or not the peer has
-    /// taken it.
+    /// Sets how long a dropped stream continues to send the written data.
+    ///
+    /// Then the connection ends, even if the peer has not received all of it.
     #[must_use]
     pub fn close_timeout(mut self, time: Duration) -> Self {
         self.close_timeout = time;
         self
     }
 
-    /// How large the two buffers are.
+    /// Returns the sizes of the send buffer and the receive buffer.
     pub(super) fn buffers(&self, info: &AdapterInfo) -> [usize; 2] {
         let usual = if info.provider == ProviderKind::Soft { SOFT_BUFFERS } else { BUFFERS };
         [self.send_buffer.unwrap_or(usual[0]), self.receive_buffer.unwrap_or(usual[1])]
     }
 
-    /// Caps it by what the adapter has.
+    /// Checks the settings and reduces them to the limits of the adapter.
     ///
     /// # Errors
     /// `OutOfRange`.

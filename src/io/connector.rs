@@ -1,4 +1,4 @@
-//! Connects by name or address, over whichever adapter leads there.
+//! Connects by name or address, over the adapter that has a route to it.
 
 use std::fmt;
 use std::future::pending;
@@ -18,16 +18,16 @@ use crate::error::{OpenError, StreamError};
 use crate::sync::Mutex;
 use crate::types::AdapterId;
 
-/// Connects streams by name or address, over whichever adapter leads there.
+/// Connects streams by name or address, over the adapter that has a route to each address.
 ///
-/// An adapter is opened when a connection first needs it, once for all clones of a connector, and kept until the last
-/// clone is dropped; one that was removed is opened again. A connector may be used on several runtimes, and opens its
-/// adapters once on each.
+/// An adapter is opened when a connection first needs it. All clones of a connector share it, and it stays open until
+/// the last clone is dropped. An adapter that was removed is opened again. A connector can be used on several runtimes;
+/// it opens its adapters once on each.
 ///
 /// ```
 /// use tokio_rdma::io::RdmaConnector;
 ///
-/// // Over the soft provider, whatever devices this machine has.
+/// // Uses the soft provider even if this machine has RDMA devices.
 /// # #[cfg(feature = "soft")]
 /// let connector = RdmaConnector::new().provider(tokio_rdma::Provider::soft()?);
 /// # Ok::<(), std::io::Error>(())
@@ -38,12 +38,12 @@ pub struct RdmaConnector {
     config: StreamConfig,
 }
 
-/// Where adapters come from.
+/// The source of adapters.
 #[derive(Clone)]
 enum Source {
-    /// From the first of the providers that has a route; `None`: of all.
+    /// The first provider that has a route: of all providers if `None`.
     Providers(Option<Provider>, Arc<Mutex<Vec<Kept>>>),
-    /// There is but one.
+    /// This adapter for every address.
     Adapter(Adapter),
 }
 
@@ -53,10 +53,10 @@ impl Default for Source {
     }
 }
 
-/// An adapter that stays open, and the runtime that it lives on.
+/// An adapter that stays open, and its runtime.
 struct Kept {
     runtime: Id,
-    /// A task that never ends by itself: it has ended when the runtime has.
+    /// A task that never completes. It ends only with its runtime.
     life: JoinHandle<()>,
     provider: ProviderKind,
     id: AdapterId,
@@ -76,41 +76,45 @@ impl Drop for Kept {
 }
 
 impl RdmaConnector {
-    /// A connector that uses every provider, those with devices first, and the default settings.
+    /// Creates a connector with the default settings that uses every provider, those with devices first.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Uses this provider and no other, and adapters that are opened anew.
+    /// Uses only this provider.
+    ///
+    /// Adapters that clones of this connector have opened are not shared with the result.
     #[must_use]
     pub fn provider(mut self, provider: Provider) -> Self {
         self.source = Source::Providers(Some(provider), Arc::default());
         self
     }
 
-    /// Uses this adapter and no other.
+    /// Uses only this adapter.
     #[must_use]
     pub fn adapter(mut self, adapter: &Adapter) -> Self {
         self.source = Source::Adapter(adapter.clone());
         self
     }
 
-    /// The settings of the streams.
+    /// Sets the settings of the streams.
     #[must_use]
     pub fn config(mut self, config: StreamConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Connects a stream to an address, or to whichever address of a name answers first, see
-    /// [`connect_with`](Self::connect_with). It has no time limit of its own: there is `tokio::time::timeout`.
+    /// Connects a stream to an address or a name.
+    ///
+    /// The addresses of a name are tried as [`connect_with`](Self::connect_with) describes. There is no time limit; use
+    /// `tokio::time::timeout` to set one.
     ///
     /// # Errors
     /// Those of [`connect_with`](Self::connect_with), and of [`RdmaStream::connect_on`] for each address.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future aborts the connection attempts.
     pub async fn connect<A: ToSocketAddrs>(&self, address: A) -> Result<RdmaStream, StreamError> {
         let config = &self.config;
         self.connect_with(address, |adapter, peer| async move {
@@ -119,19 +123,19 @@ impl RdmaConnector {
         .await
     }
 
-    /// Connects by a protocol of the caller's: as [`connect`](Self::connect) does, but `attempt` is what is done at each
-    /// address, with the adapter that leads there.
+    /// Connects with a protocol of the caller: `attempt` is called for each address, with the adapter that has a route
+    /// to it.
     ///
-    /// A name is resolved on a thread of its own. Its addresses are tried as RFC 8305 has it: the families take turns,
-    /// each address has a head start of 250 ms before the next is tried as well, and a failure brings the next one
-    /// forward. The first attempt to succeed ends the others, which are dropped.
+    /// A name is resolved on a separate thread. Its addresses are tried as in RFC 8305: the address families alternate,
+    /// each address has a head start of 250 ms before the next is also tried, and a failure starts the next attempt
+    /// immediately. The first attempt that succeeds is the result; the other attempts are dropped.
     ///
     /// # Errors
-    /// `Resolve`, `NoAddress`; of an only address its own error, `Open` when no adapter leads there; of several
-    /// addresses `Attempts`, with the error of each.
+    /// `Resolve` if the name cannot be resolved; `NoAddress` if it has no address. If there was one address, its own
+    /// error, such as `Open` if no adapter has a route to it. If there were several, `Attempts` with the error of each.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the attempts that are under way.
+    /// Dropping the future drops the attempts in progress.
     pub async fn connect_with<A, T, F>(
         &self,
         address: A,
@@ -162,13 +166,13 @@ impl RdmaConnector {
         })
     }
 
-    /// The adapter that leads to a peer: of the first provider that has a route over one of its own.
+    /// Returns the adapter with a route to a peer, of the first provider that has one.
     fn adapter_for(&self, peer: IpAddr) -> Result<Adapter, OpenError> {
         let (only, kept) = match &self.source {
             Source::Adapter(adapter) => return Ok(adapter.clone()),
             Source::Providers(only, kept) => (only, kept),
         };
-        // Asked for each time: a device may have come since the last.
+        // Listed at each call: a device may have been added since the last.
         let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
@@ -181,7 +185,7 @@ impl RdmaConnector {
     }
 }
 
-/// An adapter that is kept, or else a new one that is kept from now on.
+/// Returns an adapter that is already open, or opens one and keeps it.
 fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result<Adapter, OpenError> {
     let runtime = Handle::try_current()
         .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;

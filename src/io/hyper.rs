@@ -1,4 +1,4 @@
-//! What hyper asks of a connector and of a connection, beyond tower.
+//! The connector and the connection information of hyper.
 
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -16,26 +16,28 @@ use super::stream::RdmaStream;
 use crate::error::StreamError;
 use crate::types::ConnectionId;
 
-/// An [`RdmaConnector`] for hyper's clients, and for what is built on them: tonic's
-/// `Endpoint::connect_with_connector`, hyper-rustls.
+/// An [`RdmaConnector`] for hyper's clients and for the crates that use them: tonic's `Endpoint::connect_with_connector`,
+/// hyper-rustls.
 ///
-/// It is the same service, but for its response: hyper has its own traits for reading and writing, which
-/// [`TokioIo`] puts around a stream.
+/// It is the same service with another response: [`TokioIo`] wraps each stream, because hyper has its own traits for
+/// reading and writing.
 ///
-/// It secures nothing. A URI of `https` is an error, so that what was to be secret is not sent as it is; what does the securing
-/// itself, over streams from here, says so by [`enforce_http(false)`](Self::enforce_http).
+/// Streams are not encrypted. A URI of `https` is an error, so that data meant to be secret is not sent in plain text. If a
+/// layer above adds TLS to the streams, call [`enforce_http(false)`](Self::enforce_http).
 ///
 #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/hyper.md"))]
 #[derive(Clone, Debug, Default)]
 pub struct HttpConnector {
     connector: RdmaConnector,
-    /// Whether somebody else secures what `https` asks to be secured.
+    /// Another layer adds TLS, so that `https` is allowed.
     secured: bool,
 }
 
 impl HttpConnector {
-    /// Whether a URI of `https` is an error. It is, unless this says otherwise. With `false` the stream is as plain as any
-    /// other, and TLS is the caller's: hyper-rustls, or tonic with a `ClientTlsConfig`, which put it around the stream.
+    /// Sets whether a URI of `https` is an error. Default: `true`.
+    ///
+    /// With `false` the stream is still not encrypted. The caller adds TLS, for example with hyper-rustls or with tonic's
+    /// `ClientTlsConfig`.
     ///
     #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tonic_tls.md"))]
     #[must_use]
@@ -46,14 +48,14 @@ impl HttpConnector {
 }
 
 impl RdmaConnector {
-    /// The same for hyper and tonic.
+    /// Converts this connector into one for hyper and tonic.
     pub fn http(self) -> HttpConnector {
         HttpConnector { connector: self, secured: false }
     }
 }
 
 /// # Errors
-/// Those of [`RdmaConnector`]'s; `Destination` of a URI of `https`, see [`HttpConnector::enforce_http`].
+/// Those of the service of [`RdmaConnector`]; `Destination` for a URI of `https`, see [`HttpConnector::enforce_http`].
 impl Service<Uri> for HttpConnector {
     type Response = TokioIo<RdmaStream>;
     type Error = StreamError;
@@ -73,7 +75,7 @@ impl Service<Uri> for HttpConnector {
     }
 }
 
-/// Which connection a response came over: in the extensions of every response of hyper-util's client.
+/// The connection of a response, in the extensions of every response of hyper-util's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpInfo {

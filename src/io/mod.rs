@@ -1,4 +1,4 @@
-//! Byte streams over queue pairs, and what RPC frameworks plug into.
+//! Byte streams and messages over queue pairs, and their integrations with tonic, hyper, tower, tarpc and rustls.
 
 mod acceptor;
 mod bells;

@@ -9,16 +9,19 @@ use crate::cm::{Adapter, Listener, Provider, ProviderKind};
 use crate::error::{BindError, OpenError, StreamError};
 use crate::types::AdapterId;
 
-/// How often a common port is looked for: one that is free at one address may be taken at the next.
+/// How often a port that is free at all addresses is searched: one that is free at one address may be taken at the
+/// next.
 const PORTS: usize = 16;
 
-/// Listeners at an address, or at the first address of a name that can be bound, with their adapters. Of an unspecified
-/// address (`0.0.0.0`, `[::]`) it is one for each address of the family that is usable now, all on one port.
+/// Binds listeners to an address, or to the first address of a name that can be bound, and returns them with their
+/// adapters. For an unspecified address (`0.0.0.0`, `[::]`) there is one listener for each address of the family that
+/// is usable now, all on one port.
 ///
-/// An address that two providers have is served by the one that connectors prefer, too: the device.
+/// If two providers have an address, the device provider serves it, as for connectors.
 ///
 /// # Errors
-/// `Resolve`, `NoAddress`; of an only address its own error, `Open` or `Bind`; of several addresses `Attempts`.
+/// `Resolve` or `NoAddress` if the name yields no address. If one address was tried, its `Open` or `Bind` error; if
+/// several, `Attempts` with the error of each.
 ///
 /// # Cancel safety
 /// Dropping the future binds nothing.
@@ -37,7 +40,7 @@ pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Vec<(Adapte
     })
 }
 
-/// The same at one address.
+/// Binds the listeners of one address, like [`listeners`].
 fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamError> {
     if !address.ip().is_unspecified() {
         let adapter = Adapter::open(address.ip())?;
@@ -55,11 +58,11 @@ fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamE
     }
 }
 
-/// Every usable address of a family, with an adapter that has it. Each adapter is opened once; what cannot be opened is left
-/// out.
+/// Returns every usable address of a family, with its adapter. Each adapter is opened once. An adapter that cannot be
+/// opened is skipped.
 ///
 /// # Errors
-/// When nothing is left: that of the last.
+/// The last error if no address remains.
 fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
@@ -77,7 +80,7 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
             if places.iter().any(|(_, taken)| *taken == ip) {
                 continue;
             }
-            // The list is a moment old: whoever has lost its address since is left out.
+            // The list is a moment old: an adapter that has lost its address since is skipped.
             let id = match provider.resolve(ip) {
                 Ok(id) => id,
                 Err(error) => {
@@ -103,10 +106,11 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     if places.is_empty() { Err(last) } else { Ok(places) }
 }
 
-/// A listener at each place; port 0 is the one that the first of them gets. A place that is no more is left out.
+/// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
+/// skipped.
 ///
 /// # Errors
-/// Those of [`listener`], `InvalidAddress` and `DeviceRemoved` only when nothing is left.
+/// Those of [`listener`]. `InvalidAddress` and `DeviceRemoved` only if no place remains.
 fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapter, Listener)>, BindError> {
     let mut bound = Vec::new();
     let mut last = BindError::InvalidAddress;
@@ -128,7 +132,7 @@ fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapt
     if bound.is_empty() { Err(last) } else { Ok(bound) }
 }
 
-/// A listener that listens at this address of the adapter.
+/// Creates a listener that listens at this address of the adapter.
 ///
 /// # Errors
 /// Those of [`Listener::bind`] and [`Listener::listen`].

@@ -1,6 +1,6 @@
 //! Attempts at the addresses of a name, each with a head start (RFC 8305, "Happy Eyeballs").
 //!
-//! Knows addresses and time, and nothing of what an attempt is.
+//! This module handles addresses and time. The caller defines what an attempt does.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::sleep;
 
-/// How long an attempt has before the next one begins: the Connection Attempt Delay of RFC 8305 section 8.
+/// The time from the start of an attempt to the start of the next: the Connection Attempt Delay of RFC 8305 section 8.
 pub(super) const HEAD_START: Duration = Duration::from_millis(250);
 
-/// The order in which addresses are tried: the families take turns, beginning with that of the first address, and each
-/// keeps the order that the resolver gave it (RFC 8305 section 4). Each address once.
+/// Returns the order in which addresses are tried: the families alternate, starting with that of the first address, and
+/// each keeps the order that the resolver returned (RFC 8305 section 4). Each address occurs once.
 pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut known = Vec::new();
     for address in addresses {
@@ -35,14 +35,14 @@ pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<S
     }
 }
 
-/// What the first attempt to succeed yields. An attempt begins when the one before it has had its head start, or when any
-/// has failed.
+/// Returns the value of the first attempt that succeeds. An attempt starts when the head start of the previous one has
+/// passed, or when any attempt has failed.
 ///
 /// # Errors
-/// When all have failed: the address and the error of each, in the order of the addresses.
+/// If all attempts have failed: the address and the error of each, in the order of the addresses.
 ///
 /// # Cancel safety
-/// Dropping the future drops the attempts that are under way, as does the end of the race.
+/// Dropping the future drops the attempts in progress. So does the first success.
 pub(super) async fn race<T, E, F>(
     addresses: &[SocketAddr],
     head_start: Duration,
@@ -59,7 +59,7 @@ where
             let attempt = attempt(address);
             running.push(async move { (place, address, attempt.await) });
         });
-        // The last attempt that is left has nobody to give way to.
+        // After the last attempt there is no next one to start.
         let alone = begun.is_none();
         tokio::select! {
             ended = running.next() => match ended {

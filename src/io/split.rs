@@ -1,4 +1,4 @@
-//! The two directions of a stream.
+//! The halves of a stream, one for each direction.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -11,21 +11,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::stream::{RdmaStream, Shared};
 
-/// The reading half of a borrowed stream, see [`RdmaStream::split`].
+/// The read half of a borrowed stream, created by [`RdmaStream::split`].
 pub struct ReadHalf<'a>(&'a Shared);
 
-/// The writing half of a borrowed stream, see [`RdmaStream::split`].
+/// The write half of a borrowed stream, created by [`RdmaStream::split`].
 pub struct WriteHalf<'a>(&'a Shared);
 
-/// The reading half of a stream, see [`RdmaStream::into_split`].
+/// The owned read half of a stream, created by [`RdmaStream::into_split`].
 pub struct OwnedReadHalf {
     shared: Arc<Shared>,
 }
 
-/// The writing half of a stream, see [`RdmaStream::into_split`]. Dropping it shuts its direction down.
+/// The owned write half of a stream, created by [`RdmaStream::into_split`].
+///
+/// Dropping it shuts its direction down.
 pub struct OwnedWriteHalf {
     shared: Arc<Shared>,
-    /// Its drop closes nothing: the stream is whole again.
+    /// Dropping this half shuts nothing down, because `reunite` has consumed it.
     joined: bool,
 }
 
@@ -37,16 +39,16 @@ pub(super) fn owned(shared: Arc<Shared>) -> (OwnedReadHalf, OwnedWriteHalf) {
     (OwnedReadHalf { shared: shared.clone() }, OwnedWriteHalf { shared, joined: false })
 }
 
-/// Two halves that are not of one stream, see [`OwnedReadHalf::reunite`].
+/// The error of [`OwnedReadHalf::reunite`] for halves of two different streams. Contains both halves.
 #[derive(Debug, thiserror::Error)]
 #[error("the halves are of two streams")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 impl OwnedReadHalf {
-    /// The stream again.
+    /// Combines the two halves into the stream again.
     ///
     /// # Errors
-    /// The halves, when they are not of one stream.
+    /// Returns both halves if they belong to different streams.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
         if !Arc::ptr_eq(&self.shared, &other.shared) {
             return Err(ReuniteError(self, other));
@@ -72,12 +74,12 @@ macro_rules! half {
                 $shared
             }
 
-            /// The local address.
+            /// Returns the local address.
             pub fn local_addr(&self) -> SocketAddr {
                 self.shared().end().connection().local_addr()
             }
 
-            /// The address of the peer.
+            /// Returns the address of the peer.
             pub fn peer_addr(&self) -> SocketAddr {
                 self.shared().end().connection().peer_addr()
             }

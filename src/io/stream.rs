@@ -1,4 +1,4 @@
-//! The byte stream.
+//! The byte stream [`RdmaStream`].
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -20,7 +20,7 @@ use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
 
-/// As often as the transport can count; the last value is "for ever" for a peer without a receive, on which the protocol
+/// The largest number that the transport can count. As RNR retry count it means "for ever", on which the protocol
 /// relies (librdmacm does the same).
 const RETRIES: u8 = 7;
 
@@ -29,25 +29,32 @@ const RETRIES: u8 = 7;
 /// may have received it and look at it only when something follows. By then the peer has long seen the reply.
 const FIRST_MESSAGE: Duration = Duration::from_millis(200);
 
-/// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket: the other end may be one of these, a C program
-/// written to rsocket(7), or one that runs under its preload library.
+/// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket.
 ///
-/// It reads and writes as tokio's `TcpStream` does. What is written is copied once, into registered memory that the device
-/// sends from; what is read is copied once, out of the ring that the peer writes. A write waits while the peer's ring is
-/// full, so a reader that is slow slows the writer. Writing is at once on its way: flushing does nothing.
+/// The peer can be another `RdmaStream`, a C program that uses rsocket(7), or a sockets program that runs with
+/// rsocket's preload library.
 ///
-/// # The end
-/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes this direction, and is ready when all that was written has
-/// been handed over: the peer reads it to its end of file, and may go on writing. After the peer has closed its direction, or
-/// the stream, reads yield what had arrived and then the end of file. After a loss they yield what had arrived and then
-/// an error with a [`StreamBroken`](crate::error::StreamBroken) inside that says why. How soon a loss is noticed by an end that
-/// only waits is the adapter's affair: see [`Connection::disconnected`].
+/// The stream is read and written like tokio's `TcpStream`. Written bytes are copied once, into registered memory that
+/// the device sends from. Read bytes are copied once, out of the ring that the peer writes. A write waits while the
+/// peer's ring is full, so a slow reader slows the writer. Written data is sent immediately; `flush` does nothing.
 ///
-/// Dropping the stream closes it: what was written is still sent, for at most
-/// [`close_timeout`](StreamConfig::close_timeout). A program that ends right away should shut down first.
+/// # Closing
+/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes the direction of this side. It resolves when the
+/// device has completed the sends of all written data. The peer reads the data and then the end of file, and can still
+/// write.
+///
+/// After the peer has closed its direction or the stream, reads return the data that had arrived and then the end of
+/// file. If the connection is lost, reads return the data that had arrived and then an error that contains a
+/// [`StreamBroken`](crate::error::StreamBroken) with the reason. The time until a loss is detected by a side that only
+/// waits depends on the adapter: see [`Connection::disconnected`].
+///
+/// Dropping the stream closes it. Written data is still sent, for at most
+/// [`close_timeout`](StreamConfig::close_timeout). Before a program exits, it should call `shutdown`, because the
+/// runtime ends with the program.
 ///
 /// # Cancel safety
-/// Reads and writes of tokio's traits that are dropped have either done something and said so, or nothing.
+/// A future of `read`, `read_buf`, `write` or `write_vectored` that is dropped before it resolves has transferred no
+/// data.
 ///
 /// # Examples
 /// ```
@@ -78,27 +85,30 @@ pub struct RdmaStream {
 }
 
 impl RdmaStream {
-    /// Connects to an address, or to whichever address of a name answers first, over the adapter that leads there, with
-    /// the default settings. Who connects often keeps an [`RdmaConnector`], which opens adapters only once.
+    /// Connects to an address or a name with the default settings.
+    ///
+    /// The addresses of a name are tried as [`RdmaConnector::connect_with`] describes. The adapter is chosen by the
+    /// route to each address. To open many streams, reuse one [`RdmaConnector`]: it keeps adapters open.
     ///
     /// # Errors
     /// Those of [`RdmaConnector::connect`].
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future aborts the connection attempt.
     pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
         RdmaConnector::new().connect(address).await
     }
 
-    /// Connects to a stream listener at this address, through this adapter. See
-    /// [`RdmaConnector`] for names, and for choosing the adapter.
+    /// Connects to a stream listener at this address, through this adapter.
+    ///
+    /// [`RdmaConnector`] also resolves names and chooses the adapter.
     ///
     /// # Errors
-    /// `Connect`; `Protocol` when who answered does not speak rsocket; `OutOfRange`; `Open`, `Register` and `Post` when
-    /// queues and memory could not be made.
+    /// `Connect` if no connection is made; `Protocol` if the peer does not use the rsocket protocol; `OutOfRange` if a
+    /// setting is out of range; `Open`, `Register` or `Post` if the queues or the memory could not be created.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future aborts the connection attempt.
     pub async fn connect_on(
         adapter: &Adapter,
         peer: SocketAddr,
@@ -113,7 +123,7 @@ impl RdmaStream {
         let hello = match Hello::decode(reply.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
-                // It learns of it by the end of the connection, too.
+                // If this fails, the peer receives the end of the connection instead.
                 let _ = reply.reject(&[]).await;
                 return Err(error.into());
             }
@@ -122,13 +132,16 @@ impl RdmaStream {
         Ok(Self::new(End::new(end, connection, hello, true)))
     }
 
-    /// Answers a request for a stream; one for anything else is rejected.
+    /// Accepts a request for a stream.
+    ///
+    /// A request for anything else is rejected.
     ///
     /// # Errors
-    /// `Protocol` when the peer does not speak rsocket; `Accept`; the others of [`connect_on`](Self::connect_on).
+    /// `Protocol` if the peer does not use the rsocket protocol; `Accept` if accepting fails; `OutOfRange`, `Open`,
+    /// `Register` and `Post` as for [`connect_on`](Self::connect_on).
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer.
+    /// Dropping the future rejects the peer.
     pub async fn accept_on(
         adapter: &Adapter,
         request: Request,
@@ -137,7 +150,7 @@ impl RdmaStream {
         let hello = match Hello::decode(request.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
-                // If it has gone meanwhile, there is nobody to tell.
+                // If the peer has gone meanwhile, there is nothing to reject.
                 let _ = request.reject(&[]).await;
                 return Err(error.into());
             }
@@ -170,17 +183,17 @@ impl RdmaStream {
         &self.shared.0
     }
 
-    /// The local address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.connection().local_addr()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.connection().peer_addr()
     }
 
-    /// The connection beneath it, with its read limits, its private data, and its end.
+    /// Returns the underlying connection, with its read limits, its private data and its end.
     pub fn connection(&self) -> &Connection {
         self.end().connection()
     }
@@ -190,8 +203,9 @@ impl RdmaStream {
         split::borrowed(&self.shared)
     }
 
-    /// The two directions, for two tasks. Dropping the half that writes shuts that direction down; when both are dropped,
-    /// the stream is.
+    /// Splits the stream into two owned halves, for two tasks.
+    ///
+    /// Dropping the write half shuts its direction down. Dropping both halves drops the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::owned(self.shared)
     }
@@ -239,7 +253,7 @@ impl fmt::Debug for RdmaStream {
     }
 }
 
-/// An end, for as long as the stream or a half of it is there.
+/// The stream's engine, shared by the stream and its halves; closes the stream when the last of them is dropped.
 pub(super) struct Shared(Arc<End>);
 
 impl Shared {
@@ -247,15 +261,15 @@ impl Shared {
         &self.0
     }
 
-    /// Closes the direction that is written, and sees to it that the peer is told though nobody waits for it. The stream
-    /// lasts until then: its own close would wait for the same.
+    /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once. The task
+    /// keeps the stream alive meanwhile, because the close on drop would wait for the same.
     pub(super) fn shutdown(self: &Arc<Self>) {
         if let (false, Some(runtime)) = (self.0.shutdown(), self.0.runtime()) {
             let shared = self.clone();
             runtime.spawn(async move {
                 let end = shared.end();
                 let told = async {
-                    // How it ends the half that reads hears.
+                    // The read half returns the reason of the end.
                     tokio::select! {
                         _ = std::future::poll_fn(|cx| end.poll_settled(cx)) => {}
                         _ = end.connection().disconnected() => {}
@@ -282,10 +296,10 @@ impl Drop for Shared {
     }
 }
 
-/// Sees to it that what was written arrives, and ends the connection.
+/// Waits until the written data has been delivered, for at most `limit`, and disconnects.
 async fn close(end: Arc<End>, limit: Duration) {
     let settled = std::future::poll_fn(|cx| end.poll_settled(cx));
-    // Whatever became of it, this is its end.
+    // The stream has been dropped, so no error can be returned.
     let _ = tokio::time::timeout(limit, settled).await;
     let _ = end.connection().disconnect().await;
 }

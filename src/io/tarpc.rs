@@ -1,12 +1,13 @@
-//! [`Messages`] as the transport of tarpc, or of anything else that serializes what it sends.
+//! [`Messages`] as the transport of tarpc, or of another protocol that serializes its messages.
 //!
-//! A request or a response is one message; the codec is one of tokio-serde's formats, or another `Serializer` and
-//! `Deserializer`. Both ends need the same.
+//! Each request and each response is one message. The codec is a format of tokio-serde, or any other `Serializer` and
+//! `Deserializer`. Both sides must use the same.
 //!
-//! A request that is longer than the server takes fails for itself ([`MessageTooLong`](crate::error::MessageTooLong)), and the
-//! connection goes on. A response that is longer than the client takes ends the connection, and with it the other calls:
-//! tarpc's server gives a channel up on which it cannot send. So let clients take what their servers may answer, by
-//! [`MessagesConfig::max_message`](crate::io::MessagesConfig::max_message).
+//! A request that is longer than the server accepts fails with [`MessageTooLong`](crate::error::MessageTooLong); other
+//! calls are not affected. A response that is longer than the client accepts ends the connection and all its calls,
+//! because tarpc's server closes a channel on which a send fails. Therefore set
+//! [`MessagesConfig::max_message`](crate::io::MessagesConfig::max_message) of the clients to the longest response of
+//! their servers.
 //!
 #![cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tarpc.md"))]
 
@@ -20,10 +21,10 @@ use tokio_serde::Framed;
 
 use super::Messages;
 
-/// A stream of `Item` and a sink for `SinkItem`, as messages in which `Codec` has put them.
+/// A stream of `Item` and a sink of `SinkItem`, encoded as messages by `Codec`.
 pub type Transport<Item, SinkItem, Codec> = Framed<Frames, Item, SinkItem, Codec>;
 
-/// The transport over these messages.
+/// Creates a transport over these messages.
 pub fn transport<Item, SinkItem, Codec>(
     messages: Messages,
     codec: Codec,
@@ -31,14 +32,15 @@ pub fn transport<Item, SinkItem, Codec>(
     Framed::new(Frames { messages }, codec)
 }
 
-/// [`Messages`] of which those that come are [`BytesMut`], as [`Framed`] wants them: one more copy for long ones.
+/// [`Messages`] that yield received messages as [`BytesMut`], which [`Framed`] requires. Long messages are copied once
+/// more.
 #[derive(Debug)]
 pub struct Frames {
     messages: Messages,
 }
 
 impl Frames {
-    /// The messages underneath, for their addresses and their connection.
+    /// Returns the underlying messages, for their addresses and their connection.
     pub fn messages(&self) -> &Messages {
         &self.messages
     }

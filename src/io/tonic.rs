@@ -1,11 +1,11 @@
-//! What tonic's server asks of a connection.
+//! The implementation of tonic's `Connected` for streams.
 
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::stream::RdmaStream;
 
-/// `Request::remote_addr` and `Request::local_addr` of tonic tell the addresses of the connection. They look for the
-/// type that TCP has, so it is that type.
+/// tonic's `Request::remote_addr` and `Request::local_addr` return the addresses of the connection. tonic reads them
+/// from the type that it uses for TCP, so this is that type.
 impl Connected for RdmaStream {
     type ConnectInfo = TcpConnectInfo;
 

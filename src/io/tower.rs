@@ -1,4 +1,4 @@
-//! The connector as a service of tower.
+//! The connector as a tower service.
 
 use std::task::{Context, Poll};
 
@@ -11,14 +11,15 @@ use super::connector::RdmaConnector;
 use super::stream::RdmaStream;
 use crate::error::StreamError;
 
-/// Connects to the host and port of a URI. Without a port it is that of its scheme: 80 for `http`, 443 for `https`.
+/// Connects to the host and port of a URI.
 ///
-/// It is always ready, so that tower's layers decide: timeout, retry, reconnect, balance, limits.
+/// Without a port, the port of the scheme is used: 80 for `http`, 443 for `https`. The service is always ready, so it can be
+/// combined with tower's layers: timeout, retry, reconnect, balance, limits.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tower.md"))]
 ///
 /// # Errors
-/// Those of [`RdmaConnector::connect`]; `Destination` when the URI does not say where to.
+/// Those of [`RdmaConnector::connect`]; `Destination` if the URI has no host, or no port and no scheme with a known port.
 impl Service<Uri> for RdmaConnector {
     type Response = RdmaStream;
     type Error = StreamError;
@@ -34,7 +35,7 @@ impl Service<Uri> for RdmaConnector {
     }
 }
 
-/// Where a URI leads.
+/// Returns the host and the port of a URI.
 fn destination(uri: &Uri) -> Result<(&str, u16), StreamError> {
     let host = uri.host().filter(|host| !host.is_empty());
     let host = host.ok_or(StreamError::Destination("the URI has no host"))?;

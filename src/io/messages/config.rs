@@ -1,4 +1,4 @@
-//! How large messages are, and how many may be on their way.
+//! Settings of messages.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::cm::AdapterInfo;
 use crate::error::StreamError;
 use crate::proto::messages::{CONTROLS, HEADER, Hello};
 
-/// How long the messages of an end are, and how many may wait for it.
+/// Settings of [`Messages`](crate::io::Messages): the longest message, the queue depths and the handshake time limit.
 ///
-/// An end has registered memory for as many messages as it lets wait and four more, from before the handshake and whether
-/// any come or not: with the defaults 768 KiB. More comes with use: for as many messages as are sent at once, with the
-/// defaults up to 2 MiB, and for as many that were handed out as may wait.
+/// Before the handshake, each side registers memory for [`receive_depth`](Self::receive_depth) + 4 messages: 768 KiB
+/// with the defaults. More memory is registered with use: for the messages that are sent at the same time, up to 2 MiB
+/// with the defaults, and for up to `receive_depth` messages that the application holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagesConfig {
     pub(super) max_message: usize,
@@ -20,7 +20,8 @@ pub struct MessagesConfig {
 }
 
 impl Default for MessagesConfig {
-    /// Messages of up to 64 KiB, 8 of them ahead of the reader, 32 ahead of the network, and 10 seconds for a handshake.
+    /// Messages of up to 64 KiB; 8 messages ahead of the reader and 32 ahead of the network; 10 seconds for a
+    /// handshake.
     fn default() -> Self {
         Self {
             max_message: 1 << 16,
@@ -32,39 +33,44 @@ impl Default for MessagesConfig {
 }
 
 impl MessagesConfig {
-    /// The longest message that the peer may send, in bytes; the peer says how long those to it may be.
+    /// Sets the longest message that the peer may send, in bytes.
+    ///
+    /// The peer announces the longest message that it receives: see
+    /// [`Messages::max_message`](crate::io::Messages::max_message).
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
         self.max_message = bytes;
         self
     }
 
-    /// How many messages the peer may send ahead of the reader, 1 to 65535. Two or more, for it to send while it is told
-    /// that one has been read; many, for short messages to fill a fast network. Each is memory of the length of the longest.
+    /// Sets how many messages the peer may send before they are read, 1 to 65535.
+    ///
+    /// With 1, the peer waits for a credit after each message. With 2 or more, it can send while a credit is on its
+    /// way. Short messages need many to fill a fast network. Each takes memory for the longest message.
     #[must_use]
     pub fn receive_depth(mut self, messages: usize) -> Self {
         self.receive_depth = messages;
         self
     }
 
-    /// How many messages may be sent ahead of the network.
+    /// Sets how many messages can be outstanding in the send queue.
     #[must_use]
     pub fn send_depth(mut self, messages: usize) -> Self {
         self.send_depth = messages;
         self
     }
 
-    /// How long a handshake that a listener has begun may take: a peer that is slower is dropped.
+    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
     #[must_use]
     pub fn handshake_timeout(mut self, time: Duration) -> Self {
         self.handshake_timeout = time;
         self
     }
 
-    /// What the peer is told.
+    /// Returns the handshake data that is sent to the peer.
     ///
     /// # Errors
-    /// `OutOfRange` for what the adapter has not.
+    /// `OutOfRange` if a setting exceeds the limits of the adapter.
     pub(in crate::io) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
         let out = StreamError::OutOfRange;
         let queue = info.max_queue_depth.saturating_sub(CONTROLS);

@@ -24,39 +24,47 @@ use crate::types::Role;
 
 pub use config::MessagesConfig;
 
-/// Messages over Send and Receive: each arrives as a whole, as it was sent, and in order. For protocols that bring their own
-/// framing; for a stream of bytes there is [`RdmaStream`](crate::io::RdmaStream).
+/// A connection that carries messages, over Send and Receive.
 ///
-/// A [`Stream`] of what the peer sends and a [`Sink`] for what it is sent, which [`StreamExt::split`] gives to two tasks.
-/// Neither holds up the other: a peer that does not read stops who writes to it, by credits, and nothing else.
+/// Each message arrives as a whole, and the messages arrive in order. Use `Messages` for protocols that have their own
+/// framing, and [`RdmaStream`](crate::io::RdmaStream) for a stream of bytes.
+///
+/// `Messages` is a [`Stream`] of received messages and a [`Sink`] of messages to send. [`StreamExt::split`] separates
+/// the two for two tasks. The directions are independent: if the peer does not read, credits stop the writer and
+/// nothing else.
 ///
 /// # Sending
-/// - A message goes out at once, not only when it is flushed. One for which the peer has no room waits here, and
-///   `poll_ready` until it has gone.
-/// - A message that is longer than [`max_message`](Self::max_message) is an error of `start_send`,
-///   [`MessageTooLong`](crate::error::MessageTooLong), and others may follow.
-/// - `start_send` copies a message into memory that is registered already. On a device, one that is longer than
-///   [`pool`](Self::pool)'s buffers, or finds none of them free, has its copy registered first, which blocks for as long as
-///   that takes: let both sides take messages of the same length.
-/// - `poll_flush` waits until the queue pair has completed every send, which on iWARP is before the peer has it.
-/// - `poll_close` tells the peer that no more will come; messages of the peer's can be read after it as before. Who closes
-///   second need not care whether the first is still there: it is no error when all that was sent has gone.
+/// - A message is sent immediately, without a flush. If the peer or the send queue has no room for it, this side holds
+///   one message, and `poll_ready` is pending until that message has been sent.
+/// - `start_send` fails with [`MessageTooLong`](crate::error::MessageTooLong) if a message is longer than
+///   [`max_message`](Self::max_message). Further messages can be sent after that.
+/// - `start_send` copies a message into memory that is already registered. If the message is longer than the buffers of
+///   [`pool`](Self::pool), or none of them is free, its copy is registered first. On a device this blocks the thread.
+///   To avoid it, use the same `max_message` on both sides.
+/// - `poll_flush` completes when the queue pair has completed every send. On iWARP this can be before the peer has
+///   received the messages.
+/// - `poll_close` sends the end of this direction. Messages of the peer can still be received. The side that closes
+///   second does not fail if the peer has already disconnected and all sent messages have completed.
 ///
 /// # Receiving
-/// The stream ends when the peer has closed its side. When the connection is over before, its last item is an error that says
-/// why, a [`StreamBroken`](crate::error::StreamBroken); what had arrived comes first.
+/// The stream ends when the peer closes its direction. If the connection ends before that, the stream yields the
+/// messages that had arrived and then one error that contains a [`StreamBroken`](crate::error::StreamBroken) with the
+/// reason.
 ///
 /// # Copies
-/// A long message is handed out in the memory that it was received in, which goes back when its last [`Bytes`] is dropped;
-/// it is copied when many are kept, so nobody has to hurry, and a short one always is. Bytes that lie in a buffer of
-/// [`pool`](Self::pool), as those do that were received, are sent from where they are, and others are copied once.
+/// A received message of up to 1024 bytes is copied. A longer message is handed out without a copy, in the buffer that
+/// it was received in, while enough buffers remain, and is copied otherwise. Holding messages therefore never blocks
+/// the peer. The buffer is reused after its last [`Bytes`] has been dropped.
+///
+/// Bytes in a buffer of [`pool`](Self::pool), which includes those of received messages, are sent without a copy. Other
+/// bytes are copied once.
 ///
 /// # Dropping
-/// Dropping it disconnects. A peer that was not told the end before, by `poll_close`, finds the stream broken.
+/// Dropping `Messages` disconnects. If this side has not closed before, the stream of the peer ends with an error.
 ///
 /// # Cancel safety
-/// No future of [`StreamExt`](futures::StreamExt) loses a message when it is dropped. One of [`SinkExt`](futures::SinkExt)
-/// that is dropped while it waits for room takes its message with it.
+/// Dropping a future of [`StreamExt`](futures::StreamExt) loses no message. Dropping a future of
+/// [`SinkExt`](futures::SinkExt) that waits for room drops its message.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -70,7 +78,7 @@ pub use config::MessagesConfig;
 /// let echo = async {
 ///     let (messages, _peer) = listener.accept().await?;
 ///     let (sink, stream) = messages.split();
-///     // Ends, and tells so, when the peer has.
+///     // Resolves when the peer has closed its direction, and closes this one.
 ///     stream.forward(sink).await
 /// };
 /// let ask = async {
@@ -93,8 +101,10 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Connects to a listener for messages at an address, or at whichever address of a name answers first, with the default
-    /// settings; see [`RdmaConnector::connect_with`], by which it is done with others.
+    /// Connects to a message listener at an address or a name, with the default settings.
+    ///
+    /// For other settings, use [`RdmaConnector::connect_with`], which also describes how the addresses of a name are
+    /// tried:
     ///
     /// ```no_run
     /// # async fn example(config: tokio_rdma::MessagesConfig) -> std::io::Result<()> {
@@ -109,24 +119,25 @@ impl Messages {
     /// ```
     ///
     /// # Errors
-    /// `Resolve`, `NoAddress`; of an only address its own error, `Open` or one of [`connect_on`](Self::connect_on); of
-    /// several `Attempts`.
+    /// `Resolve` or `NoAddress` if the name yields no address. If there was one address, `Open` or an error of
+    /// [`connect_on`](Self::connect_on); if several, `Attempts` with the error of each.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempts up.
+    /// Dropping the future aborts the connection attempts.
     pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
         let config = MessagesConfig::default();
         let connect = |adapter: Adapter, peer| async move { Self::connect_on(&adapter, peer, &config).await };
         RdmaConnector::new().connect_with(address, connect).await
     }
 
-    /// Connects to a listener for messages, over one adapter.
+    /// Connects to a message listener at this address, through this adapter.
     ///
     /// # Errors
-    /// `Connect`; `Protocol` when who listens there speaks another; `OutOfRange`, `Open`, `Register`, `Post`.
+    /// `Connect` if no connection is made; `Protocol` if the peer uses another protocol; `OutOfRange` if a setting is
+    /// out of range; `Open`, `Register` or `Post` if the queues or the memory could not be created.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up.
+    /// Dropping the future aborts the connection attempt.
     pub async fn connect_on(
         adapter: &Adapter,
         peer: SocketAddr,
@@ -143,10 +154,11 @@ impl Messages {
     /// Accepts a request for messages.
     ///
     /// # Errors
-    /// `Protocol` when it is for something else; `Accept`, `OutOfRange`, `Open`, `Register`, `Post`. The peer is refused.
+    /// `Protocol` if the request is for another protocol; `Accept` if accepting fails; `OutOfRange`, `Open`, `Register`
+    /// and `Post` as for [`connect_on`](Self::connect_on). The peer is rejected in each case.
     ///
     /// # Cancel safety
-    /// Dropping the future refuses the peer.
+    /// Dropping the future rejects the peer.
     pub async fn accept_on(
         adapter: &Adapter,
         request: Request,
@@ -160,31 +172,35 @@ impl Messages {
         Ok(Self { engine: prepared.start(Role::Passive, theirs, connection) })
     }
 
-    /// The longest message that the peer takes and the adapter can carry, in bytes.
+    /// Returns the length of the longest message that can be sent, in bytes: the smaller one of the peer's limit and
+    /// the adapter's.
     pub fn max_message(&self) -> usize {
         self.engine.maximum()
     }
 
-    /// Buffers from which messages are sent without a copy: fill one that [`try_get`](Pool::try_get) has given, and send what
-    /// [`freeze`](crate::mr::Buffer::freeze) makes of it. They are four bytes longer than the longest message that this
-    /// side takes.
+    /// Returns the pool of buffers from which messages are sent without a copy.
     ///
-    /// It is as large as the messages themselves need it: who keeps many of its buffers has others copied.
+    /// Take a buffer with [`try_get`](Pool::try_get), fill it, and send the result of
+    /// [`freeze`](crate::mr::Buffer::freeze). The buffers are four bytes longer than the longest message that this side
+    /// receives.
+    ///
+    /// The pool has as many buffers as the connection needs. If the application holds many of them, further messages
+    /// are copied.
     pub fn pool(&self) -> &Pool {
         &self.engine.pool
     }
 
-    /// The connection underneath.
+    /// Returns the underlying connection.
     pub fn connection(&self) -> &Connection {
         &self.engine.connection
     }
 
-    /// The local address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.engine.connection.local_addr()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.engine.connection.peer_addr()
     }
