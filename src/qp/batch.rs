@@ -5,18 +5,19 @@ use std::ops::Deref;
 
 use super::pair::QueuePair;
 
-/// Posting calls that reach the device together: with one doorbell, on soft with one system call (NDK's DEFER). Made by
+/// Posts several requests with one doorbell, on soft with one system call (NDK's DEFER). Created by
 /// [`QueuePair::batch`].
 ///
-/// It is the queue pair, so every call of that can be made on it, and each answers as it does there. What was posted
-/// goes out when this is dropped, or with the next request that is posted without it, or earlier.
+/// Dereferences to [`QueuePair`], so every posting method is available and behaves as usual. The requests are sent when
+/// the batch is dropped, when a request is posted without the batch, or earlier.
 #[must_use = "dropping it rings the doorbell"]
 pub struct Batch {
     queue_pair: QueuePair,
 }
 
 impl QueuePair {
-    /// Posting calls with one doorbell: what is posted through what this returns goes out when that is dropped.
+    /// Returns a handle that posts several requests with one doorbell. The requests are sent when the handle is
+    /// dropped.
     ///
     /// ```
     /// # use tokio_rdma::{QueuePair, Buffer, RemoteRegion};
@@ -39,7 +40,7 @@ impl QueuePair {
 }
 
 impl Batch {
-    /// Has the device look at what was posted. So does dropping it.
+    /// Sends the posted requests. Dropping the batch does the same.
     pub fn submit(self) {}
 }
 

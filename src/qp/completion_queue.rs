@@ -1,4 +1,4 @@
-//! Completion queues that are polled by hand.
+//! Completion queues that the application polls.
 
 use std::fmt;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::status::Status;
 use crate::sync::Spin;
 use crate::types::{OpKind, RemoteKey};
 
-/// No Linux numbers as many.
+/// More processors than Linux supports.
 const MAX_PROCESSORS: usize = 1 << 13;
 
-/// How large a completion queue is, and how it is waited for. Source: `IND2Adapter::CreateCompletionQueue`.
+/// Settings of a completion queue. Source: `IND2Adapter::CreateCompletionQueue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueueConfig {
     depth: usize,
@@ -27,44 +27,48 @@ pub struct CompletionQueueConfig {
 }
 
 impl Default for CompletionQueueConfig {
-    /// Room for 256 results.
+    /// A depth of 256, no affinity and no spinning.
     fn default() -> Self {
         Self { depth: 256, affinity: None, spin: Duration::ZERO }
     }
 }
 
 impl CompletionQueueConfig {
-    /// The most results that may wait to be polled: as many as its queue pairs can have outstanding, to be safe.
+    /// Sets how many completions the queue can hold.
+    ///
+    /// The queue cannot overrun if it can hold all requests that its queue pairs can have outstanding.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The processor on which its results are best handled. A hint: a device picks the interrupt vector by it, the
-    /// soft provider leaves it to the runtime. Default: none.
+    /// Sets the processor on which the completions are best handled. Default: none.
+    ///
+    /// This is a hint. A device selects its interrupt vector by it; the soft provider ignores it.
     #[must_use]
     pub fn affinity(mut self, processor: usize) -> Self {
         self.affinity = Some(processor);
         self
     }
 
-    /// How long [`notify`](CompletionQueue::notify) and [`wait`](CompletionQueue::wait) look for results before they
-    /// sleep. Each look takes a turn of the runtime, so other tasks run in between, but the core never rests meanwhile.
-    /// Default: not at all.
+    /// Sets how long [`notify`](CompletionQueue::notify) and [`wait`](CompletionQueue::wait) poll before they sleep.
+    /// Default: zero.
+    ///
+    /// Other tasks of the runtime run between two polls, but the processor core stays busy.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
         self
     }
 
-    /// Numbers the arguments as `CreateCompletionQueue` does.
+    /// Checks the settings. Errors number the arguments as `CreateCompletionQueue` does.
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         if self.depth == 0 || self.depth > maximum {
             return wrong(3, "depth is not between 1 and AdapterInfo::max_completion_depth");
         }
-        // Which there are and which of them this process may use is the system's affair: it is a hint.
+        // It is a hint, so this does not check whether the processor exists and whether this process may use it.
         if self.affinity.is_some_and(|processor| processor >= MAX_PROCESSORS) {
             return wrong(5, "affinity is not a processor number below 8192");
         }
@@ -72,37 +76,38 @@ impl CompletionQueueConfig {
     }
 }
 
-/// The result of a work request (`ND2_RESULT`).
+/// The completion of a work request in a completion queue (`ND2_RESULT`, `ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkCompletion {
-    /// How it ended.
+    /// The status of the request.
     pub status: Status,
-    /// What it was.
+    /// The operation.
     pub kind: OpKind,
-    /// How many bytes it moved; 0 when it failed.
+    /// The number of bytes transferred; 0 if the request failed.
     pub bytes: usize,
-    /// The number of its queue pair: [`QueuePairConfig::context`](super::QueuePairConfig::context).
+    /// The context of the queue pair: [`QueuePairConfig::context`](super::QueuePairConfig::context).
     pub queue_pair: u64,
-    /// The number that it was posted with: [`WorkOptions::context`](super::WorkOptions::context).
+    /// The context of the request: [`WorkOptions::context`](super::WorkOptions::context).
     pub context: u64,
-    /// Immediate data that came with the message of a receive.
+    /// The immediate data of a received message.
     pub immediate: Option<u32>,
-    /// The key of the memory window that the message of a receive has invalidated.
+    /// The key of the memory window that a received message has invalidated.
     pub invalidated: Option<RemoteKey>,
 }
 
-/// A completion queue that is polled by hand (IND2CompletionQueue). Made by
+/// A completion queue that the application polls (`IND2CompletionQueue`, `ibv_cq`). Created by
 /// [`Adapter::completion_queue`](crate::cm::Adapter::completion_queue).
 ///
-/// The requests of queue pairs that are made with it leave their results here, those of one queue in the order in which
-/// they were posted. [`poll`](Self::poll) takes them, and only then is the [`Op`](super::Op) of each request ready, with
-/// its buffer. A queue pair without such a queue feeds its futures by itself.
+/// Queue pairs that are created with a completion queue report their completions in it. The requests of one queue are
+/// reported in the order in which they were posted. The [`Op`](super::Op) of a request resolves when
+/// [`poll`](Self::poll) has returned its completion. Without a completion queue, an `Op` resolves when the request
+/// completes.
 ///
-/// A result that finds no room is lost to the queue, and with it the connections of all its queue pairs: their requests
-/// finish `CANCELED`, without a result here.
+/// If a completion arrives while the queue is full, the queue overruns: all connections that use it are closed, and
+/// their outstanding requests complete with `CANCELED` and are not reported in the queue.
 ///
-/// Handles are counted. Queue pairs keep the queue, too.
+/// `CompletionQueue` is a cheap handle; clones refer to the same queue. Its queue pairs also keep the queue alive.
 ///
 /// # Examples
 /// ```
@@ -118,10 +123,10 @@ pub struct WorkCompletion {
 /// let receive = queue_pair.receive(adapter.buffer(64)?)?;
 /// queue_pair.flush();
 /// queue.notify(NotifyKind::Any).await?;
-/// let mut results = Vec::new();
-/// queue.poll(16, &mut results);
-/// assert_eq!((results.len(), results[0].queue_pair), (1, 1));
-/// let (_outcome, _buffer) = receive.await;
+/// let mut completions = Vec::new();
+/// queue.poll(16, &mut completions);
+/// assert_eq!((completions.len(), completions[0].queue_pair), (1, 1));
+/// let (_result, _buffer) = receive.await;
 /// # Ok(())
 /// # }
 /// ```
@@ -164,10 +169,10 @@ impl CompletionQueue {
         self.core.adapter.domain()
     }
 
-    /// Takes up to `most` results, oldest first, appends them to `results`, and says how many. Source:
-    /// `IND2CompletionQueue::GetResults`.
+    /// Removes up to `most` completions, oldest first, appends them to `results`, and returns their number. Source:
+    /// `IND2CompletionQueue::GetResults`, ibv_poll_cq(3).
     ///
-    /// The device is looked at, too, so that a result need not wait for the reactor.
+    /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor.
     pub fn poll(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         if self.core.results.len() < most {
             self.progress();
@@ -175,12 +180,12 @@ impl CompletionQueue {
         self.take(most, results)
     }
 
-    /// Looks at the device, which may run the wakers of whoever uses it.
+    /// Polls the device, which may wake any task that uses it.
     pub(crate) fn progress(&self) {
         self.core.adapter.progress();
     }
 
-    /// [`poll`](Self::poll) without looking at the device.
+    /// Like [`poll`](Self::poll), but does not poll the device.
     pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         self.core.results.poll(most, |polled| {
             let Polled { label, queue_pair, status, bytes, extra } = polled;
@@ -198,30 +203,35 @@ impl CompletionQueue {
         })
     }
 
-    /// Asks to be told of results. Source: `IND2CompletionQueue::Notify`.
+    /// Requests a notification of completions. Source: `IND2CompletionQueue::Notify`.
     ///
-    /// Ready when a result of that kind, or of one behind it, has come since the last notification or since the queue was
-    /// polled empty, whichever was later; so poll until nothing is left, then ask. It is asked for by the call, not by
-    /// the first poll of the future. All that were asked for are met together, as soon as one of them is.
+    /// Resolves when a completion of this kind, or of a kind listed after it in [`NotifyKind`], has arrived since the
+    /// later of two moments: the last notification, and the last [`poll`](Self::poll) that emptied the queue. To avoid
+    /// missing a completion, call `notify` after `poll` has emptied the queue.
+    ///
+    /// The notification is armed when this method is called, not when the future is first polled. All pending
+    /// notifications resolve together with the first that is due.
     ///
     /// # Errors
-    /// `Overrun` and `DeviceRemoved`, from then on every time. Results that are there can be polled all the same.
+    /// `Overrun` and `DeviceRemoved`. Every later call fails with the same error. Completions that the queue holds can
+    /// still be polled.
     ///
     /// # Cancel safety
-    /// Dropping it takes the request back. A result that it was told of and has not told is told to the next.
+    /// Dropping the future cancels the notification. If the notification was due and the future had not returned it,
+    /// the next call of `notify` receives it.
     pub fn notify(&self, kind: NotifyKind) -> Notify {
         let mut spin = Spin::new(self.core.config.spin);
         spin.start();
         Notify { notified: self.core.results.notify(kind), core: self.core.clone(), spin }
     }
 
-    /// Waits until so many results can be polled (uDAPL's threshold), at most as many as there is room for.
+    /// Waits until `count` completions can be polled (uDAPL's threshold), or as many as the queue can hold.
     ///
     /// # Errors
-    /// Those of [`notify`](Self::notify), when there are fewer.
+    /// Those of [`notify`](Self::notify), if the queue holds fewer.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// Dropping the future has no effect.
     pub async fn wait(&self, count: usize) -> Result<(), NotifyError> {
         loop {
             let notified = self.notify(NotifyKind::Any);
@@ -232,25 +242,27 @@ impl CompletionQueue {
         }
     }
 
-    /// How many results can be polled.
+    /// Returns the number of completions that can be polled.
     pub fn len(&self) -> usize {
         self.core.results.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if no completion can be polled.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many results there is room for.
+    /// Returns the number of completions that the queue can hold.
     pub fn depth(&self) -> usize {
         self.core.results.depth()
     }
 
-    /// Makes room for so many results; none is lost. Source: `IND2CompletionQueue::Resize`.
+    /// Changes the number of completions that the queue can hold. No completion is lost. Source:
+    /// `IND2CompletionQueue::Resize`.
     ///
     /// # Errors
-    /// `TooSmall` when it holds more; `OutOfRange`; `Ended`. It is as it was then.
+    /// `TooSmall` if the queue holds more; `OutOfRange` if the depth is 0 or exceeds the adapter's maximum; `Ended` if
+    /// the queue has overrun or the adapter was removed. The queue is unchanged in each case.
     pub fn resize(&self, depth: usize) -> Result<(), ResizeError> {
         let maximum = self.core.adapter.info().max_completion_depth;
         if depth == 0 || depth > maximum {
@@ -262,7 +274,7 @@ impl CompletionQueue {
         self.core.results.resize(depth).map_err(|held| ResizeError::TooSmall { held })
     }
 
-    /// The processor that was given as a hint. Source: `IND2CompletionQueue::GetNotifyAffinity`.
+    /// Returns the configured processor. Source: `IND2CompletionQueue::GetNotifyAffinity`.
     pub fn affinity(&self) -> Option<usize> {
         self.core.config.affinity
     }
@@ -278,12 +290,12 @@ impl fmt::Debug for CompletionQueue {
     }
 }
 
-/// A notification of a [`CompletionQueue`] that has been asked for.
+/// The future of [`CompletionQueue::notify`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notify {
     notified: Notified,
     core: Arc<Core>,
-    /// How long it is looked for without sleep.
+    /// While it spins, each poll of the future also polls the device.
     spin: Spin,
 }
 

@@ -1,18 +1,19 @@
-//! The size of a queue pair, and the queues that it shares with others.
+//! Settings of queue pairs.
 
 use super::completion_queue::CompletionQueue;
 use super::shared::SharedReceiveQueue;
 use crate::error::OpenError;
 use crate::provider::info::AdapterInfo;
 
-/// How many requests a queue pair holds, and where their results go. Source: `IND2Adapter::CreateQueuePair`.
+/// Settings of a queue pair: the sizes of its queues, and the queues that it shares with other queue pairs. Source:
+/// `IND2Adapter::CreateQueuePair`.
 #[derive(Clone, Debug)]
 pub struct QueuePairConfig {
     pub(crate) receive_depth: usize,
     pub(crate) send_depth: usize,
     pub(crate) receive_entries: usize,
     pub(crate) send_entries: usize,
-    /// `None`: as much as is usual, if the adapter has it.
+    /// `None`: [`USUAL_INLINE`], or less if the adapter supports less.
     pub(crate) inline: Option<usize>,
     pub(crate) context: u64,
     pub(crate) receive_completions: Option<CompletionQueue>,
@@ -20,11 +21,11 @@ pub struct QueuePairConfig {
     pub(crate) shared: Option<SharedReceiveQueue>,
 }
 
-/// The most bytes of an inline request when the user does not say.
+/// The default for the most bytes of an inline request.
 const USUAL_INLINE: usize = 64;
 
 impl Default for QueuePairConfig {
-    /// 128 requests and 4 scatter-gather entries in each queue, 64 bytes inline where the adapter has that.
+    /// 128 requests and 4 scatter-gather entries in each queue, and 64 bytes inline if the adapter supports that.
     fn default() -> Self {
         Self {
             receive_depth: 128,
@@ -41,85 +42,87 @@ impl Default for QueuePairConfig {
 }
 
 impl QueuePairConfig {
-    /// The most receives that may be outstanding.
+    /// Sets how many receives can be outstanding.
     #[must_use]
     pub fn receive_depth(mut self, depth: usize) -> Self {
         self.receive_depth = depth;
         self
     }
 
-    /// The most requests of the send queue that may be outstanding: everything that is not a receive. (`initiatorQueueDepth`
-    /// of ND, `max_send_wr` of verbs.)
+    /// Sets how many requests of the send queue can be outstanding: all requests except receives (`initiatorQueueDepth`
+    /// of ND, `max_send_wr` of verbs).
     #[must_use]
     pub fn send_depth(mut self, depth: usize) -> Self {
         self.send_depth = depth;
         self
     }
 
-    /// The most scatter-gather entries of a receive.
+    /// Sets the maximum number of scatter-gather entries of a receive.
     #[must_use]
     pub fn receive_entries(mut self, entries: usize) -> Self {
         self.receive_entries = entries;
         self
     }
 
-    /// The most scatter-gather entries of a request of the send queue.
+    /// Sets the maximum number of scatter-gather entries of a request of the send queue.
     #[must_use]
     pub fn send_entries(mut self, entries: usize) -> Self {
         self.send_entries = entries;
         self
     }
 
-    /// The most bytes of an inline send or write. Default: 64, or what the adapter has if that is less.
+    /// Sets the maximum number of bytes of an inline send or write. Default: 64, or the adapter's maximum if that is
+    /// smaller.
     #[must_use]
     pub fn inline(mut self, bytes: usize) -> Self {
         self.inline = Some(bytes);
         self
     }
 
-    /// A number that its results carry in a completion queue that is polled. Default: 0.
+    /// Sets a number that is returned in [`WorkCompletion::queue_pair`](super::WorkCompletion::queue_pair). Default: 0.
     #[must_use]
     pub fn context(mut self, context: u64) -> Self {
         self.context = context;
         self
     }
 
-    /// Both queues leave their results in this completion queue, to be polled by hand.
+    /// Sets the completion queue of both queues.
     #[must_use]
     pub fn completions(self, queue: &CompletionQueue) -> Self {
         self.receive_completions(queue).send_completions(queue)
     }
 
-    /// Receives leave their results in this completion queue. Default: they feed their futures.
+    /// Sets the completion queue of receives. Default: none; receives complete through their futures.
     #[must_use]
     pub fn receive_completions(mut self, queue: &CompletionQueue) -> Self {
         self.receive_completions = Some(queue.clone());
         self
     }
 
-    /// The requests of the send queue leave their results in this completion queue. Default: they feed their
-    /// futures.
+    /// Sets the completion queue of the send queue. Default: none; its requests complete through their futures.
     #[must_use]
     pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
         self.send_completions = Some(queue.clone());
         self
     }
 
-    /// Messages take their receives from this queue, which other queue pairs share. Receives cannot be posted to the
-    /// queue pair then, and depth and entries are those of that queue. Source:
+    /// Sets a shared receive queue, from which messages take their receives. Source:
     /// `IND2Adapter::CreateQueuePairWithSrq`.
+    ///
+    /// Receives cannot be posted to the queue pair then. The depth and the entries of receives are those of the shared
+    /// queue.
     #[must_use]
     pub fn shared_receives(mut self, queue: &SharedReceiveQueue) -> Self {
         self.shared = Some(queue.clone());
         self
     }
 
-    /// The most bytes inline, for an adapter that has so many at the most.
+    /// Returns the most inline bytes, for an adapter with this maximum.
     pub(crate) fn inline_bytes(&self, maximum: usize) -> usize {
         self.inline.unwrap_or(USUAL_INLINE.min(maximum))
     }
 
-    /// Numbers the arguments as `CreateQueuePair` does.
+    /// Checks the settings. Errors number the arguments as `CreateQueuePair` does.
     pub(crate) fn check(&self, info: &AdapterInfo, domain: u64) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         let foreign =

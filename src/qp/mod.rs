@@ -1,4 +1,4 @@
-//! Queue pairs, where work requests are posted; completion queues and shared receive queues.
+//! Queue pairs, completion queues and shared receive queues.
 
 mod batch;
 mod completion_queue;

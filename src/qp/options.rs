@@ -1,4 +1,4 @@
-//! What a work request may ask for besides.
+//! Options of work requests.
 
 use bitflags::bitflags;
 
@@ -16,8 +16,11 @@ bitflags! {
     }
 }
 
-/// Options of a work request, by default none. Each call says which it takes; the others are an error. Source: the flags
-/// of `IND2QueuePair::Send` (`ND_OP_FLAG_*`), `NdkSendAndInvalidate`, ibv_post_send(3).
+/// Options of a work request. The default has no option set.
+///
+/// Each posting method lists the options that it accepts, and fails with
+/// [`InvalidOptions`](crate::error::PostErrorKind::InvalidOptions) for any other. Source: the flags of
+/// `IND2QueuePair::Send` (`ND_OP_FLAG_*`), `NdkSendAndInvalidate`, ibv_post_send(3).
 ///
 /// ```
 /// use tokio_rdma::qp::WorkOptions;
@@ -33,7 +36,7 @@ pub struct WorkOptions {
 }
 
 impl WorkOptions {
-    /// The request begins only when every read and atomic that was posted before it has been answered
+    /// Starts the request only after every read and atomic that was posted before it has completed
     /// (`ND_OP_FLAG_READ_FENCE`).
     #[must_use]
     pub fn fence(mut self) -> Self {
@@ -41,26 +44,31 @@ impl WorkOptions {
         self
     }
 
-    /// The peer's receive is a solicited event: it meets a notification that waits for those
-    /// (`ND_OP_FLAG_SEND_AND_SOLICIT_EVENT`). For sends, and for writes with immediate data.
+    /// Makes the peer's receive a solicited event, which resolves a notification of
+    /// [`NotifyKind::Solicited`](super::NotifyKind::Solicited) (`ND_OP_FLAG_SEND_AND_SOLICIT_EVENT`).
+    ///
+    /// For sends, and for writes with immediate data.
     #[must_use]
     pub fn solicited(mut self) -> Self {
         self.asked |= Asked::SOLICITED;
         self
     }
 
-    /// Success yields no result in a completion queue that is polled (`ND_OP_FLAG_SILENT_SUCCESS`); a failure does. The
-    /// future of such a request may have to wait until a later request of the queue has been polled. Without such a
-    /// completion queue it changes nothing.
+    /// Reports only failure in a completion queue, not success (`ND_OP_FLAG_SILENT_SUCCESS`).
+    ///
+    /// The [`Op`](super::Op) of such a request may not resolve before a later request of the queue has been polled.
+    /// Without a completion queue this option has no effect.
     #[must_use]
     pub fn silent(mut self) -> Self {
         self.asked |= Asked::SILENT;
         self
     }
 
-    /// A number that goes with the message: the peer's receive completes with it. A write with immediate data takes a
-    /// receive of the peer. See [`AdapterInfo::immediate`](crate::cm::AdapterInfo::immediate). An iWARP peer that does not
-    /// know it (RFC 7306) ends the connection.
+    /// Sends immediate data with the message: the peer's receive completes with this number.
+    ///
+    /// A write with immediate data consumes one receive of the peer. See
+    /// [`AdapterInfo::immediate`](crate::cm::AdapterInfo::immediate). An iWARP peer that does not support immediate
+    /// data (RFC 7306) ends the connection.
     #[must_use]
     pub fn immediate(mut self, value: u32) -> Self {
         self.asked |= Asked::IMMEDIATE;
@@ -68,7 +76,9 @@ impl WorkOptions {
         self
     }
 
-    /// The message takes a memory window of the peer's from us: when the peer's receive completes, the key is dead.
+    /// Sends with Invalidate: the peer's memory window with this key is invalidated before the peer's receive
+    /// completes.
+    ///
     /// For sends. See [`AdapterInfo::invalidates`](crate::cm::AdapterInfo::invalidates).
     #[must_use]
     pub fn invalidate(mut self, key: RemoteKey) -> Self {
@@ -77,14 +87,18 @@ impl WorkOptions {
         self
     }
 
-    /// A number that the result in a completion queue carries (`requestContext`).
+    /// Sets a number that is returned in [`WorkCompletion::context`](super::WorkCompletion::context) (`requestContext`,
+    /// `wr_id`).
     #[must_use]
     pub fn context(mut self, context: u64) -> Self {
         self.context = context;
         self
     }
 
-    /// Whether a request takes all that was asked for; if not, the number of its flags argument in ND.
+    /// Checks that a request of this kind accepts all options that are set.
+    ///
+    /// # Errors
+    /// The number of the flags argument of the ND method.
     pub(crate) fn check(&self, kind: OpKind) -> Result<(), u8> {
         let common = Asked::FENCE | Asked::SILENT;
         let (takes, argument) = match kind {

@@ -1,4 +1,4 @@
-//! The queue pair: its making, its receives, its end.
+//! The queue pair: creation, receives, and flush.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,20 +16,36 @@ use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
-/// A queue pair (IND2QueuePair): a receive queue and a send queue.
+/// A queue pair: a send queue and a receive queue (`IND2QueuePair`, `ibv_qp`).
 ///
-/// A work request is posted by the call and completed by the future. The call returns an error when nothing was
-/// submitted, and gives the buffer back; the future yields the completion and the buffer. Calls take effect in the
-/// order in which they are made, and the requests of one queue complete in that order.
+/// Create one with [`Adapter::queue_pair`](crate::cm::Adapter::queue_pair), connect it with
+/// [`Connector::connect`](crate::cm::Connector::connect) or [`Request::accept`](crate::cm::Request::accept), and post
+/// work requests to it. A queue pair serves one connection. If a connection attempt fails, the queue pair can be used
+/// for another attempt and keeps its posted receives. After an established connection has ended, create a new queue
+/// pair.
 ///
-/// Handles are counted. Dropping the last one removes the queue pair: its connection is disconnected, and everything
-/// outstanding finishes `CANCELED`.
+/// # Posting and completion
+/// A posting method, such as [`send`](Self::send), queues the request and returns an [`Op`]. If the request cannot be
+/// posted, the method returns a [`PostError`] with the buffer, and nothing is sent. The `Op` resolves to the result and
+/// the buffer when the request completes.
+///
+/// Requests of one queue start in the order of the calls and complete in that order. There is no order between the two
+/// queues.
+///
+/// If the peer disconnects, [`Connection::disconnected`](crate::cm::Connection::disconnected) resolves first. Then all
+/// outstanding requests complete with [`Status::CANCELED`]. If a request has caused the end of the connection, it may
+/// complete with a status that says why: see
+/// [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors).
+///
+/// # Cloning and dropping
+/// `QueuePair` is a cheap handle; clones refer to the same queue pair. Dropping the last handle disconnects, and
+/// outstanding requests complete with [`Status::CANCELED`].
 ///
 /// # Examples
 /// ```
 /// # async fn example(queue_pair: &tokio_rdma::QueuePair, buffer: tokio_rdma::Buffer) -> std::io::Result<()> {
-/// let (outcome, buffer) = queue_pair.send(buffer)?.await;
-/// println!("{} bytes sent", outcome?.bytes);
+/// let (result, buffer) = queue_pair.send(buffer)?.await;
+/// println!("sent {} bytes", result?.bytes);
 /// # drop(buffer);
 /// # Ok(())
 /// # }
@@ -127,19 +143,37 @@ impl QueuePair {
         self.handle.table.len()
     }
 
-    /// Posts a receive for one message, at any time, connected or not. Source: `IND2QueuePair::Receive`.
+    /// Posts a receive for one message (`IND2QueuePair::Receive`, `ibv_post_recv`).
     ///
-    /// Post receives before the connection is up: a message that finds none breaks the connection. One that is longer
-    /// than its receive completes it with `BUFFER_OVERFLOW` and breaks the connection too.
+    /// Receives are consumed in the order in which they were posted. They can be posted at any time, also before the
+    /// queue pair is connected. Post at least one before connecting: the connection breaks if a message arrives and no
+    /// receive is posted.
+    ///
+    /// The returned [`Op`] resolves when a message has been received; [`Completion::bytes`](super::Completion::bytes)
+    /// is its length. If the message is longer than the buffer, the receive fails with [`Status::BUFFER_OVERFLOW`] and
+    /// the connection ends. After the connection has ended, a receive is accepted and completes immediately with
+    /// [`Status::CANCELED`].
     ///
     /// # Errors
-    /// `QueueFull`; `TooManyEntries`; `AccessViolation` for memory of another adapter or without
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NotSupported` where receives come from a shared queue; `DeviceRemoved`.
+    /// Returns the buffer in a [`PostError`] of kind
+    /// * [`QueueFull`](PostErrorKind::QueueFull) if [`receive_depth`](QueuePairConfig::receive_depth) receives are
+    ///   posted;
+    /// * [`TooManyEntries`](PostErrorKind::TooManyEntries) if the buffer has too many scatter-gather entries;
+    /// * [`AccessViolation`](PostErrorKind::AccessViolation) if the memory belongs to another adapter or lacks
+    ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE);
+    /// * [`NotSupported`](PostErrorKind::NotSupported) if the queue pair uses a
+    ///   [`SharedReceiveQueue`](super::SharedReceiveQueue); post the receive there;
+    /// * [`DeviceRemoved`](PostErrorKind::DeviceRemoved) if the adapter has been removed.
+    ///
+    /// # Cancel safety
+    /// Dropping the [`Op`] does not take the receive back. The next message is still placed in its buffer, which is
+    /// then freed or returned to its pool.
     pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
         self.receive_with(buffer, 0)
     }
 
-    /// The same with a number that the result carries in a completion queue that is polled.
+    /// Posts a receive like [`receive`](Self::receive), with a context that is returned in
+    /// [`WorkCompletion::context`](super::WorkCompletion::context).
     ///
     /// # Errors
     /// Those of [`receive`](Self::receive).
@@ -156,11 +190,11 @@ impl QueuePair {
         })
     }
 
-    /// Finishes everything outstanding in both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
+    /// Completes all outstanding requests of both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
     ///
-    /// A queue pair that is not connected can be used as before. One that is connected loses its connection, as a
-    /// verbs queue pair does that is moved to the error state: the peer may already be at work on what is flushed.
-    /// Receives of a shared queue stay there.
+    /// A queue pair that is not connected can still be used. A connected queue pair loses its connection, like a verbs
+    /// queue pair that is moved to the error state, because the peer may already be executing the flushed requests.
+    /// Receives of a shared receive queue stay posted.
     pub fn flush(&self) {
         self.handle.provider.flush();
     }

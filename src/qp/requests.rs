@@ -1,4 +1,4 @@
-//! The posting calls of the send queue.
+//! The posting methods of the send queue.
 
 use super::options::WorkOptions;
 use super::pair::QueuePair;
@@ -9,58 +9,73 @@ use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::types::{Access, OpKind};
 
-/// The bytes of an atomic, and what its address is a multiple of.
+/// The length of the operand of an atomic, and the alignment of its address.
 const ATOMIC: usize = 8;
 
 impl QueuePair {
-    /// Posts a send of one message. Source: `IND2QueuePair::Send`.
+    /// Posts a send of one message (`IND2QueuePair::Send`, `IBV_WR_SEND`).
     ///
-    /// Completes when the memory is no longer needed; on iWARP that is before the peer has it.
+    /// The message consumes one receive of the peer and arrives as a whole.
+    ///
+    /// The returned [`Op`] resolves when the buffer can be reused. On adapters with
+    /// [`early_completion`](crate::cm::AdapterInfo::early_completion) (iWARP, `soft`) this may be before the peer has
+    /// received the message; a later failure is then reported as a lost connection. To confirm delivery, have the peer
+    /// respond.
     ///
     /// # Errors
-    /// `ConnectionInvalid` when not connected; `QueueFull`; `TooManyEntries`; `TooLong`; `AccessViolation` for memory
-    /// of another adapter; `DeviceRemoved`.
+    /// Returns the buffer in a [`PostError`] of kind
+    /// * [`ConnectionInvalid`](PostErrorKind::ConnectionInvalid) if the queue pair is not connected;
+    /// * [`QueueFull`](PostErrorKind::QueueFull) if [`send_depth`](QueuePairConfig::send_depth) requests are
+    ///   outstanding;
+    /// * [`TooManyEntries`](PostErrorKind::TooManyEntries) or [`TooLong`](PostErrorKind::TooLong) if the buffer exceeds
+    ///   the limits of the queue pair or the adapter;
+    /// * [`AccessViolation`](PostErrorKind::AccessViolation) if the buffer belongs to another adapter;
+    /// * [`DeviceRemoved`](PostErrorKind::DeviceRemoved) if the adapter has been removed.
+    ///
+    /// # Cancel safety
+    /// The message is posted by this call, not by awaiting the [`Op`]. Dropping the `Op` does not cancel the send.
     pub fn send<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
         self.send_with(buffer, WorkOptions::default())
     }
 
-    /// Posts an RDMA Write of the buffer to the start of `remote`. Source: `IND2QueuePair::Write`.
+    /// Posts an RDMA Write of the buffer to the start of `remote` (`IND2QueuePair::Write`, `IBV_WR_RDMA_WRITE`).
     ///
-    /// Completes when the memory is no longer needed; a violation that the peer finds later breaks the connection.
+    /// The returned [`Op`] resolves when the buffer can be reused. If the peer later finds a violation, the connection
+    /// ends.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and `AccessViolation` when the buffer is longer than `remote`.
+    /// Those of [`send`](Self::send), and `AccessViolation` if the buffer is longer than `remote`.
     pub fn write<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
         self.write_with(buffer, remote, WorkOptions::default())
     }
 
-    /// Posts an RDMA Read from the start of `remote` that fills the buffer. Source: `IND2QueuePair::Read`.
+    /// Posts an RDMA Read that fills the buffer from the start of `remote` (`IND2QueuePair::Read`, `IBV_WR_RDMA_READ`).
     ///
-    /// At most as many reads as the outbound read limit are in flight; further ones wait, and what was posted behind
-    /// them waits with them.
+    /// The number of reads in flight is limited by the outbound read limit of the connection. Further reads wait, and
+    /// so do all requests posted after them.
     ///
     /// # Errors
     /// Those of [`write`](Self::write); `AccessViolation` also for a region without
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` when the outbound read limit is 0.
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` if the outbound read limit is 0.
     pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
         self.read_with(buffer, remote, WorkOptions::default())
     }
 
-    /// [`send`](Self::send) with options.
+    /// Posts a send like [`send`](Self::send), with options. Accepts all options.
     ///
     /// # Errors
     /// Those of [`send`](Self::send); `InvalidOptions` for immediate data together with an invalidation; `NotSupported`
-    /// for one of them where the adapter has it not.
+    /// if the adapter does not support one of them.
     pub fn send_with<B: WorkBuffer>(&self, buffer: B, options: WorkOptions) -> Result<Op<B>, PostError<B>> {
         let operation = send(&options);
         self.post_send(buffer, operation, options, Flags::empty(), None)
     }
 
-    /// [`write`](Self::write) with options.
+    /// Posts an RDMA Write like [`write`](Self::write), with options. Accepts all options except an invalidation.
     ///
     /// # Errors
     /// Those of [`write`](Self::write); `InvalidOptions` for an invalidation, and for a solicited event without
-    /// immediate data; `NotSupported` for immediate data where the adapter has none.
+    /// immediate data; `NotSupported` for immediate data if the adapter does not support it.
     pub fn write_with<B: WorkBuffer>(
         &self,
         buffer: B,
@@ -71,10 +86,10 @@ impl QueuePair {
         self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
-    /// [`read`](Self::read) with options.
+    /// Posts an RDMA Read like [`read`](Self::read), with options. Accepts a fence, silence and a context.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read); `InvalidOptions` for all but a fence, silence and a context.
+    /// Those of [`read`](Self::read); `InvalidOptions` for any other option.
     pub fn read_with<B: WorkBuffer>(
         &self,
         buffer: B,
@@ -85,8 +100,9 @@ impl QueuePair {
         self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
-    /// Posts a send of bytes that are copied by the call (`ND_OP_FLAG_INLINE`): they need not be registered, can be used
-    /// again at once, and lie in as many parts as they like.
+    /// Posts a send of bytes that this call copies (`ND_OP_FLAG_INLINE`, `IBV_SEND_INLINE`).
+    ///
+    /// The bytes need not be registered, can be reused immediately, and can be in any number of parts.
     ///
     /// # Errors
     /// Those of [`send_with`](Self::send_with); `TooLong` for more than
@@ -95,7 +111,7 @@ impl QueuePair {
         self.inline(parts, send(&options), options, None)
     }
 
-    /// Posts an RDMA Write of bytes that are copied by the call, as [`send_inline`](Self::send_inline) does.
+    /// Posts an RDMA Write of bytes that this call copies, as [`send_inline`](Self::send_inline) does.
     ///
     /// # Errors
     /// Those of [`write_with`](Self::write_with); `TooLong` for more than
@@ -109,18 +125,22 @@ impl QueuePair {
         self.inline(parts, write(remote, &options), options, Some(remote))
     }
 
-    /// Posts an atomic compare-and-swap: where the eight bytes at `remote` are `compare` they become `swap`. Either way
-    /// the buffer of eight bytes gets what they were. Numbers are in the byte order of the host that has the memory;
-    /// for a peer of the same order that is `to_ne_bytes`. It counts as a read. Source: ibv_post_send(3).
+    /// Posts an atomic compare-and-swap: if the eight bytes at `remote` equal `compare`, they become `swap`. Source:
+    /// ibv_post_send(3).
     ///
-    /// It is atomic against other atomics of the same adapter of the peer, not against other accesses.
+    /// In either case the buffer of eight bytes receives their previous value. Numbers are in the byte order of the
+    /// host that has the memory; for a peer of the same byte order that is `to_ne_bytes`. An atomic counts as a read
+    /// for the read limits. Accepts the options of [`read_with`](Self::read_with).
     ///
-    /// On iWARP nothing in the handshake says whether a peer has atomics (RFC 7306). One that has not, such as Linux `siw`,
-    /// ends the connection as for any frame that it does not know: the request fails with `REMOTE_ERROR`.
+    /// The operation is atomic with respect to other atomics of the same adapter of the peer, not with respect to other
+    /// accesses.
+    ///
+    /// On iWARP the handshake does not announce whether a peer supports atomics (RFC 7306). A peer that does not, such
+    /// as Linux `siw`, ends the connection as for any unknown frame, and the request fails with `REMOTE_ERROR`.
     ///
     /// # Errors
-    /// Those of [`read_with`](Self::read_with); `NotAtomic` when the buffer is not eight bytes or `remote` is too short or not
-    /// aligned; `NotSupported`.
+    /// Those of [`read_with`](Self::read_with); `NotAtomic` if the buffer is not eight bytes long, or `remote` is
+    /// shorter or not aligned to eight; `NotSupported` if the adapter does not support atomics.
     pub fn compare_swap<B: WorkBuffer>(
         &self,
         buffer: B,
@@ -133,8 +153,10 @@ impl QueuePair {
         self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
-    /// Posts an atomic fetch-and-add: `add` is added to the eight bytes at `remote`, without regard to overflow, and the
-    /// buffer of eight bytes gets what they were. See [`compare_swap`](Self::compare_swap).
+    /// Posts an atomic fetch-and-add: `add` is added to the eight bytes at `remote`, without regard to overflow.
+    ///
+    /// The buffer of eight bytes receives their previous value. Byte order, atomicity and iWARP peers are as for
+    /// [`compare_swap`](Self::compare_swap).
     ///
     /// # Errors
     /// Those of [`compare_swap`](Self::compare_swap).
@@ -149,15 +171,18 @@ impl QueuePair {
         self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
     }
 
-    /// Posts the binding of a window to a part of a region, with these rights. Source: `IND2QueuePair::Bind`.
+    /// Posts a bind of a memory window to a part of a region, with these rights. Source: `IND2QueuePair::Bind`.
     ///
-    /// [`MemoryWindow::remote`] tells the new key right after the call; it is good when the request has completed, and for
-    /// a peer that learns it by a later request of this queue. A window that is bound already is bound anew.
+    /// [`MemoryWindow::remote`] returns the new key immediately after this call. The key is valid when the request has
+    /// completed, and earlier for a peer that receives the key by a later request of this queue. A window that is
+    /// already bound is bound again. Accepts the options of [`read_with`](Self::read_with).
     ///
     /// # Errors
-    /// `ConnectionInvalid`; `QueueFull`; `AccessViolation` for rights that the region does not have (a window that can be
-    /// written needs a region with [`LOCAL_WRITE`](Access::LOCAL_WRITE)), for no remote right at all, for a region that
-    /// is deregistered, and for what belongs to another adapter; `InvalidOptions`; `DeviceRemoved`.
+    /// * `ConnectionInvalid`; `QueueFull`; `InvalidOptions`; `DeviceRemoved`; `NotSupported` if the adapter has no
+    ///   memory windows;
+    /// * `AccessViolation` if the region lacks the rights (a window with a right to write needs a region with
+    ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE)), if `access` contains no remote right, if the region is deregistered, or
+    ///   if the window or the region belongs to another adapter.
     pub fn bind(
         &self,
         window: &MemoryWindow,
@@ -187,11 +212,13 @@ impl QueuePair {
         self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
     }
 
-    /// Posts the invalidation of a window: when it has completed, no peer reaches memory by its key. Source:
-    /// `IND2QueuePair::Invalidate`.
+    /// Posts the invalidation of a window. Source: `IND2QueuePair::Invalidate`.
+    ///
+    /// When the request has completed, no peer can access memory by the key of the window. Accepts the options of
+    /// [`read_with`](Self::read_with).
     ///
     /// # Errors
-    /// `ConnectionInvalid`; `QueueFull`; `AccessViolation` for a window that is not bound, or of another adapter;
+    /// `ConnectionInvalid`; `QueueFull`; `AccessViolation` if the window is not bound or belongs to another adapter;
     /// `InvalidOptions`; `DeviceRemoved`.
     pub fn invalidate(&self, window: &MemoryWindow, options: WorkOptions) -> Result<Op<()>, PostErrorKind> {
         if window.domain() != self.handle.domain || window.remote().is_none() {

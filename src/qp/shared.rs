@@ -17,7 +17,7 @@ use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
-/// How many receives a shared receive queue holds. Source: `IND2Adapter::CreateSharedReceiveQueue`.
+/// Settings of a shared receive queue. Source: `IND2Adapter::CreateSharedReceiveQueue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedReceiveConfig {
     depth: usize,
@@ -26,35 +26,37 @@ pub struct SharedReceiveConfig {
 }
 
 impl Default for SharedReceiveConfig {
-    /// 256 receives of up to 4 scatter-gather entries, and no notification.
+    /// 256 receives of up to 4 scatter-gather entries, and no threshold.
     fn default() -> Self {
         Self { depth: 256, entries: 4, threshold: 0 }
     }
 }
 
 impl SharedReceiveConfig {
-    /// The most receives that may be outstanding.
+    /// Sets how many receives can be outstanding.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The most scatter-gather entries of a receive.
+    /// Sets the maximum number of scatter-gather entries of a receive.
     #[must_use]
     pub fn entries(mut self, entries: usize) -> Self {
         self.entries = entries;
         self
     }
 
-    /// With fewer receives than this outstanding, [`SharedReceiveQueue::below_threshold`] is ready. Default: 0, never.
+    /// Sets the number of outstanding receives below which [`SharedReceiveQueue::below_threshold`] resolves.
+    ///
+    /// Default: 0, with which it never resolves.
     #[must_use]
     pub fn threshold(mut self, receives: usize) -> Self {
         self.threshold = receives;
         self
     }
 
-    /// Numbers the arguments as `CreateSharedReceiveQueue` does.
+    /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
         let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         if info.max_shared_depth == 0 {
@@ -73,17 +75,21 @@ impl SharedReceiveConfig {
     }
 }
 
-/// A receive queue from which several queue pairs take their receives (IND2SharedReceiveQueue). Made by
+/// A receive queue that several queue pairs share (`IND2SharedReceiveQueue`, `ibv_srq`). Created by
 /// [`Adapter::shared_receive_queue`](crate::cm::Adapter::shared_receive_queue).
 ///
-/// Which message takes which receive is decided when it arrives. The receive completes through its future, or where the
-/// queue pair that took it has a completion queue for its receives, through that. A message that finds none waits; it
-/// does not break its connection until the peer's patience ends.
+/// A message is assigned to a receive when it arrives. The receive completes through its future, or through the receive
+/// completion queue of the queue pair that consumed it.
 ///
-/// A receive that a message was arriving in when its connection ended comes back with the others of that connection, or,
-/// where the device does not say what has become of it, when the queue ends.
+/// If no receive is posted, a message waits on adapters with
+/// [`waits_for_shared_receives`](crate::cm::AdapterInfo::waits_for_shared_receives). The connection then fails only if
+/// the peer gives up: its RNR retries or its own time-out end. On other adapters the connection ends.
 ///
-/// Handles are counted; queue pairs keep it, too. When the last one goes, what is left finishes `CANCELED`.
+/// If a connection ends while a message is being received, the affected receive completes when that connection is
+/// flushed. On devices that do not report it, the receive completes when the shared queue is dropped.
+///
+/// `SharedReceiveQueue` is a cheap handle; clones refer to the same queue. Its queue pairs also keep the queue alive.
+/// When the last of them is dropped, the receives that are still posted complete with `CANCELED`.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {
     core: Arc<Core>,
@@ -147,13 +153,14 @@ impl SharedReceiveQueue {
     /// Posts a receive for one message of any of the queue pairs. Source: `IND2SharedReceiveQueue::Receive`.
     ///
     /// # Errors
-    /// `QueueFull`; `TooManyEntries`; `AccessViolation` for memory of another adapter or without
+    /// `QueueFull`; `TooManyEntries`; `AccessViolation` if the memory belongs to another adapter or lacks
     /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `DeviceRemoved`.
     pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
         self.receive_with(buffer, 0)
     }
 
-    /// The same with a number that the result carries in a completion queue that is polled.
+    /// Posts a receive like [`receive`](Self::receive), with a context that is returned in
+    /// [`WorkCompletion::context`](super::WorkCompletion::context).
     ///
     /// # Errors
     /// Those of [`receive`](Self::receive).
@@ -189,38 +196,39 @@ impl SharedReceiveQueue {
 
     /// Waits until fewer receives than the threshold are outstanding. Source: `IND2SharedReceiveQueue::Notify`.
     ///
-    /// A receive that a message is arriving in may still count. It is asked for by the call.
+    /// Receives that are currently being filled may still be counted. The wait is armed when this method is called.
     ///
     /// # Errors
     /// `DeviceRemoved`.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// Dropping the future has no effect.
     pub fn below_threshold(&self) -> BelowThreshold {
         BelowThreshold { watch: self.core.count.watch() }
     }
 
-    /// How many receives are outstanding.
+    /// Returns the number of outstanding receives.
     pub fn len(&self) -> usize {
         self.core.count.held()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if no receive is outstanding.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many receives there is room for.
+    /// Returns the maximum number of outstanding receives.
     pub fn depth(&self) -> usize {
         self.core.count.depth()
     }
 
-    /// Changes the depth, the threshold, or both; `None` leaves one as it is, but for a threshold that is lowered to a smaller
-    /// depth. Source: `IND2SharedReceiveQueue::Modify`.
+    /// Changes the depth, the threshold, or both. Source: `IND2SharedReceiveQueue::Modify`.
+    ///
+    /// `None` leaves a value unchanged, except that a threshold above a smaller depth is reduced to it.
     ///
     /// # Errors
-    /// `TooSmall` when more receives are outstanding; `OutOfRange`, also for a threshold beyond the depth; `Ended`; `Os`.
-    /// Nothing has changed then.
+    /// `TooSmall` if more receives are outstanding; `OutOfRange`, also for a threshold above the depth; `Ended`; `Os`.
+    /// Nothing is changed in each case.
     pub fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), ResizeError> {
         let maximum = self.core.adapter.info().max_shared_depth;
         let new = depth.unwrap_or_else(|| self.depth());
@@ -246,7 +254,7 @@ impl fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// A wait of [`SharedReceiveQueue::below_threshold`].
+/// The future of [`SharedReceiveQueue::below_threshold`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct BelowThreshold {
     watch: Watch,
