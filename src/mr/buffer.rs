@@ -1,4 +1,4 @@
-//! Memory that no peer can reach: plain bytes between operations.
+//! Memory that no peer can access: plain bytes between operations.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -13,12 +13,12 @@ use crate::types::Access;
 
 /// Memory for sends, receives, and the local side of reads and writes.
 ///
-/// Never remotely accessible, so between operations it is an ordinary `[u8]`; while an operation is in flight the
-/// operation owns it. Made by [`Adapter::buffer`](crate::cm::Adapter::buffer) or lent by a [`Pool`](super::Pool), and good
-/// for the queue pairs of that opened adapter.
+/// A buffer is never remotely accessible, so between operations it dereferences to `[u8]`. During an operation, the
+/// operation owns it. Buffers are created by [`Adapter::buffer`](crate::cm::Adapter::buffer) or returned by a
+/// [`Pool`](super::Pool), and can be used with the queue pairs of that opened adapter.
 ///
-/// Dropped, it is freed or goes back to its pool. So does the buffer of a request whose future was dropped, once the
-/// provider is done with it. With a device, much memory is given back on another thread.
+/// Dropping a buffer frees it or returns it to its pool. If the future of a request was dropped, the same happens to
+/// the buffer when the provider has finished with it. With a device, large buffers are freed on another thread.
 pub struct Buffer {
     memory: Owned,
     domain: u64,
@@ -34,22 +34,22 @@ impl Buffer {
         Self { memory, domain }
     }
 
-    /// The first `length` bytes, without a copy, to be read by whoever likes; nobody writes them any more. The memory is
-    /// freed, or goes back to its pool, when the last clone of them is dropped.
+    /// Converts the first `length` bytes into immutable [`Bytes`], without a copy.
     ///
-    /// Bytes from the buffer of a pool are sent without a copy, too, see [`Pool::lend`](super::Pool::lend).
+    /// When the last clone of the bytes is dropped, the memory is freed or returned to its pool. Bytes in a buffer of a
+    /// pool are also sent without a copy, see [`Pool::lend`](super::Pool::lend).
     ///
     /// # Panics
-    /// When the buffer is shorter, as slicing does.
+    /// If the buffer is shorter than `length`, as slicing does.
     pub fn freeze(self, length: usize) -> Bytes {
         assert!(length <= self.len(), "{length} of {} bytes", self.len());
         Bytes::from_owner(Prefix { memory: self.memory.freeze(), length })
     }
 
-    /// Only the bytes of `range` for the next operation; it comes back as the [`BufferPart`] that it was.
+    /// Selects the bytes of `range` for the next operation. The operation returns the same [`BufferPart`].
     ///
     /// # Panics
-    /// When the range is not within the buffer, as slicing does.
+    /// If the range is not within the buffer, as slicing does.
     pub fn part(self, range: Range<usize>) -> BufferPart {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
         BufferPart { buffer: self, range }
@@ -93,7 +93,7 @@ impl AsRef<[u8]> for Prefix {
     }
 }
 
-/// A buffer of which an operation uses a part.
+/// A buffer of which an operation uses a part. Created by [`Buffer::part`].
 #[derive(Debug)]
 pub struct BufferPart {
     buffer: Buffer,
@@ -101,7 +101,7 @@ pub struct BufferPart {
 }
 
 impl BufferPart {
-    /// The whole buffer again.
+    /// Returns the whole buffer.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }

@@ -1,4 +1,4 @@
-//! Memory of another device, such as a graphics card, that the adapter reaches by itself.
+//! Memory of another device, such as a graphics card, that the adapter accesses directly.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,11 +12,13 @@ use crate::error::RegisterError;
 use crate::provider::Adapter;
 use crate::types::{Access, RemoteKey, TooShort};
 
-/// Registered memory of another device, which a dma-buf stands for: what this program has no bytes of (ibv_reg_dmabuf_mr).
+/// Registered memory of another device, given as a dma-buf (ibv_reg_dmabuf_mr).
 ///
-/// A peer may reach it by its key, and requests of this side may send from it, and receive and read into it, all of which
-/// the two devices do between them. Handles are counted; dropping the last one deregisters, once no request uses it any
-/// more. Made by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
+/// This program has no access to the bytes. A peer can access the memory by its key. Requests of this side can send
+/// from it, and receive and read into it. The two devices transfer the data directly.
+///
+/// `DmaBufRegion` is a cheap handle; clones refer to the same region. Dropping the last handle deregisters the memory
+/// when no request uses it any more. Created by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
 #[derive(Clone)]
 pub struct DmaBufRegion {
     region: Region,
@@ -41,55 +43,55 @@ impl DmaBufRegion {
         made.await?
     }
 
-    /// The length in bytes, at least 1.
+    /// Returns the length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.region.len()
     }
 
-    /// The rights it was registered with.
+    /// Returns the access rights of the registration.
     pub fn access(&self) -> Access {
         self.region.access()
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> RemoteKey {
         self.region.key()
     }
 
-    /// What a peer needs to reach all of it, see [`Region::remote`].
+    /// Returns the address, key and length by which a peer can access the whole region, see [`Region::remote`].
     pub fn remote(&self) -> RemoteRegion {
         self.region.remote()
     }
 
-    /// What a peer needs to reach `range`.
+    /// Returns the address, key and length by which a peer can access `range`.
     ///
     /// # Errors
-    /// [`TooShort`] when the region ends before the range does, or the range is longer than 4 GiB.
+    /// [`TooShort`] if the range is not within the region or is longer than 4 GiB.
     pub fn remote_part(&self, range: Range<usize>) -> Result<RemoteRegion, TooShort> {
         self.region.remote_part(range)
     }
 
-    /// A part of it for a work request.
+    /// Returns a part of the region for a work request.
     ///
     /// # Errors
-    /// [`TooShort`] when the region ends before the range does.
+    /// [`TooShort`] if the range is not within the region.
     pub fn slice(&self, range: Range<usize>) -> Result<DmaBufSlice, TooShort> {
         Ok(DmaBufSlice { slice: self.region.slice(range)? })
     }
 
-    /// Takes the key back, see [`Region::deregister`].
+    /// Invalidates the key, like [`Region::deregister`].
     ///
     /// # Errors
-    /// As for [`Region::deregister`].
+    /// Those of [`Region::deregister`].
     ///
     /// # Cancel safety
-    /// As for [`Region::deregister`].
+    /// That of [`Region::deregister`].
     pub async fn deregister(&self) -> Result<(), RegisterError> {
         self.region.deregister().await
     }
 
-    /// Whether it has a key by which the memory can be reached.
+    /// Returns `true` if the memory can be accessed by its key.
     pub fn is_registered(&self) -> bool {
         self.region.is_registered()
     }
@@ -101,14 +103,14 @@ impl fmt::Debug for DmaBufRegion {
     }
 }
 
-/// A part of a [`DmaBufRegion`], to send from or receive into.
+/// A part of a [`DmaBufRegion`], for work requests. Created by [`DmaBufRegion::slice`].
 #[derive(Clone, Debug)]
 pub struct DmaBufSlice {
     slice: RegionSlice,
 }
 
 impl DmaBufSlice {
-    /// Where it lies in the region.
+    /// Returns the position of the slice in its region.
     pub fn range(&self) -> Range<usize> {
         self.slice.range()
     }

@@ -1,4 +1,4 @@
-//! Entries of all kinds in one scatter-gather list.
+//! Scatter-gather lists with entries of several types.
 
 use super::buffer::{Buffer, BufferPart};
 use super::dmabuf::DmaBufSlice;
@@ -7,9 +7,9 @@ use super::pool::PoolBytes;
 use super::region::RegionSlice;
 use crate::types::Access;
 
-/// One entry of a scatter-gather list whose entries are not all of one kind (`ND2_SGE`).
+/// One entry of a scatter-gather list with entries of several types (`ND2_SGE`, `ibv_sge`).
 ///
-/// A list that is can be sent as it is: `Vec<Buffer>`, `[RegionSlice; 3]`.
+/// A list with entries of one type needs no conversion: `Vec<Buffer>`, `[RegionSlice; 3]`.
 ///
 /// ```
 /// # async fn example(
@@ -19,10 +19,10 @@ use crate::types::Access;
 /// # ) -> std::io::Result<()> {
 /// use tokio_rdma::mr::Entry;
 ///
-/// // A header from here, and a body from there: one message.
+/// // One message: a header from a buffer and a body from a region.
 /// let body = region.slice(4096..8192)?;
-/// let (outcome, _entries) = queue_pair.send(vec![Entry::from(header), body.into()])?.await;
-/// println!("{} bytes sent", outcome?.bytes);
+/// let (result, _entries) = queue_pair.send(vec![Entry::from(header), body.into()])?.await;
+/// println!("sent {} bytes", result?.bytes);
 /// # Ok(())
 /// # }
 /// ```
@@ -31,11 +31,11 @@ use crate::types::Access;
 pub enum Entry {
     /// A whole buffer.
     Buffer(Buffer),
-    /// A part of one.
+    /// A part of a buffer.
     BufferPart(BufferPart),
     /// A part of a region.
     RegionSlice(RegionSlice),
-    /// Bytes that are only sent or written from.
+    /// Bytes in the memory of a pool, as the source of a send or write.
     PoolBytes(PoolBytes),
     /// A part of the memory of another device.
     DmaBufSlice(DmaBufSlice),

@@ -1,4 +1,4 @@
-//! Bytes that a work request has copied, and no memory at all.
+//! The bytes of an inline request, and the empty buffer.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::flight::{LentList, Payload, sealed};
 use crate::memory::Owned;
 use crate::types::Access;
 
-/// The bytes of an inline request: a copy that goes with it.
+/// The bytes of an inline request. They were copied when the request was posted, and its future returns none.
 pub struct Inline {
     memory: Option<Owned>,
 }
@@ -45,7 +45,7 @@ impl sealed::WorkBuffer for Inline {
     }
 }
 
-/// No memory: a message of no bytes, or a receive for one.
+/// No memory: a message of 0 bytes, or a receive for one.
 impl sealed::WorkBuffer for () {
     type State = ();
 

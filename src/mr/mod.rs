@@ -1,5 +1,5 @@
-//! Memory for work requests: [`Buffer`] for what stays private, [`Region`] for what a peer may reach by key, [`Pool`] for
-//! buffers that are registered once and used again.
+//! Memory for work requests: [`Buffer`] is private to this side, a peer can access a [`Region`] by key, and a [`Pool`]
+//! reuses registered buffers.
 
 mod buffer;
 mod dmabuf;

@@ -1,4 +1,4 @@
-//! Buffers that are registered once and used again, with [`Bytes`] in and out.
+//! Buffers that are registered once and reused, and their conversion from and to [`Bytes`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
 use crate::types::Access;
 
-/// The size of a pool.
+/// The size of a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     length: usize,
@@ -26,20 +26,22 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// At most `maximum` buffers of `length` bytes each.
+    /// Creates settings for at most `maximum` buffers of `length` bytes each.
     pub const fn new(length: usize, maximum: usize) -> Self {
         Self { length, maximum }
     }
 }
 
-/// Buffers of one length, registered when they are first needed and used again from then on.
+/// A pool of buffers of one length, which are registered on first use and then reused. Created by
+/// [`Adapter::pool`](crate::cm::Adapter::pool).
 ///
-/// A [`Buffer`] of a pool is like any other, except that it goes back when it is dropped; so does one whose request nobody
-/// waits for any more, when the provider is done with it, and one that was frozen, when the last clone of its [`Bytes`] is
-/// gone. It holds what its last user left in it. At the maximum, who wants one waits, first come, first served.
+/// A [`Buffer`] of a pool is like any other, but returns to the pool when it is dropped. If the future of a request was
+/// dropped, its buffer returns when the provider has finished with it. A frozen buffer returns when the last clone of
+/// its [`Bytes`] is dropped. A reused buffer contains the bytes of its previous use. When all buffers are in use,
+/// [`get`](Self::get) waits; waiters are served in FIFO order.
 ///
-/// Handles are counted. When the last one is dropped the buffers that are there are freed, and the others as they come
-/// back. Made by [`Adapter::pool`](crate::cm::Adapter::pool).
+/// `Pool` is a cheap handle; clones refer to the same pool. When the last handle is dropped, idle buffers are freed,
+/// and the others are freed when they return.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,11 +51,11 @@ impl PoolConfig {
 /// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
 /// let pool = adapter.pool(PoolConfig::new(4096, 8))?;
 ///
-/// // Into it goes a message, by `queue_pair.receive(buffer)`.
+/// // In an application, `queue_pair.receive(buffer)` fills the buffer.
 /// let mut buffer = pool.get().await?;
 /// buffer[..5].copy_from_slice(b"hello");
 ///
-/// // What came is handed on without a copy, and sent without one, by `queue_pair.send(answer)`.
+/// // The received bytes are converted, and sent by `queue_pair.send(answer)`, without a copy.
 /// let bytes = buffer.freeze(5);
 /// let answer = pool.lend(bytes.slice(1..)).await?;
 /// assert_eq!(&answer[..], b"ello");
@@ -218,36 +220,37 @@ impl Pool {
         &self.handle.inner
     }
 
-    /// The length of its buffers.
+    /// Returns the length of each buffer in bytes.
     pub fn buffer_length(&self) -> usize {
         self.inner().config.length
     }
 
-    /// The most buffers that it makes.
+    /// Returns the maximum number of buffers.
     pub fn maximum(&self) -> usize {
         self.inner().config.maximum
     }
 
-    /// How many buffers it has made, which it keeps.
+    /// Returns the number of buffers that the pool has created. They are kept for reuse.
     pub fn allocated(&self) -> usize {
         self.inner().state.lock().allocated
     }
 
-    /// How many of them are not here: somebody has them, a provider does, or they are [`Bytes`].
+    /// Returns the number of buffers in use: held by the application, by a posted request, or as [`Bytes`].
     pub fn in_use(&self) -> usize {
         let state = self.inner().state.lock();
         state.allocated - state.idle.len()
     }
 
-    /// A buffer, as soon as there is one: those who wait get one in the order in which they came. One that has to be made
-    /// is registered on another thread if that takes long.
+    /// Returns a buffer, and waits until one is available. Waiters are served in FIFO order.
+    ///
+    /// A new buffer is registered on another thread if the registration can take long.
     ///
     /// # Errors
-    /// `DeviceRemoved`, at once, also for those who wait. When one has to be made: `InsufficientResources`; with a device
-    /// also `MemoryLockLimit` and `Os`.
+    /// `DeviceRemoved`, also for calls that are waiting. If a buffer has to be created: `InsufficientResources`; with a
+    /// device also `MemoryLockLimit` and `Os`.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue, and nothing else.
+    /// Dropping the future gives up its place in the queue and has no other effect.
     pub async fn get(&self) -> Result<Buffer, RegisterError> {
         let inner = self.inner();
         let permit = inner.free.acquire().await.map_err(|_| RegisterError::DeviceRemoved)?;
@@ -258,10 +261,12 @@ impl Pool {
         }
     }
 
-    /// A buffer if there is one and nobody waits for it, or one more can be made; otherwise `None`.
+    /// Returns a buffer if one is available without waiting, otherwise `None`.
+    ///
+    /// An idle buffer is not available if another call waits for it. A new buffer is created if the maximum permits.
     ///
     /// # Errors
-    /// As for [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn try_get(&self) -> Result<Option<Buffer>, RegisterError> {
         let inner = self.inner();
         let permit = match inner.free.try_acquire() {
@@ -276,14 +281,16 @@ impl Pool {
         }
     }
 
-    /// Bytes for sends and writes: as they are if they lie in a buffer of this pool (see [`Buffer::freeze`]), or else
-    /// copied into one, for which this waits as [`get`](Self::get) does.
+    /// Converts bytes into the source of a send or write.
+    ///
+    /// Bytes in a buffer of this pool are used without a copy (see [`Buffer::freeze`]). Other bytes are copied into a
+    /// buffer, for which this method waits like [`get`](Self::get).
     ///
     /// # Errors
-    /// `TooLarge` for bytes of others that are longer than a buffer; and as for [`get`](Self::get).
+    /// `TooLarge` if other bytes are longer than a buffer; and those of [`get`](Self::get).
     ///
     /// # Cancel safety
-    /// As for [`get`](Self::get); the bytes are dropped.
+    /// That of [`get`](Self::get). The bytes are dropped.
     pub async fn lend(&self, bytes: Bytes) -> Result<PoolBytes, RegisterError> {
         match self.as_it_is(bytes) {
             Ok(lent) => Ok(lent),
@@ -294,10 +301,11 @@ impl Pool {
         }
     }
 
-    /// The same without waiting: `None` when the bytes must be copied and there is no buffer.
+    /// Converts bytes like [`lend`](Self::lend), without waiting. Returns `None` if the bytes must be copied and no
+    /// buffer is available.
     ///
     /// # Errors
-    /// As for [`lend`](Self::lend).
+    /// Those of [`lend`](Self::lend).
     pub fn try_lend(&self, bytes: Bytes) -> Result<Option<PoolBytes>, RegisterError> {
         match self.as_it_is(bytes) {
             Ok(lent) => Ok(Some(lent)),
@@ -338,10 +346,10 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// [`Bytes`] in the memory of a [`Pool`]: for sends and writes, any number of them at once.
+/// [`Bytes`] in the memory of a [`Pool`], as the source of sends and writes. Created by [`Pool::lend`].
 ///
-/// A request that would write to it (a receive, the sink of a read) is refused with `AccessViolation`: others may be
-/// reading.
+/// Any number of requests can use the same bytes at once. A receive or a read into them fails with `AccessViolation`,
+/// because the bytes are shared.
 #[derive(Clone, Debug)]
 pub struct PoolBytes {
     bytes: Bytes,
@@ -350,7 +358,7 @@ pub struct PoolBytes {
 }
 
 impl PoolBytes {
-    /// The bytes, without a copy.
+    /// Returns the bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }

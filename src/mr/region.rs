@@ -1,4 +1,4 @@
-//! Memory that a peer may reach by key.
+//! Memory that a peer can access by key.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,15 +15,17 @@ use crate::provider::{Adapter, Registration};
 use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
 
-/// Registered memory (IND2MemoryRegion).
-///
-/// A peer that has the key may write it at any moment, so it is read and written by copying: what is copied while the
-/// peer writes is a mix of old and new bytes, never anything worse. Handles are counted; dropping the last one
-/// deregisters, with a device once no request uses it any more. Made by
+/// Registered memory that a peer can access (`IND2MemoryRegion`, `ibv_mr`). Created by
 /// [`Adapter::register`](crate::cm::Adapter::register).
 ///
-/// The memory stays when its key is taken back ([`deregister`](Self::deregister)), and may be put under another one
-/// ([`register_again`](Self::register_again)). All handles see the same.
+/// A peer that has the key can write the memory at any time, so this side accesses it by copying. Bytes that are copied
+/// while the peer writes them are a mix of old and new bytes, with no other consequence.
+///
+/// `Region` is a cheap handle; clones refer to the same memory. Dropping the last handle deregisters it. With a device,
+/// this happens when no request uses the memory any more.
+///
+/// [`deregister`](Self::deregister) invalidates the key and keeps the memory. [`register_again`](Self::register_again)
+/// registers the same memory under a new key. Both affect all handles.
 #[derive(Clone)]
 pub struct Region {
     inner: Arc<Inner>,
@@ -80,23 +82,25 @@ impl Region {
         Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
     }
 
-    /// The length in bytes, at least 1.
+    /// Returns the length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.inner.memory.len()
     }
 
-    /// The rights it was last registered with.
+    /// Returns the access rights of the last registration.
     pub fn access(&self) -> Access {
         self.inner.current.read().access()
     }
 
-    /// The key (GetRemoteToken): of the registration of the moment, or of the last one.
+    /// Returns the key of the last registration (`GetRemoteToken`), also if it is no longer valid.
     pub fn key(&self) -> RemoteKey {
         RemoteKey(self.inner.current.read().key())
     }
 
-    /// What a peer needs to reach all of it. A region of more than 4 GiB is cut to what a length can say; see
+    /// Returns the address, key and length by which a peer can access the whole region.
+    ///
+    /// The length of a region of more than 4 GiB is reduced to the largest `u32`; use
     /// [`remote_part`](Self::remote_part).
     pub fn remote(&self) -> RemoteRegion {
         let length = u32::try_from(self.len()).unwrap_or(u32::MAX);
@@ -104,10 +108,10 @@ impl Region {
         RemoteRegion { address: current.address(), key: RemoteKey(current.key()), length }
     }
 
-    /// What a peer needs to reach `range`.
+    /// Returns the address, key and length by which a peer can access `range`.
     ///
     /// # Errors
-    /// [`TooShort`] when the region ends before the range does, or the range is longer than 4 GiB.
+    /// [`TooShort`] if the range is not within the region or is longer than 4 GiB.
     pub fn remote_part(&self, range: Range<usize>) -> Result<RemoteRegion, TooShort> {
         let needed = range.end;
         self.check(&range)?;
@@ -117,31 +121,32 @@ impl Region {
         Ok(RemoteRegion { address, key: RemoteKey(current.key()), length })
     }
 
-    /// Copies bytes in at `offset`.
+    /// Copies `bytes` into the region at `offset`.
     ///
     /// # Errors
-    /// [`TooShort`] when they do not fit; nothing has been copied then.
+    /// [`TooShort`] if the bytes do not fit. Nothing is copied then.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), TooShort> {
         let slice = self.slice(offset..offset.saturating_add(bytes.len()))?;
         slice.for_payload(|part| part.write(0, bytes));
         Ok(())
     }
 
-    /// Copies bytes out from `offset`.
+    /// Fills `bytes` from the region at `offset`.
     ///
     /// # Errors
-    /// [`TooShort`] when there are not as many; nothing has been copied then.
+    /// [`TooShort`] if the region has fewer bytes after `offset`. Nothing is copied then.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), TooShort> {
         let slice = self.slice(offset..offset.saturating_add(bytes.len()))?;
         slice.for_payload(|part| part.read(0, bytes));
         Ok(())
     }
 
-    /// Appends `length` bytes from `offset` on to `bytes`, which need not be initialised there: a `Vec`, a `BytesMut`, tokio's
-    /// `ReadBuf`.
+    /// Appends `length` bytes at `offset` to `bytes`, whose spare capacity need not be initialised: a `Vec`, a
+    /// `BytesMut`, tokio's `ReadBuf`.
     ///
     /// # Errors
-    /// [`TooShort`] when there are not as many, or `bytes` has no room for them; nothing has been copied then.
+    /// [`TooShort`] if the region has fewer bytes after `offset`, or `bytes` has no room for them. Nothing is copied
+    /// then.
     pub fn read_to(&self, offset: usize, length: usize, bytes: &mut impl BufMut) -> Result<(), TooShort> {
         let slice = self.slice(offset..offset.saturating_add(length))?;
         if bytes.remaining_mut() < length {
@@ -151,10 +156,10 @@ impl Region {
         if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length }) }
     }
 
-    /// A part of it for a work request.
+    /// Returns a part of the region for a work request.
     ///
     /// # Errors
-    /// [`TooShort`] when the region ends before the range does.
+    /// [`TooShort`] if the range is not within the region.
     pub fn slice(&self, range: Range<usize>) -> Result<RegionSlice, TooShort> {
         self.check(&range)?;
         Ok(RegionSlice { region: self.clone(), range })
@@ -165,18 +170,19 @@ impl Region {
         if good { Ok(()) } else { Err(TooShort { needed: range.end.max(range.start) }) }
     }
 
-    /// Takes the key back (Deregister): when this is ready, no peer reaches the memory any more, and a peer that tries
-    /// loses its connection. The memory stays readable here.
+    /// Invalidates the key (`Deregister`).
     ///
-    /// Deregistering twice is fine. With a device, requests of this side that use the region fail, and much memory is
-    /// deregistered on another thread.
+    /// When this method has returned, no peer can access the memory, and a peer that tries loses its connection. This
+    /// side can still read the memory. Deregistering twice has no effect. With a device, requests of this side that use
+    /// the region fail, and large regions are deregistered on another thread.
     ///
     /// # Errors
-    /// `Busy` while something is bound to it: it is registered as before. With a device also `DeviceRemoved` and `Os`.
+    /// `Busy` if a window is bound to the region, which then stays registered. With a device also `DeviceRemoved` and
+    /// `Os`.
     ///
     /// # Cancel safety
-    /// The key is taken back even if the future is dropped after its first poll, unless another call on the same region
-    /// was under way, whose turn it was.
+    /// Once polled, the operation continues in the background if the future is dropped. If another `deregister` or
+    /// `register_again` on this region was in progress, the dropped call has no effect.
     pub async fn deregister(&self) -> Result<(), RegisterError> {
         let turn = self.inner.turn.clone().lock_owned().await;
         let inner = self.inner.clone();
@@ -188,17 +194,19 @@ impl Region {
         ended.await.unwrap_or_else(|_| self.inner.deregister())
     }
 
-    /// Puts the memory under a new key, with the rights of `access` (Register on an object that was deregistered). What
-    /// it holds stays, and the old key stays dead. Every handle sees the new one, in [`key`](Self::key) and
-    /// [`remote`](Self::remote); slices that were made before may be used again.
+    /// Registers the memory under a new key, with the rights of `access` (`Register` on an object that was
+    /// deregistered).
+    ///
+    /// The content is kept, and the old key stays invalid. All handles return the new key from [`key`](Self::key) and
+    /// [`remote`](Self::remote). Slices that were created before can be used again.
     ///
     /// # Errors
-    /// `Busy` when it is registered. `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` and
-    /// `Os`. It is not registered then.
+    /// `Busy` if the region is registered. `InsufficientResources`, `DeviceRemoved`; with a device also
+    /// `MemoryLockLimit` and `Os`. The region is then not registered.
     ///
     /// # Cancel safety
-    /// It is registered even if the future is dropped after its first poll, unless another call on the same region was
-    /// under way, whose turn it was.
+    /// Once polled, the operation continues in the background if the future is dropped. If another `deregister` or
+    /// `register_again` on this region was in progress, the dropped call has no effect.
     pub async fn register_again(&self, access: Access) -> Result<(), RegisterError> {
         let turn = self.inner.turn.clone().lock_owned().await;
         if self.inner.adapter.is_removed() {
@@ -212,7 +220,7 @@ impl Region {
         made.await?
     }
 
-    /// Whether it has a key by which the memory can be reached.
+    /// Returns `true` if the memory can be accessed by its key.
     pub fn is_registered(&self) -> bool {
         self.inner.current.read().is_valid()
     }
@@ -233,7 +241,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A part of a region, to send from or receive into.
+/// A part of a region, for work requests. Created by [`Region::slice`].
 #[derive(Clone, Debug)]
 pub struct RegionSlice {
     region: Region,
@@ -241,12 +249,12 @@ pub struct RegionSlice {
 }
 
 impl RegionSlice {
-    /// The region that it is a part of.
+    /// Returns the region.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Where it lies in the region.
+    /// Returns the position of the slice in its region.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }

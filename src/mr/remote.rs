@@ -1,13 +1,13 @@
-//! What one side tells the other about its memory.
+//! Descriptions of remote memory.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::types::{RemoteKey, TooShort};
 
-/// Memory of the peer: address, key and length, made to travel in private data and messages.
+/// Memory of the peer: address, key and length, for transmission in private data and messages.
 ///
-/// On the wire 16 bytes, big-endian: address (8), key (4), length (4).
+/// The encoding has 16 bytes, big-endian: address (8), key (4), length (4).
 ///
 /// ```
 /// use tokio_rdma::mr::RemoteRegion;
@@ -24,34 +24,34 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// The length on the wire.
+    /// The length of the encoding in bytes.
     pub const LEN: usize = 16;
 
-    /// Memory described by hand. It is the peer that decides whether this exists.
+    /// Creates a description. The peer checks each access to the memory, also whether it exists.
     pub const fn new(address: u64, key: RemoteKey, length: u32) -> Self {
         Self { address, key, length }
     }
 
-    /// The address of the first byte, as the peer counts.
+    /// Returns the address of the first byte, in the address space of the region at the peer.
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// The key.
+    /// Returns the key.
     pub const fn key(&self) -> RemoteKey {
         self.key
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "described by the peer, not a collection")]
     pub const fn len(&self) -> u32 {
         self.length
     }
 
-    /// A part of it.
+    /// Returns a part of the memory.
     ///
     /// # Errors
-    /// [`TooShort`] when it ends before the range does.
+    /// [`TooShort`] if the range is not within the memory.
     pub fn part(&self, range: Range<u32>) -> Result<Self, TooShort> {
         let address = self.address.checked_add(range.start.into());
         match address {
@@ -62,7 +62,7 @@ impl RemoteRegion {
         }
     }
 
-    /// The 16 bytes.
+    /// Encodes the description.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -71,7 +71,7 @@ impl RemoteRegion {
         bytes
     }
 
-    /// From the 16 bytes.
+    /// Decodes a description.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = bytes;
         Self {
@@ -81,7 +81,7 @@ impl RemoteRegion {
         }
     }
 
-    /// From the start of a message or of private data; `None` when that is shorter.
+    /// Decodes a description from the start of a message or of private data. Returns `None` if the input is shorter.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().copied().map(Self::from_bytes)
     }

@@ -1,4 +1,4 @@
-//! Memory windows: a part of a region under a key of its own, given and taken back by work requests.
+//! Memory windows: temporary access to a part of a region, granted and revoked by work requests.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use crate::error::RegisterError;
 use crate::provider::{self, Adapter};
 use crate::types::RemoteKey;
 
-/// A memory window (IND2MemoryWindow, type 2 of verbs). Made by
+/// A memory window (`IND2MemoryWindow`, type 2 of verbs). Created by
 /// [`Adapter::memory_window`](crate::cm::Adapter::memory_window).
 ///
-/// [`QueuePair::bind`](crate::qp::QueuePair::bind) gives it a part of a region, with rights and a fresh key; only the peer
-/// of that queue pair can use the key. [`QueuePair::invalidate`](crate::qp::QueuePair::invalidate), or a send of the peer
-/// that invalidates, takes it back, and so does the end of the connection. A region cannot be deregistered while a window
-/// is bound to it.
+/// [`QueuePair::bind`](crate::qp::QueuePair::bind) binds the window to a part of a region, with rights and a new key.
+/// Only the peer of that queue pair can use the key. The key becomes invalid by
+/// [`QueuePair::invalidate`](crate::qp::QueuePair::invalidate), by a Send with Invalidate of the peer, or when the
+/// connection ends. A region cannot be deregistered while a window is bound to it.
 pub struct MemoryWindow {
     provider: provider::Window,
     domain: u64,
@@ -32,9 +32,11 @@ impl MemoryWindow {
         self.domain
     }
 
-    /// What a peer needs to reach what it is bound to, from the call of bind on to the call of invalidate; `None`
-    /// otherwise. A binding of more than 4 GiB is cut to what a length can say. Source:
+    /// Returns the address, key and length by which a peer can access the bound memory. Source:
     /// `IND2MemoryWindow::GetRemoteToken`.
+    ///
+    /// Returns `Some` after `bind` has been called and until `invalidate` is called, and otherwise `None`. A length of
+    /// more than 4 GiB is reduced to the largest `u32`.
     pub fn remote(&self) -> Option<RemoteRegion> {
         let (key, address, length) = self.provider.bound()?;
         Some(RemoteRegion::new(address, RemoteKey(key), u32::try_from(length).unwrap_or(u32::MAX)))
