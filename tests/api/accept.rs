@@ -1,4 +1,4 @@
-//! What becomes of a request: accepts that fail, rejects, and requests that are dropped.
+//! Requests: accepts that fail, rejects, and requests that are dropped.
 //!
 //! Runs on: soft, rxe, siw
 

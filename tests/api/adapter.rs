@@ -1,8 +1,8 @@
 //! The opened adapter: its limits, its flags, and one task that waits on many of its objects.
 //!
-//! Two rows have no call here, by design. AD-03, interrupt moderation of completion queues: there are no interrupts to
-//! moderate on the soft provider, and so no call that would have to answer `NOT_SUPPORTED`. AD-07, the vendor's control
-//! channel: a private door past the interface is out of scope.
+//! Two rows have no call, by design. AD-03, interrupt moderation of completion queues: the soft provider has no
+//! interrupts to moderate, so there is no call that would return `NOT_SUPPORTED`. AD-07, the vendor's control channel,
+//! bypasses the interface and is out of scope.
 //!
 //! Runs on: soft, rxe, siw
 

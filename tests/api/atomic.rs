@@ -1,4 +1,4 @@
-//! Atomics, and writes that tell the peer of themselves.
+//! Atomics, and writes with immediate data.
 //!
 //! Runs on: soft, rxe, siw
 

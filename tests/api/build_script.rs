@@ -1,4 +1,4 @@
-//! What the build script says about machines that the feature `verbs` cannot be built on.
+//! The messages of the build script on machines on which the feature `verbs` cannot be built.
 
 #[expect(
     dead_code,

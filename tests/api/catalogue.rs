@@ -1,4 +1,4 @@
-//! The catalogue: providers, addresses, and which adapter serves what.
+//! The catalogue: providers, addresses, and the adapter that serves each address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

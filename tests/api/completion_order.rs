@@ -1,4 +1,4 @@
-//! The order of completions under anything that can be posted, from both ends at once.
+//! The order of completions of every kind of request, posted from both ends concurrently.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Completion queues that are polled by hand.
+//! Completion queues that the application polls.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! The active side when all goes well: binding, the three phases, addresses, options, loopback, many connections.
+//! The active side without failures: binding, the three phases, addresses, options, loopback, many connections.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,5 @@
-//! The active side when it fails: refused, timed out, cancelled, too late; and what is left to use afterwards.
+//! Failures of the active side: refused, timed out, cancelled, too late; and the reuse of connector and queue pair
+//! afterwards.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! The options that only devices have: retry counts and the acknowledge timeout. Never silently ignored.
+//! The options that only devices have, retry counts and the acknowledge timeout, are never silently ignored.
 //!
 //! Runs on: soft, rxe, siw
 

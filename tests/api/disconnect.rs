@@ -1,4 +1,4 @@
-//! The end of a connection, between two ends that behave.
+//! The end of a connection between two ends that follow the protocol.
 //!
 //! Runs on: soft, rxe, siw
 

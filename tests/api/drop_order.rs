@@ -1,4 +1,4 @@
-//! Handles dropped in any order and anywhere.
+//! Handles dropped in any order and in any context, also in wakers and in tasks that handle a completion.
 //!
 //! Runs on: soft, rxe, siw
 

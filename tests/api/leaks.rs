@@ -1,6 +1,6 @@
-//! Futures dropped wherever they wait: the peer learns of it, and no descriptor and no object of the device is left behind.
+//! Futures dropped at every wait: the peer's call ends, and no descriptor and no object of the device remains.
 //!
-//! One test in a process of its own, so that what it counts is its own.
+//! One test in a separate process, because it counts the resources of its process.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! The passive side: listeners, their requests, and what becomes of an accept.
+//! The passive side: listeners, their requests, and the results of accepts.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! What is only for devices, where there are none: on the host, whether the crate was built with `verbs` or not.
+//! The API for devices on a host without devices, with and without the feature `verbs`.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Pools: buffers that are used again, who waits for them, and bytes in and out without a copy.
+//! Pools: reuse of buffers, the order of waiters, and conversion from and to bytes without a copy.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Private data: how much of it goes where, and when it can be read.
+//! Private data: its maximum in each message, and when it can be read.
 //!
 //! Runs on: soft, rxe, siw
 

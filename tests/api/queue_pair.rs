@@ -1,4 +1,4 @@
-//! Queue pairs: what sends, receives, reads and writes do, and how they fail.
+//! Queue pairs: the effects and failures of sends, receives, reads and writes.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Calls that race each other, from many threads.
+//! Concurrent calls from many threads.
 //!
 //! Runs on: soft, rxe, siw
 

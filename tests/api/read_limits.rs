@@ -1,4 +1,4 @@
-//! Read limits: how the two sides agree on them, when they can be read, and how to say no.
+//! Read limits: their negotiation, when they can be read, and their rejection.
 //!
 //! Runs on: soft, rxe, siw
 

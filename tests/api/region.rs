@@ -1,4 +1,4 @@
-//! Regions: registering, deregistering, and who may do what with them.
+//! Regions: registration, deregistration and access rights.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! What requests may ask for besides, and the limits of queue pairs.
+//! The options of requests, and the limits of queue pairs.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! The runtime of an adapter goes away under everything that is pending.
+//! The end of an adapter's runtime while operations are pending.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Scatter-gather lists of regions, of parts of buffers, and of all kinds together.
+//! Scatter-gather lists of regions, of parts of buffers, and of mixed entries.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Which of the public types may go to other threads: all of them, and every future too.
+//! All public types and all futures can be sent to other threads.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;

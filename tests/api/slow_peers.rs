@@ -1,4 +1,4 @@
-//! Peers that take their time: no provider's timer ends the wait before the one that the adapter announces.
+//! Slow peers: no timer of a provider ends a wait before the timeout that the adapter announces.
 //!
 //! Runs on: soft, rxe, siw
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]

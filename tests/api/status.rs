@@ -1,4 +1,4 @@
-//! The status vocabulary, against tables that are written out here a second time.
+//! The status vocabulary, compared with tables that are repeated here.
 
 use std::io::{self, ErrorKind};
 

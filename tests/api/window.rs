@@ -1,4 +1,4 @@
-//! Memory windows: a part of a region for one peer, under a key that can be taken back.
+//! Memory windows: access of one peer to a part of a region, under a key that can be invalidated.
 //!
 //! Runs on: soft, rxe, siw
 

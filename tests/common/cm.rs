@@ -1,4 +1,4 @@
-//! What the tests of connection management share: half-open connections, peers that do not answer, and the proof that a
+//! Helpers of the tests of connection management: half-open connections, peers that do not respond, and a check that a
 //! queue pair still works.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! What devices do differently, as their adapters announce it; and assertions that hold on each device, in the way that
-//! it has announced. What is not announced is no excuse: it is asserted alike everywhere.
+//! Differences between devices, as their adapters announce them, and assertions that take them into account. Behaviour
+//! without an announced difference is asserted in the same way on every device.
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Random numbers that can be had again.
+//! Reproducible random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 

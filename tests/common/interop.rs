@@ -1,4 +1,4 @@
-//! Other programs as peers: started, listened to, and ended in time.
+//! Other programs as peers: starting them, reading their output, and ending them in time.
 
 use std::io::Read;
 use std::path::PathBuf;

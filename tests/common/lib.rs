@@ -1,4 +1,4 @@
-//! What the tests share: adapters, connected pairs, and a limit on how long anything may take.
+//! Helpers of all tests: adapters, connected pairs, and a time limit for each wait.
 
 pub mod cm;
 pub mod deviation;

@@ -1,4 +1,4 @@
-//! Peers that speak MPA by hand, wakers that keep a log, and futures that are polled so many times and no more.
+//! Peers that send MPA frames byte by byte, wakers that log, and futures that are polled a fixed number of times.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -1,4 +1,4 @@
-//! The two ends of messages, and an end of which every byte is made by hand.
+//! The two ends of a message connection, and a peer that sends arbitrary bytes.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Networks for tests that change the network: namespaces of their own, which go away with the threads that made them.
+//! Networks for tests that change the network: separate namespaces, which end with the threads that created them.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,5 @@
-//! What the test programs of librdmacm say, spoken with this crate: ucmatose, cmtime, rdma_client and rdma_server.
+//! The protocols of librdmacm's test programs ucmatose, cmtime, rdma_client and rdma_server, implemented with this
+//! crate.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,8 +1,8 @@
-//! What the programs of perftest say with `-R`, spoken with this crate: ib_send_lat and ib_write_bw.
+//! The protocol of ib_send_lat and ib_write_bw of perftest with `-R`, implemented with this crate.
 //!
-//! There are two connections to one port. Over the first the two sides agree: the client says something in a message, the
-//! server answers with the same kind of message, and so on. The server listens for the second when both have
-//! said that they are ready for it; that one carries the test. All numbers are in network byte order.
+//! There are two connections to one port. The first is for negotiation: the client sends a message, the server responds
+//! with the same kind of message, and so on. When both sides have reported that they are ready, the server listens for
+//! the second connection, which carries the test. All numbers are in network byte order.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Our stream against programs that know nothing of RDMA, whose sockets the preload library of librdmacm turns into rsockets.
+//! Our stream with programs that use plain sockets, which the preload library of librdmacm converts to rsockets.
 
 use std::net::SocketAddr;
 use std::path::Path;

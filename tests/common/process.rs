@@ -1,4 +1,4 @@
-//! Tests that run again in a process of their own, and processes that play a role in one.
+//! Tests that run again in a separate process, and processes that act as the peer of a test.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! An iWARP peer by hand: bytes over TCP, with nothing in common with the code under test.
+//! An iWARP peer that sends bytes over TCP, without any code under test.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! What a process holds: descriptors, and of the RDMA devices the objects that `rdma resource` lists.
+//! The resources of a process: descriptors, and the objects of RDMA devices that `rdma resource` lists.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Results of completion queues that are polled by hand.
+//! Results of completion queues that the test polls.
 
 use tokio_rdma::{CompletionQueue, NotifyKind, WorkCompletion};
 

@@ -1,4 +1,4 @@
-//! Our stream against librdmacm's own programs for rsocket: `rstream` and `rcopy`, in both roles.
+//! Our stream with librdmacm's programs for rsocket, `rstream` and `rcopy`, in both roles.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

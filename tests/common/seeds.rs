@@ -1,5 +1,5 @@
-//! What the tests share that follow a vendor's page: attempts held in the middle, and ways to bring about the rarer
-//! return codes.
+//! Helpers of the tests that follow a vendor's page: attempts that are stopped between two steps, and ways to provoke
+//! the rarer return codes.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A long transfer over a bad cable: what that delays, loses and reorders comes back, and every byte is checked.
+//! A long transfer over a cable that delays, loses and reorders packets. Every byte is checked.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Devices of a test's own, what the kernel says that a process has of them, and processes to be peers.
+//! Devices created by a test, the objects that the kernel lists for a process, and peers in separate processes.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::io::{BufRead, BufReader};

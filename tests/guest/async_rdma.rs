@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! Queue pairs of async-rdma that find each other by the private data of our Connect and Accept. The program is that of
+//! Queue pairs of async-rdma, connected with the private data of our Connect and Accept. The program is in
 //! `interop/async-rdma`, which is not part of the workspace: `cargo xtask test` builds it.
 
 use std::path::Path;

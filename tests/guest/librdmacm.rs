@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! ucmatose, cmtime, rdma_client and rdma_server of rdma-core over siw, in both roles, against our soft provider.
+//! ucmatose, cmtime, rdma_client and rdma_server of rdma-core over siw, in both roles, with our soft provider.
 
 use common::guest::{Siw, Stage, is_guest};
 use common::peers::{self, Cmatose};

@@ -1,4 +1,4 @@
-//! The guest machine keeps its promises: two devices, an address of its own for each, and two builds of siw.
+//! The guest machine: two devices, an address for each, and two builds of siw.
 //!
 //! Runs on: guest
 

@@ -1,7 +1,7 @@
-//! Programs and drivers that are not ours, in the guest machine.
+//! Programs and drivers of other projects, in the guest machine.
 //!
-//! Each module is run by a process of its own (`cargo xtask test --filter guest-interop`): a process keeps the devices that
-//! it has had open, and some tests replace them.
+//! Each module runs in a separate process (`cargo xtask test --filter guest-interop`), because a process keeps the
+//! devices that it has opened, and some tests replace them.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 mod async_rdma;

@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! The soft provider on both hosts, and a bad cable between them.
+//! The soft provider on both hosts, over a cable that delays, loses and reorders packets.
 
 use common::guest::{Cable, FAR, NEAR, Siw, is_guest};
 use common::transfer::transfer;

@@ -1,7 +1,7 @@
 //! Runs on: guest
 //!
-//! ib_send_lat and ib_write_bw of perftest over siw, in both roles, against our soft provider. They have to complete; what
-//! they measure on an emulated machine means nothing.
+//! ib_send_lat and ib_write_bw of perftest over siw, in both roles, with our soft provider. The programs must complete;
+//! their measurements on an emulated machine have no meaning.
 
 use common::guest::{Siw, Stage, is_guest};
 use common::perftest;

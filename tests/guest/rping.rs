@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! The example `rping` over the soft provider, against the original over the kernel's siw, which is on another host.
+//! The example `rping` over the soft provider, with the original over the kernel's siw on another host.
 
 use common::guest::{Siw, Stage, is_guest};
 use common::rping::{cases, original_client, original_server};

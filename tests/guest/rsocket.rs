@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! Our stream over the soft provider, against programs that speak rsocket over the kernel's siw, on another host: those of
+//! Our stream over the soft provider, with programs that use rsocket over the kernel's siw on another host: those of
 //! librdmacm, and unmodified ones under its preload library.
 
 use common::guest::{Siw, Stage, is_guest};

@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! Our stream over the verbs provider, against programs that speak rsocket on the same device: those of librdmacm, and
+//! Our stream over the verbs provider, with programs that use rsocket on the same device: those of librdmacm, and
 //! unmodified ones under its preload library.
 
 use common::guest::{Stage, is_guest};

@@ -1,6 +1,6 @@
 //! Runs on: guest
 //!
-//! What is peculiar about the kernel's siw, and has to be lived with: seen on the real one.
+//! Peculiarities of the kernel's siw that the crate works around, shown on the real driver.
 
 use std::net::SocketAddr;
 

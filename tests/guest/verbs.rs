@@ -1,7 +1,8 @@
 //! Runs on: guest
 //!
-//! Our verbs provider: with programs that are not ours on the same device, and with our soft provider on another host.
-//! A process that has had a device open keeps it, so siw is not loaded anew here.
+//! Our verbs provider, with other programs on the same device, and with our soft provider on another host.
+//!
+//! A process that has opened a device keeps it, so this module does not reload siw.
 
 use common::guest::{Cable, MACHINE_FAR, Stage, addresses, has_verbs, is_guest};
 use common::peers;

@@ -1,10 +1,9 @@
 //! Runs on: guest
 //!
-//! Our verbs provider over the siw that is rebuilt with peer-to-peer mode and required CRC, in which the initiator speaks
-//! first: with the programs of others on the same device, and with itself.
+//! Our verbs provider over the siw that is built with peer-to-peer mode and required CRC, in which the initiator sends
+//! first: with other programs on the same device, and with itself.
 //!
-//! The machine's siw is loaded anew for it. A process keeps a device that it has had open, which must not be this one:
-//! each test is run by another.
+//! Each test reloads siw. A process keeps a device that it has opened, so each test runs in a separate process.
 
 use common::guest::{Stage, in_peer_to_peer_mode};
 use common::rping::{MTUS, both_ours, cases, original_client, original_server};

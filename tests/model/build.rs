@@ -1,4 +1,4 @@
-//! Puts loom's locks in the place of the usual ones.
+//! Replaces the crate's locks by loom's.
 
 fn main() {
     println!("cargo::rustc-cfg=tokio_rdma_model");

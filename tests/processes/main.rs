@@ -1,4 +1,4 @@
-//! Peers in processes of their own, and hosts in network namespaces of their own.
+//! Peers in separate processes, and hosts in separate network namespaces.
 
 mod names;
 mod network;

@@ -1,4 +1,4 @@
-//! Streams by name while adapters come and go.
+//! Streams by name while adapters are added and removed.
 
 use common::net::*;
 use common::*;

@@ -1,5 +1,5 @@
-//! Connecting and listening on networks with more than loopback: routes that refuse, packets that vanish, several
-//! interfaces, IPv6 over a cable.
+//! Connecting and listening on networks beyond loopback: routes that refuse, packets that are lost, several interfaces,
+//! IPv6 over a cable.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

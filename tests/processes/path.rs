@@ -1,4 +1,4 @@
-//! Connections whose path breaks, for good or for single packets.
+//! Connections whose path fails, permanently or for single packets.
 
 use std::sync::Arc;
 use std::time::Duration;

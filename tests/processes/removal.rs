@@ -1,4 +1,4 @@
-//! The removal of an adapter under everything that can be pending on it.
+//! Removal of an adapter while every kind of operation is pending on it.
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The example `rping`, with itself: both ends over the soft provider, as processes of their own.
+//! The example `rping` with itself: both ends over the soft provider, in separate processes.
 
 use std::net::{Ipv6Addr, TcpListener};
 

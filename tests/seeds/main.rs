@@ -1,4 +1,4 @@
-//! Five specifications of connection set-up, each walked from the top of its page to the bottom: every method, parameter,
+//! Five specifications of connection set-up. The tests follow each page from top to bottom: every method, parameter,
 //! return code and remark has a test that is named after it.
 //!
 //! | module | interface | page |
@@ -9,7 +9,7 @@
 //! | [`ndk_connect`] | `NdkConnect`, the kernel's NetworkDirect | Windows Driver Kit, ndkpi.h: NDK_FN_CONNECT |
 //! | [`udapl_ep_connect`] | `dat_ep_connect`, uDAPL | DAT Collaborative, uDAPL: dat_ep_connect(3DAT) |
 //!
-//! The modules `soft` hold the return codes that take a network, a port range or a limit of a test's own.
+//! The modules `soft` contain the return codes that need a separate network, a port range or a limit.
 
 mod nd1_connect;
 mod nd2_connector;

@@ -1,9 +1,9 @@
-//! NetworkDirect v1's `INDConnector::Connect`, walked from the top of its page to the bottom: parameters, return codes,
-//! notes, remarks. Each test is named after the item.
+//! NetworkDirect v1's `INDConnector::Connect`, in the order of its page: parameters, return codes, notes, remarks. Each
+//! test is named after the item.
 //!
-//! `AddressLength` and `PrivateDataLength` are part of their types, `pOverlapped` is the future, `ND_PENDING` a future
-//! that is not ready. `ND_ACCESS_VIOLATION`, a bad pointer, cannot be written down in safe Rust. `Protocol` is TCP's
-//! number on the soft provider, and no other: there is nothing to choose.
+//! `AddressLength` and `PrivateDataLength` are part of their types, `pOverlapped` is the future, `ND_PENDING` a pending
+//! future. `ND_ACCESS_VIOLATION`, a bad pointer, cannot be expressed in safe Rust. `Protocol` has one possible value, the
+//! number of TCP on the soft provider.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,10 +1,8 @@
-//! `IND2Connector`, walked from the top of its page to the bottom: methods, parameters, return values, notes and
-//! remarks in the page's order. Each test is named after the method and the item. Here: Bind, Connect, CompleteConnect;
-//! the rest of the page is in the module `accept`.
+//! `IND2Connector`, in the order of its page: methods, parameters, return values, notes and remarks. Each test is named
+//! after the method and the item. This file contains Bind, Connect and CompleteConnect, the module `accept` the rest.
 //!
-//! Common to all methods, and so said once: a length that goes with a pointer (`cbAddress`, `cbPrivateData`) is part of
-//! the Rust type, `OVERLAPPED` is the future, `ND_PENDING` a future that is not ready, and `ND_ACCESS_VIOLATION` (a bad
-//! pointer) cannot be written down in safe Rust.
+//! Common to all methods: the length of a pointer (`cbAddress`, `cbPrivateData`) is part of the Rust type, `OVERLAPPED` is
+//! the future, `ND_PENDING` a pending future, and `ND_ACCESS_VIOLATION` (a bad pointer) cannot be expressed in safe Rust.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,7 +1,8 @@
-//! `IND2Provider`, walked from the top of its page to the bottom. Each test is named after the method and the item.
+//! `IND2Provider`, in the order of its page. Each test is named after the method and the item.
 //!
-//! Of the requirements at the top: InfiniBand's concern the adapters' drivers; iWARP's (RDMA mode from the first byte,
-//! no Read with Invalidate) show in that there is no call for either. Registration with the system is not needed.
+//! Of the requirements at the top, those for InfiniBand concern the adapters' drivers. Those for iWARP (RDMA mode from
+//! the first byte, no Read with Invalidate) are met because there is no call for either. Registration with the system is
+//! not needed.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,7 +1,7 @@
-//! `NdkConnect`, walked from the top of its page to the bottom: parameters, return codes, remarks. Each test is named
-//! after the item. Every code may come inline or later there; here both come out of the same future.
+//! `NdkConnect`, in the order of its page: parameters, return codes, remarks. Each test is named after the item. NDK returns
+//! each code inline or later; here the same future returns both.
 //!
-//! The lengths of the addresses and of the data are part of their types. `STATUS_PENDING` is a future that is not ready.
+//! The lengths of the addresses and of the data are part of their types. `STATUS_PENDING` is a pending future.
 //!
 //! Runs on: soft, rxe, siw
 

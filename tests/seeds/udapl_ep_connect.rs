@@ -1,9 +1,9 @@
-//! uDAPL's `dat_ep_connect`, walked from the top of its page to the bottom: parameters, description, return values,
-//! usage. Each test is named after the item. What uDAPL calls an outcome is looked up in `tokio_rdma::status`.
+//! uDAPL's `dat_ep_connect`, in the order of its page: parameters, description, return values, usage. Each test is named
+//! after the item. `tokio_rdma::status` contains uDAPL's name of each outcome.
 //!
-//! uDAPL answers twice, with a return value and later with an event; a future answers once. Its endpoint becomes
-//! DISCONNECTED when an attempt fails and must be reset; a queue pair of ours is as it was and may be used again, which
-//! the tests of failures show by doing so.
+//! uDAPL returns two results, a return value and later an event; a future returns one. When an attempt fails, uDAPL's
+//! endpoint becomes DISCONNECTED and must be reset; our queue pair is unchanged and can be used again, as the tests of
+//! failures show.
 //!
 //! Runs on: soft, rxe, siw
 

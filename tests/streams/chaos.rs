@@ -1,7 +1,8 @@
-//! Streams that do whatever they may, two hundred at a time: sizes, half-closes, drops and cancellations are the dice's.
+//! Random operations on two hundred streams at a time: sizes, half-closes, drops and cancellations.
 //!
-//! Every byte that was acknowledged arrives, in order; nothing hangs, and nothing is left. One test in a process of its own,
-//! so that what it counts is its own. `TOKIO_RDMA_CHAOS_SECONDS` says for how long, `TOKIO_RDMA_TEST_SEED` with which dice.
+//! Every acknowledged byte arrives in order, no call hangs, and no resource remains. One test in a separate process,
+//! because it counts the resources of its process. `TOKIO_RDMA_CHAOS_SECONDS` sets the duration, `TOKIO_RDMA_TEST_SEED`
+//! the seed.
 //!
 //! Runs on: rxe
 

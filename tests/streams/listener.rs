@@ -1,4 +1,4 @@
-//! Listeners for streams: who waits for whom, and what is free when one is dropped.
+//! Stream listeners: the port of a dropped listener, and accepts that are not polled.
 //!
 //! Runs on: rxe
 

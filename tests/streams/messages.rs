@@ -1,4 +1,4 @@
-//! Messages that keep their boundaries.
+//! Messages between two ends of this crate.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Streams by name: which address, which adapter, and what is said when there is none.
+//! Streams by name: the choice of address and adapter, and the errors.
 //!
 //! Runs on: rxe
 

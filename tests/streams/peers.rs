@@ -1,4 +1,4 @@
-//! The byte stream against peers that speak rsocket by hand: well, and badly.
+//! The byte stream with peers that send rsocket messages byte by byte, valid and invalid.
 //!
 //! Runs on: soft, rxe, siw
 

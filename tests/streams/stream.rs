@@ -1,4 +1,4 @@
-//! The byte stream: what it carries, how it ends, and how it waits.
+//! The byte stream: transfer of data, shutdown and end, backpressure.
 //!
 //! Runs on: soft, rxe, siw
 

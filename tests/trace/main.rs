@@ -1,5 +1,5 @@
-//! What `tracing` is told: every step of every connection, with its number, peer, phase and status; and nothing at all
-//! when nobody listens.
+//! The output of `tracing`: an event for every step of every connection, with its number, peer, phase and status, and
+//! no output without a subscriber.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,5 @@
-//! The catalogue of a machine that has the device: it is found by its address, by name and before the soft provider.
+//! The catalogue of a machine with a device: the device is found by its address and by its name, and precedes the soft
+//! provider.
 //!
 //! Runs on: rxe, siw
 

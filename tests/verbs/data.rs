@@ -1,5 +1,5 @@
-//! What only devices do with the requests of a queue pair: windows that hold kernel objects, silent requests that the
-//! device does not report, queues that share a completion queue of the device.
+//! Requests of a queue pair on devices only: windows that hold kernel objects, silent requests that the device does not
+//! report, queues that share a completion queue of the device.
 //!
 //! Runs on: rxe, siw
 

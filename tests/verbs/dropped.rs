@@ -1,5 +1,4 @@
-//! A thousand connections, each end of which is dropped wherever dice have it: nobody hangs, and the kernel holds
-//! nothing of them afterwards.
+//! A thousand connections whose ends are dropped at random steps: no call hangs, and no object remains in the kernel.
 //!
 //! Runs on: rxe, siw
 

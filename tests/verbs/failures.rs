@@ -1,4 +1,4 @@
-//! What devices and the kernel say no to, and peers and paths that go without a word.
+//! Calls that devices and the kernel reject, and peers and paths that disappear without a message.
 //!
 //! Runs on: rxe, siw
 

@@ -1,4 +1,4 @@
-//! Nothing of a connection is left in the kernel, wherever it was given up.
+//! A connection leaves no object in the kernel, at whatever step it is dropped.
 //!
 //! Runs on: rxe, siw
 

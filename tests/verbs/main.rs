@@ -1,4 +1,4 @@
-//! The verbs provider where its devices differ from the soft provider, or take more than a connection to test.
+//! The verbs provider: behaviour that differs from the soft provider, or that needs more than a connection to test.
 #![cfg(feature = "verbs")]
 
 mod catalogue;

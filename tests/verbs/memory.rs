@@ -1,4 +1,4 @@
-//! Where and when a device gives memory back.
+//! The thread and the time at which a device returns memory.
 //!
 //! Runs on: rxe, siw
 

@@ -1,4 +1,4 @@
-//! The removal of a device under everything that can be pending on it.
+//! Removal of a device while every kind of operation is pending on it.
 //!
 //! Runs on: rxe, siw
 

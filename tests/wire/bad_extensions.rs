@@ -1,5 +1,5 @@
-//! Peers that break the rules of RFC 7306, and those of windows: that connection ends with its Terminate, and nothing
-//! else suffers.
+//! Peers that violate the rules of RFC 7306 or of windows: the connection ends with a Terminate, and no other is
+//! affected.
 
 use common::raw::{
     self, Bystander, Raw, Start, failure, raw_connects, raw_connects_to, room, success, terminated,

@@ -1,4 +1,4 @@
-//! Peers that break the rules, at every phase: that connection ends with its error, and nothing else suffers.
+//! Peers that violate the protocol in each phase: the connection ends with an error, and no other is affected.
 
 use std::task::Poll;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Peers that are not this crate: older revisions, other handshakes, and what can only be seen on the wire.
+//! Peers other than this crate: older revisions, other handshakes, and behaviour that is visible only on the wire.
 
 use std::task::Poll;
 

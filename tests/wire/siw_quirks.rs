@@ -1,4 +1,4 @@
-//! Peers that behave as Linux siw has been seen to, where that is not what the standards say.
+//! Peers that deviate from the standards in the same ways as Linux siw.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What we send, as the iWARP dissector of Wireshark reads it: every frame, and nothing that it objects to.
+//! The sent frames, decoded by the iWARP dissector of Wireshark: all are recognised, without warnings.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! A queue pair whose accept failed is free again by the time that the failure is told.
+//! A queue pair can be used again when its failed accept has returned.
 //!
 //! Runs on: soft, rxe, siw
 

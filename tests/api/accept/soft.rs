@@ -1,4 +1,4 @@
-//! What becomes of a request when its peer dies, which TCP alone tells in one process.
+//! A request whose peer dies, which can be shown in one process only over TCP.
 
 use std::net::SocketAddr;
 

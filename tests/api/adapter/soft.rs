@@ -1,4 +1,4 @@
-//! The adapter of an interface of one's own, and the tool that prints adapters.
+//! The adapter of an interface that the test creates, and the example that prints adapters.
 
 use common::deviation::{all_adapters, loops_back};
 use common::net::{ip, isolated};

@@ -1,4 +1,4 @@
-//! Whose a buffer is: of a post that failed, of a future that nobody waits for any more, of what was flushed.
+//! The owner of a buffer after a failed post, after the future was dropped, and after a flush.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! A read whose future is polled right where it is woken, on the task of the connection.
+//! A read whose future is polled inside its wake-up, on the task of the connection.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

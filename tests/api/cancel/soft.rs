@@ -1,4 +1,4 @@
-//! Cancelling, flushing and the end of a runtime, with a peer that is nothing but a socket.
+//! Cancelling, flushing and the end of a runtime, with a raw socket as peer.
 
 use common::life::*;
 use common::*;

@@ -1,4 +1,4 @@
-//! Connects that race each other on one connector.
+//! Concurrent calls of connect on one connector.
 
 use std::sync::Barrier;
 

@@ -1,4 +1,4 @@
-//! The active side of the soft provider where that is not like every other one: its ports are TCP's.
+//! The active side of the soft provider: its ports are TCP ports.
 
 use common::cm::*;
 use common::*;

@@ -1,4 +1,4 @@
-//! Answers of a peer that is nothing but a socket, and what they leave of a connector.
+//! Responses of a raw socket as peer, and the state of the connector after each.
 
 use common::raw::{self, REPLY_KEY, REQUEST_KEY, Raw, Start};
 use common::*;

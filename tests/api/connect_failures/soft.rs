@@ -1,4 +1,4 @@
-//! The active side when it fails, in ways that only TCP has.
+//! Failures of the active side that occur only over TCP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

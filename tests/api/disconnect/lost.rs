@@ -1,4 +1,4 @@
-//! The end of a connection with a peer that does not behave, and the reasons that are given for it.
+//! The end of a connection with a peer that violates the protocol, and the reported reasons.
 
 use common::life::*;
 use common::*;

@@ -1,4 +1,4 @@
-//! Peers that say nothing: when a connection of the soft provider is given up, and when it is not.
+//! Silent peers: when the soft provider closes a connection, and when it does not.
 
 use std::time::Duration;
 

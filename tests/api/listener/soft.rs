@@ -1,4 +1,4 @@
-//! The passive side of the soft provider where it has settings: none of them ends the wait for a slow peer.
+//! The settings of the passive side of the soft provider: none of them limits the wait for a slow peer.
 
 use std::io::Read;
 use std::net::SocketAddr;

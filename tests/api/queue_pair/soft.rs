@@ -1,4 +1,4 @@
-//! Queue pairs of the soft provider against a peer that is nothing but a socket.
+//! Queue pairs of the soft provider with a raw socket as peer.
 
 use std::task::Poll;
 use std::time::Duration;

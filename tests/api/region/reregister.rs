@@ -1,4 +1,5 @@
-//! Regions whose memory goes under one key after the other, while others use it; and memory that there is not.
+//! Regions that are registered under one key after the other while they are in use; and registrations for which memory
+//! is missing.
 //!
 //! Runs on: soft, rxe, siw
 

@@ -1,4 +1,4 @@
-//! Regions of the soft provider, with a peer that is nothing but a socket.
+//! Regions of the soft provider, with a raw socket as peer.
 
 use common::adapter;
 use common::raw::{self, CRC, Start, raw_connects};

@@ -1,4 +1,4 @@
-//! What the options of requests look like on the wire, and messages of more than 2 GiB: soft only.
+//! The options of requests on the wire, and messages of more than 2 GiB: soft only.
 
 use common::device::variants;
 use common::raw::{self, Start, bytes, failure, room, success};

@@ -1,5 +1,5 @@
-//! NetworkDirect v1's `INDConnector::Connect`: the return codes that take a network of one's own. The page is walked in
-//! `nd1_connect.rs`.
+//! NetworkDirect v1's `INDConnector::Connect`: the return codes that need a separate network. The module `nd1_connect`
+//! follows the rest of the page.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

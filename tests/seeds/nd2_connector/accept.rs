@@ -1,5 +1,5 @@
 //! `IND2Connector`, the second half of its page: Accept, Reject, GetReadLimits, GetPrivateData, GetLocalAddress,
-//! GetPeerAddress, NotifyDisconnect, Disconnect. What is common to all methods is said in `nd2_connector.rs`.
+//! GetPeerAddress, NotifyDisconnect, Disconnect. The items common to all methods are in `nd2_connector.rs`.
 //!
 //! Runs on: soft, rxe, siw
 

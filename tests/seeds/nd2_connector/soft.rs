@@ -1,5 +1,5 @@
-//! `IND2Connector`: the return codes of Bind, Connect and CompleteConnect that take a network, a port range or a
-//! setting of the soft provider to bring about. The page is walked in `nd2_connector.rs`.
+//! `IND2Connector`: the return codes of Bind, Connect and CompleteConnect that need a separate network, a port range or
+//! a setting of the soft provider. The module `nd2_connector` follows the rest of the page.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `IND2Provider`, where the soft provider is not like every other one: TCP's ports, and the addresses of the host. The
-//! page is walked in `nd2_provider.rs`.
+//! `IND2Provider`, specific to the soft provider: TCP ports, and the addresses of the host. The module `nd2_provider`
+//! follows the rest of the page.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 

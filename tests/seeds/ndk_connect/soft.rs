@@ -1,5 +1,5 @@
-//! `NdkConnect`: the return codes that take a network, a port range or a limit of one's own. The page is walked in
-//! `ndk_connect.rs`.
+//! `NdkConnect`: the return codes that need a separate network, a port range or a limit. The module `ndk_connect`
+//! follows the rest of the page.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! `dat_ep_connect`: what takes a socket, a network or a limit of one's own to show. The page is walked in
-//! `udapl_ep_connect.rs`.
+//! `dat_ep_connect`: the items that need a raw socket, a separate network or a limit. The module `udapl_ep_connect`
+//! follows the rest of the page.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;

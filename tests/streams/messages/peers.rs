@@ -1,4 +1,4 @@
-//! Messages with peers that lie, are silent, or speak something else.
+//! Messages with peers that send invalid data, nothing, or another protocol.
 //!
 //! Runs on: soft, rxe, siw
 

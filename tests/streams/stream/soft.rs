@@ -1,4 +1,4 @@
-//! The byte stream over the soft provider, against peers that are nothing but sockets.
+//! The byte stream over the soft provider, with raw sockets as peers.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! `IND2Connector`: ND_DEVICE_REMOVED of Accept, Reject and Disconnect, in a network that can be taken away. The page is
-//! walked in the module above.
+//! `IND2Connector`: ND_DEVICE_REMOVED of Accept, Reject and Disconnect, in a network that is removed. The module above
+//! follows the rest of the page.
 
 use common::net::isolated;
 use common::seeds::*;
