@@ -1,4 +1,4 @@
-//! Accepting in the background, so that a peer that is slow holds up nobody.
+//! Accepts peers in the background, so that a slow peer delays no other.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Who waits for a stream, and how they are woken.
+//! The wakers of the reader and the writer of a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

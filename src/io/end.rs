@@ -1,4 +1,4 @@
-//! One end of a stream: what reads, writes and results do with it.
+//! The engine of a stream: reads, writes, and the processing of completions.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -23,13 +23,13 @@ use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
 use crate::types::{DisconnectReason, OpKind, RemoteKey};
 
-/// How many results are taken at once.
+/// How many completions are polled at once.
 const RESULTS: usize = 64;
 
-/// How often a poll looks for more before others have their turn.
+/// How often one poll of the stream polls the queues before it yields to other tasks.
 const TURNS: usize = 16;
 
-/// The kinds of requests of the send queue, by their numbers in the completion queue.
+/// The kinds of requests of the send queue, as contexts in the completion queue.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 
@@ -102,11 +102,11 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Bytes to be written.
+/// The source of the bytes of a write.
 enum Source<'a> {
-    /// From the memory of this end.
+    /// A range of the memory of this end.
     Own(Range<usize>),
-    /// Copied by the call.
+    /// Bytes that the posting call copies.
     Inline(&'a [&'a [u8]]),
 }
 
@@ -165,7 +165,7 @@ impl End {
         Held { end: self, guard: Some(guard) }
     }
 
-    /// Reads what has arrived, as much as there is room for.
+    /// Reads the bytes that have arrived, up to the room in `into`.
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -188,7 +188,7 @@ impl End {
         Poll::Ready(outcome)
     }
 
-    /// Whether there was anything.
+    /// Copies unread bytes to `into`. Returns whether there were any.
     fn copy_out(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
         let before = into.remaining();
         while into.remaining() > 0 {
@@ -206,7 +206,7 @@ impl End {
         read
     }
 
-    /// Writes as much as the peer and the ring have room for: one message.
+    /// Writes one message, as long as the peer and the ring have room for.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
@@ -245,24 +245,24 @@ impl End {
         Poll::Ready(outcome)
     }
 
-    /// Ready when this end may send, or the connection has ended.
+    /// Resolves when this end may send, or when the connection has ended.
     pub(super) fn poll_speaks(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_for(cx, Side::Reader, |state, _| {
             (state.machine.speaks() || state.ended.is_some()).then_some(())
         })
     }
 
-    /// Sends what this end has to send, though the peer has sent nothing.
+    /// Lets this end send although the peer has sent nothing.
     pub(super) fn speak(&self) {
         let mut state = self.hold();
         state.machine.speak();
         self.advance(&mut state);
     }
 
-    /// Puts the first `length` bytes into the ring, and posts them.
+    /// Copies the first `length` bytes to the ring and posts them.
     ///
     /// # Errors
-    /// Nothing was posted: the stream is broken.
+    /// Nothing was posted, and the stream is broken.
     fn copy_in(
         &self,
         state: &mut State,
@@ -293,7 +293,8 @@ impl End {
         })
     }
 
-    /// Ready when nothing that was written is on its way any more, and the peer has been told if nothing follows.
+    /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
+    /// peer.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
@@ -307,7 +308,7 @@ impl End {
         })
     }
 
-    /// This end writes nothing any more. True when the peer has been told, or need not be.
+    /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
     pub(super) fn shutdown(&self) -> bool {
         let mut state = self.hold();
         state.machine.shutdown();
@@ -315,21 +316,22 @@ impl End {
         state.machine.has_said_so() || state.ended.is_some()
     }
 
-    /// This end does nothing any more.
+    /// Ends both directions.
     pub(super) fn disconnect(&self) {
         let mut state = self.hold();
         state.machine.disconnect();
         self.advance(&mut state);
     }
 
-    /// Ready with what `attempt` has to say; it is told whether all results that were there have been collected.
+    /// Resolves when `attempt` returns a value. The argument of `attempt` is `true` if all completions have been
+    /// collected.
     fn poll_for<T>(
         &self,
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
-        // Often there is no need to look further.
+        // The value is often available without polling the queues.
         if let Some(done) = attempt(&mut self.hold(), false) {
             return Poll::Ready(done);
         }
@@ -361,13 +363,14 @@ impl End {
                 return Poll::Pending;
             }
         }
-        // The peer keeps this end busy, and has others wait no longer.
+        // The peer sends without a pause: other tasks have their turn first.
         drop(state);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Has the queues ring, after all that was there has been collected. True when there is more already.
+    /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
+    /// more already.
     fn listen(&self, state: &mut State, side: Side) -> bool {
         let mut news = self.ask(state, false);
         if side == Side::Writer || state.machine.is_control_blocked() {
@@ -376,7 +379,7 @@ impl End {
         news
     }
 
-    /// Has a queue ring. True when there is something already.
+    /// Requests a notification of one queue. Returns `true` if it is due already.
     fn ask(&self, state: &mut State, completions: bool) -> bool {
         let (queue, waker, asked) = if completions {
             (&self.queues.initiator, &self.completed, &mut state.completions)

@@ -1,4 +1,4 @@
-//! What a stream is made of before there is a connection: queues, and memory with its places.
+//! The resources of a stream before it is connected: queues, registered memory and its layout.
 
 use super::config::StreamConfig;
 use crate::cm::{Adapter, ProviderKind};
@@ -8,25 +8,25 @@ use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
 use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
 use crate::types::Access;
 
-/// The list of targets, at the start of the exposed memory; the ring is behind it, where a cache line begins.
+/// The offset of the ring in the exposed memory, the start of a cache line. The list of targets is before it.
 pub(super) const RING: usize = 64;
 
-/// Entries for the peer's list that are on their way: as many as control messages can be.
+/// The number of entries for the peer's list that can be in flight: that of control messages.
 pub(super) const ENTRIES: usize = 4;
 
-/// What is made before the peer is asked, or answered.
+/// The resources that are created before the request or the accept is sent.
 pub(super) struct Prepared {
     pub(super) settings: Settings,
     pub(super) config: StreamConfig,
     pub(super) memory: Memory,
     pub(super) queues: Queues,
     pub(super) queue_pair: QueuePair,
-    /// Writes of so many bytes go out inline.
+    /// The length up to which writes are inline.
     pub(super) inline: usize,
 }
 
-/// Where results come: those of receives apart from the others, which nobody waits for as long as there is room for more.
-/// With one queue every write would wake the reader.
+/// The completion queues. Receives have their own, because nothing waits for the completions of sends while there is
+/// room for more: with one queue every write would wake the reader.
 pub(super) struct Queues {
     pub(super) receives: CompletionQueue,
     pub(super) initiator: CompletionQueue,
@@ -36,16 +36,16 @@ pub(super) struct Queues {
 pub(super) struct Memory {
     /// The list of targets and the ring: the peer writes them.
     pub(super) exposed: Region,
-    /// The ring that is sent from, then messages to be sent, entries for the peer's list, and messages received.
+    /// The send ring, then messages to send, entries for the peer's list, and received messages.
     pub(super) own: Region,
-    /// Where these begin.
+    /// The offset of the messages to send.
     pub(super) outgoing: usize,
     pub(super) entries: usize,
     incoming: usize,
 }
 
 impl Prepared {
-    /// Makes the queues and the memory, and posts all receives.
+    /// Creates the queues and the memory, and posts all receives.
     ///
     /// # Errors
     /// See [`StreamError`].
@@ -107,7 +107,7 @@ impl Prepared {
         &self.queue_pair
     }
 
-    /// The private data that says what this end brings.
+    /// Returns the private data that describes this end.
     pub(super) fn private_data(&self) -> [u8; Hello::LEN] {
         self.settings.hello().to_bytes()
     }
@@ -133,7 +133,7 @@ impl Memory {
         }
     }
 
-    /// The message that a receive has left here.
+    /// Returns the message in this receive slot.
     pub(super) fn received(&self, slot: usize) -> [u8; Message::LEN] {
         let mut bytes = [0; Message::LEN];
         // The slots are in bounds.
@@ -141,8 +141,8 @@ impl Memory {
         bytes
     }
 
-    /// An entry of the list that the peer writes, perhaps just now. The length is written last: once that is there, so is
-    /// the rest, for whoever looks again.
+    /// Returns an entry of the list that the peer writes, possibly at this moment. The peer writes the length last, so
+    /// a second read after the length has arrived sees the whole entry.
     pub(super) fn target(&self, index: usize) -> Span {
         let look = || {
             let mut bytes = [0; Span::LEN];

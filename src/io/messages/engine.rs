@@ -1,7 +1,8 @@
-//! What carries messages over a queue pair: the requests that are out, and what becomes of them.
+//! The engine of messages over a queue pair: outstanding requests and the processing of their completions.
 //!
-//! There is no task behind it. Whoever reads or writes drives all of it, with one waker in every request that wakes both:
-//! a credit for the writer comes in a message, and what the reader has taken is told by one.
+//! There is no background task. Each call that reads or writes processes all completions. Every request has the same
+//! waker, which wakes the reader and the writer: a credit for the writer arrives in a message, and the credits of the
+//! reader are sent in messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +30,7 @@ use crate::types::{Access, DisconnectReason, Role};
 /// reader may keep it without keeping memory for the longest.
 const COPIED: usize = 1024;
 
-/// Wakes the task that reads and the one that writes, as far as they wait.
+/// Wakes the reading task and the writing task, if they wait.
 #[derive(Default)]
 pub(super) struct Wakers {
     pub(super) reader: AtomicWaker,
@@ -83,7 +84,7 @@ impl Prepared {
         Ok(Self { adapter: adapter.clone(), queue_pair, pool, headers, receives, ours, config: *config })
     }
 
-    /// It is connected.
+    /// Starts the engine on the established connection.
     pub(super) fn start(self, role: Role, theirs: Hello, connection: Connection) -> Engine {
         let wakers = Arc::<Wakers>::default();
         let channel = Channel::new(role, self.ours, theirs);
@@ -120,7 +121,7 @@ impl Prepared {
     }
 }
 
-/// A send that is out.
+/// An outstanding send.
 enum Sending {
     /// A header alone.
     Header(Op<RegionSlice>),
@@ -137,7 +138,7 @@ impl Sending {
     }
 }
 
-/// The wait for the reason why a connection is over. The lock makes it `Sync`; it is never held.
+/// The wait for the reason of the end of a connection. The lock makes it `Sync`; it is never held.
 type Verdict = Mutex<Pin<Box<dyn Future<Output = DisconnectReason> + Send>>>;
 
 pub(super) struct Engine {
@@ -187,12 +188,12 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// The longest message that may be sent.
+    /// Returns the longest message that can be sent.
     pub(super) fn maximum(&self) -> usize {
         self.maximum
     }
 
-    /// Takes in what has happened.
+    /// Processes all completions, and posts what has become possible.
     fn drive(&mut self) {
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
@@ -259,12 +260,12 @@ impl Engine {
         }
     }
 
-    /// Whether nothing more can be sent.
+    /// Returns whether nothing more can be sent.
     fn is_over(&self) -> bool {
         self.broken.is_some() || self.verdict.is_some()
     }
 
-    /// A request has failed, so the connection is over: only why it is has to be found out.
+    /// Handles a failed request: the connection has ended, and its reason is awaited.
     fn fail(&mut self) {
         if !self.is_over() {
             let connection = self.connection.clone();
@@ -284,7 +285,7 @@ impl Engine {
         self.waker.wake_by_ref();
     }
 
-    /// A request was not posted.
+    /// Handles a request that could not be posted.
     fn refused(&mut self, kind: PostErrorKind) {
         match kind {
             PostErrorKind::ConnectionInvalid | PostErrorKind::DeviceRemoved => self.fail(),
@@ -305,7 +306,7 @@ impl Engine {
         }
     }
 
-    /// Sends the message that waits, if there is room now, and says so.
+    /// Sends the waiting message if there is room. Returns whether it did.
     fn post_waiting(&mut self) -> bool {
         if self.is_over() || !self.has_room() {
             return false;
@@ -325,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// Sends what the protocol has to say, as far as there is room. Whether there was anything.
+    /// Sends the control messages of the protocol while there is room. Returns whether it sent any.
     fn post_controls(&mut self) -> bool {
         let before = self.posted;
         if self.closing && self.waiting.is_none() {
@@ -368,7 +369,7 @@ impl Engine {
         }
     }
 
-    /// Memory that the device reads a payload from: where it is, or a copy.
+    /// Returns memory from which the device reads a payload: the bytes themselves if they are in the pool, or a copy.
     fn lend(&self, bytes: Bytes) -> Result<Entry, RegisterError> {
         if bytes.len() <= self.pool.buffer_length()
             && let Some(lent) = self.pool.try_lend(bytes.clone())?
@@ -379,7 +380,7 @@ impl Engine {
         Ok(self.adapter.buffer_from(&bytes)?.into())
     }
 
-    /// The error of who writes, if nothing can be sent any more; not ready while it is being found out.
+    /// Returns the error of the writer if nothing can be sent any more. Pending while its reason is awaited.
     fn poll_writable(&self) -> Poll<io::Result<()>> {
         match (&self.broken, &self.verdict) {
             (Some(broken), _) => Poll::Ready(Err(broken.clone().into())),
@@ -388,7 +389,7 @@ impl Engine {
         }
     }
 
-    /// Ready when a message may be sent, even if it has to wait then.
+    /// Resolves when a message can be sent, also if it has to wait then.
     pub(super) fn poll_ready(&mut self) -> Poll<io::Result<()>> {
         self.drive();
         if self.closing {
@@ -445,7 +446,7 @@ impl Engine {
             && self.completed >= self.last
     }
 
-    /// Ready when all that was sent has completed.
+    /// Resolves when all sends have completed.
     pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         self.drive();
         if self.closed || self.nothing_lost() {
@@ -458,7 +459,7 @@ impl Engine {
         }
     }
 
-    /// Ready when the end, too, has.
+    /// Resolves when all sends have completed, including that of the end.
     pub(super) fn poll_close(&mut self) -> Poll<io::Result<()>> {
         self.closing = true;
         self.drive();
@@ -469,7 +470,7 @@ impl Engine {
         }
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub(super) fn poll_next(&mut self) -> Poll<Option<io::Result<Bytes>>> {
         self.drive();
         if let Some((buffer, length)) = self.unread.pop_front() {
@@ -487,7 +488,7 @@ impl Engine {
         }
     }
 
-    /// The payload of a message, whose receive, or another in its place, is posted again.
+    /// Returns the payload of a message, and posts its receive again, or another in its place.
     fn take(&mut self, buffer: Buffer, length: usize) -> Bytes {
         let spare = if length > HEADER + COPIED { self.pool.try_get().ok().flatten() } else { None };
         let (message, buffer) = match spare {
