@@ -18,13 +18,13 @@ use crate::sync::{Mutex, WaitKey, WaitSet, Waiter};
 /// As many results are polled without an allocation: whoever sleeps in between finds a few.
 const AT_ONCE: usize = 4;
 
-/// What a notification is asked for. Each kind is met by those behind it, too.
+/// The completions that resolve a notification. Each kind includes the kinds listed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum NotifyKind {
-    /// Any result (`ND_CQ_NOTIFY_ANY`).
+    /// Any completion (`ND_CQ_NOTIFY_ANY`).
     Any,
-    /// A message that was sent with a solicited event, or a failure (`ND_CQ_NOTIFY_SOLICITED`).
+    /// A received message that was sent with a solicited event, or a failure (`ND_CQ_NOTIFY_SOLICITED`).
     Solicited,
     /// A failure (`ND_CQ_NOTIFY_ERRORS`).
     Errors,

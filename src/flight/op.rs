@@ -11,25 +11,27 @@ use crate::error::CompletionError;
 use crate::status::Status;
 use crate::types::{OpKind, RemoteKey};
 
-/// What a work request did, once it succeeded. Source: `ND2_RESULT`.
+/// The result of a work request that succeeded. Source: `ND2_RESULT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// What it was.
+    /// The operation.
     pub kind: OpKind,
-    /// How many bytes it moved; for a receive, the length of the message.
+    /// The number of bytes transferred; for a receive, the length of the message.
     pub bytes: usize,
-    /// Immediate data that came with the message of a receive.
+    /// The immediate data of a received message.
     pub immediate: Option<u32>,
-    /// The key of the memory window that the message of a receive has invalidated.
+    /// The key of the memory window that a received message has invalidated.
     pub invalidated: Option<RemoteKey>,
 }
 
-/// Memory that a work request can use: a [`Buffer`](crate::mr::Buffer), a part of a [`Region`](crate::mr::Region), several
-/// of these as a scatter-gather list (`Vec<Buffer>`, `[RegionSlice; N]`, or `Vec<Entry>` of all kinds), or `()` for no
-/// memory at all.
+/// Memory of a work request.
 ///
-/// The request owns it until it completes; the future gives it back. This trait is sealed.
+/// Implemented by [`Buffer`](crate::mr::Buffer), [`RegionSlice`](crate::mr::RegionSlice) and the other variants of
+/// [`Entry`](crate::mr::Entry); by lists of these for scatter-gather (`Vec<Buffer>`, `[RegionSlice; N]`, or
+/// `Vec<Entry>` for mixed lists); and by `()` for no memory.
+///
+/// The request owns the memory until it completes; then the future returns it. This trait is sealed.
 pub trait WorkBuffer: sealed::WorkBuffer {}
 
 impl<B: sealed::WorkBuffer> WorkBuffer for B {}
@@ -62,14 +64,15 @@ pub(crate) mod sealed {
     }
 }
 
-/// A posted work request: await it for the outcome and the buffer.
+/// The future of a posted work request. Resolves to the result and the buffer.
 ///
-/// It was posted when the call returned, and proceeds whether or not this is polled. Where the queue pair has a
-/// [`CompletionQueue`](crate::qp::CompletionQueue) of the user's, this is ready once that has been polled for the result.
+/// The request was posted by the call that returned this future. It executes whether or not the future is polled. If
+/// the queue pair reports to a [`CompletionQueue`](crate::qp::CompletionQueue), the future resolves when
+/// [`CompletionQueue::poll`](crate::qp::CompletionQueue::poll) returns this completion.
 ///
 /// # Cancel safety
-/// Dropping it forgets the result. The request goes on; its memory stays with the provider until it completes and is
-/// freed then.
+/// Dropping the future discards the result. The request still executes. Its memory stays with the provider until the
+/// request completes, and is then freed.
 #[must_use = "dropping this forgets the result; the buffer lives until the provider is done with it"]
 pub struct Op<B: WorkBuffer> {
     table: Arc<Table>,
@@ -89,7 +92,7 @@ impl<B: WorkBuffer> Future for Op<B> {
     type Output = (Result<Completion, CompletionError>, B);
 
     /// # Panics
-    /// When polled again after it was ready.
+    /// If polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
