@@ -65,7 +65,7 @@ impl<T: Send + 'static> Acceptor<T> {
         self.local
     }
 
-    /// The next that is ready; an error once there will be none.
+    /// Returns the next accepted peer. Fails if all listeners have ended.
     pub(super) async fn accept(&self) -> io::Result<T> {
         loop {
             let more = self.ready.more.notified();
@@ -79,7 +79,7 @@ impl<T: Send + 'static> Acceptor<T> {
         }
     }
 
-    /// The next that is ready, one error if the last listener ends, then `None`.
+    /// Returns the next accepted peer, one error if the last listener ends, then `None`.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<T>>> {
         self.ready.stream.register(cx.waker());
         self.ready.take()
@@ -95,19 +95,19 @@ impl<T> Drop for Acceptor<T> {
     }
 }
 
-/// What the tasks have made, and who waits for it.
+/// The accepted peers, and the tasks that wait for them.
 struct Ready<T> {
     made: Mutex<Made<T>>,
     /// Wakes all futures of [`Acceptor::accept`], not one: that one may be kept and never polled again.
     more: Notify,
-    /// Wakes who polls the stream.
+    /// The waker of the task that polls the stream.
     stream: AtomicWaker,
 }
 
 struct Made<T> {
     /// In the order in which they became ready.
     queue: VecDeque<(io::Result<T>, Option<OwnedSemaphorePermit>)>,
-    /// How many may still put something into it.
+    /// The number of listeners that have not ended.
     makers: usize,
 }
 
@@ -117,7 +117,7 @@ impl<T> Ready<T> {
         Self { made, more: Notify::new(), stream: AtomicWaker::new() }
     }
 
-    /// The next, or `None` when there will be none.
+    /// Returns the next peer, or `None` if all listeners have ended.
     fn take(&self) -> Poll<Option<io::Result<T>>> {
         let mut made = self.made.lock();
         let taken = made.queue.pop_front();

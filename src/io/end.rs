@@ -43,10 +43,10 @@ pub(super) struct End {
     config: StreamConfig,
     inline: usize,
     traffic: Traffic,
-    /// Where what is left is done when the stream is dropped.
+    /// The runtime for the remaining work when the stream is dropped.
     runtime: Option<Handle>,
     bells: Arc<Bells>,
-    /// They ring: for what arrives, and for what has gone.
+    /// The wakers of the receive queue and of the send queue.
     received: Waker,
     completed: Waker,
     state: Mutex<State>,
@@ -54,23 +54,23 @@ pub(super) struct End {
 
 struct State {
     machine: Machine,
-    /// Taken from a completion queue, and empty between calls.
+    /// A scratch list for completions, empty between calls.
     results: Vec<WorkCompletion>,
-    /// The next places for messages and entries that go out.
+    /// The next slots for outgoing messages and entries.
     messages: usize,
     entries: usize,
-    /// The connection is over, or nothing more can be done with it.
+    /// The end of the connection, or an error after which nothing can be sent.
     ended: Option<StreamBroken>,
-    /// It has just ended: to be told when nobody holds the state.
+    /// `ended` has just been set. It is logged and counted when the lock is released.
     news: bool,
-    /// What was asked of the two completion queues.
+    /// The pending notifications of the two completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
-    /// How long each side looks without sleep.
+    /// How long each side polls before it sleeps.
     spins: [Spin; 2],
 }
 
-/// The state, locked. No foreign code runs meanwhile: wakers and subscribers have their turn when it is dropped.
+/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
 struct Held<'a> {
     end: &'a End,
     guard: Option<MutexGuard<'a, State>>,
@@ -503,7 +503,7 @@ impl End {
         self.post(state, target, control.message, CONTROL)
     }
 
-    /// Posts a message, and what is written before it.
+    /// Posts a message, and a write before it.
     fn post(
         &self,
         state: &mut State,
@@ -514,14 +514,14 @@ impl End {
         let options = WorkOptions::default().context(context);
         match (self.carrier, write) {
             (Carrier::Immediate, write) => {
-                // A message alone writes nothing, nowhere.
+                // A message without data is an empty write.
                 let (source, to) = write.unwrap_or((Source::Inline(&[]), Span::default()));
                 self.write(&self.queue_pair, source, to, options.immediate(message.encode()))
             }
             (Carrier::Send, None) => self.send(&self.queue_pair, state, message, options),
             (Carrier::Send, Some((source, to))) => {
                 let batch = self.queue_pair.batch();
-                // The send behind it tells of it, too.
+                // The completion of the send that follows is enough.
                 self.write(&batch, source, to, WorkOptions::default().silent())?;
                 self.send(&batch, state, message, options)
             }
@@ -568,9 +568,9 @@ impl End {
         queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
     }
 
-    /// A request failed: the connection is over, and says why.
+    /// Handles a failed request: the stream ends with the reason of the connection.
     fn failed(&self, state: &mut State) {
-        // It is known before the first request finishes.
+        // The reason is known before the first request completes.
         let reason = self.connection.disconnected().now_or_never().unwrap_or(DisconnectReason::Local);
         if matches!(state.ended, Some(StreamBroken::Post(_))) {
             state.ended = None;
@@ -578,7 +578,8 @@ impl End {
         self.end_with(state, StreamBroken::Connection(reason));
     }
 
-    /// A request could not be posted. Either the connection is over, or it is now: something is missing from the stream.
+    /// Handles a request that could not be posted. The stream has a gap then, so the connection is ended if it has not
+    /// ended before.
     fn refused(&self, state: &mut State, kind: PostErrorKind) {
         match self.connection.disconnected().now_or_never() {
             Some(reason) => self.end_with(state, StreamBroken::Connection(reason)),

@@ -153,24 +153,24 @@ pub(super) struct Engine {
     headers: Region,
     /// How many sends there have been.
     posted: u64,
-    /// How many of them have succeeded, which they do in order: none does after one that fails.
+    /// How many of them have succeeded. They complete in order, and none succeeds after one that fails.
     completed: u64,
-    /// How many have to, for every message that was sent to have gone. One that was not even posted counts: more than there
-    /// will be.
+    /// The value of `completed` at which every message has been sent. A message that was not even posted counts, so
+    /// that this value is never reached.
     last: u64,
-    /// How many have to, for the end to have gone, once it was sent.
+    /// The value of `completed` at which the end has been sent, once it has been posted.
     end: Option<u64>,
     send_depth: usize,
     receives: VecDeque<Op<Buffer>>,
     sends: VecDeque<Sending>,
-    /// A message that there is no room for yet, empty or in memory for the device.
+    /// A message for which there is no room yet, empty or in memory for the device.
     ///
-    /// There is a place for one so that who is told that all has been flushed may send another, as with any sink that has
-    /// a buffer: there are callers that flush until they may.
+    /// This slot exists because a caller may send one message after each flush, as with any sink that has a buffer:
+    /// some callers flush until they can send.
     waiting: Option<Option<Entry>>,
-    /// Nothing follows but what waits.
+    /// No message follows the waiting one.
     closing: bool,
-    /// Messages that nobody has taken, with their lengths, headers included.
+    /// Received messages that have not been read, with their lengths including headers.
     unread: VecDeque<(Buffer, usize)>,
     pub(super) wakers: Arc<Wakers>,
     waker: Waker,
@@ -178,11 +178,11 @@ pub(super) struct Engine {
     receiving: bool,
     /// The end has been sent, and the send has completed.
     closed: bool,
-    /// A request has failed.
+    /// Set after a request has failed, while the reason is awaited.
     verdict: Option<Verdict>,
-    /// Why.
+    /// The reason.
     broken: Option<StreamBroken>,
-    /// The reader knows.
+    /// The reader has received the reason.
     told: bool,
     traffic: Traffic,
 }
@@ -199,7 +199,7 @@ impl Engine {
         let cx = &mut Context::from_waker(&waker);
         self.collect_receives(cx);
         self.collect_sends(cx);
-        // What is posted now has to wake somebody, too.
+        // The requests that are posted now need the waker, too.
         while self.post_waiting() | self.post_controls() {
             self.collect_sends(cx);
         }
@@ -208,7 +208,7 @@ impl Engine {
             let Poll::Ready(reason) = verdict.as_mut().poll(cx) else { break };
             self.verdict = None;
             match reason {
-                // Somebody has cancelled the wait, through the connection. Something is the reason all the same.
+                // The application has cancelled the wait through the connection, so wait again for the reason.
                 DisconnectReason::Canceled => self.fail(),
                 reason => self.broken_by(StreamBroken::Connection(reason)),
             }
@@ -239,7 +239,7 @@ impl Engine {
                 Err(error) => {
                     self.receiving = false;
                     self.broken_by(StreamBroken::Protocol(error));
-                    // The peer is told nothing else: what it says is not understood.
+                    // No message can be sent to a peer that uses another protocol.
                     self.queue_pair.flush();
                 }
             }
@@ -300,7 +300,7 @@ impl Engine {
         match self.queue_pair.receive(buffer) {
             Ok(receive) => self.receives.push_back(receive),
             Err(refused) => {
-                // What was posted before still tells what has come.
+                // The receives posted before still complete.
                 self.refused(refused.kind);
             }
         }
@@ -415,7 +415,7 @@ impl Engine {
         }
         match self.poll_writable() {
             Poll::Ready(outcome) => outcome?,
-            // The flush tells why.
+            // The flush returns the reason.
             Poll::Pending => {
                 self.last = self.posted + 1;
                 return Ok(());
@@ -437,8 +437,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The connection is over, and each side has all that the other had to say: who closes second may find that the first
-    /// has already gone.
+    /// Returns whether the connection has ended after each side had sent everything: the side that closes second may
+    /// find that the first has disconnected.
     fn nothing_lost(&self) -> bool {
         matches!(self.broken, Some(StreamBroken::Connection(_)))
             && self.channel.peer_has_ended()
