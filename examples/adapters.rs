@@ -1,4 +1,4 @@
-//! What there is: providers, their addresses, and the limits and flags of each adapter.
+//! Lists providers, their addresses, and the limits and flags of each adapter.
 //!
 //! ```sh
 //! cargo run --release --example adapters                       # everything

@@ -1,10 +1,10 @@
-//! What three phases are for: either side looks at the terms before it commits itself.
+//! Negotiation in three phases: each side inspects the terms before it agrees.
 //!
 //! Both sides run in one process over loopback and make three attempts:
 //!
-//! 1. the passive side does not like the request and rejects it, with data that says why;
-//! 2. the passive side accepts, but the active side does not like the offer and rejects that;
-//! 3. they agree, and say hello.
+//! 1. the passive side rejects the request, with the reason as data;
+//! 2. the passive side accepts, and the active side rejects the offered limits;
+//! 3. both agree, and the active side sends a message.
 //!
 //! ```sh
 //! cargo run --release --example negotiate

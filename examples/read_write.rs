@@ -1,8 +1,8 @@
-//! One-sided transfers: the peer's memory is written and read without its taking part.
+//! One-sided transfers: the active side writes and reads the peer's memory without the peer's participation.
 //!
-//! The passive side registers two regions and hands out their keys in the private data of its accept. The active side
-//! writes into the one and reads from the other; a message at the end says that the write is there to be looked at.
-//! (On one connection a message is delivered after the writes before it.)
+//! The passive side registers two regions and sends their keys in the private data of its accept. The active side
+//! writes one and reads the other. A message at the end announces that the write is complete, because on one connection
+//! a message is delivered after the writes before it.
 //!
 //! ```sh
 //! cargo run --release --example read_write

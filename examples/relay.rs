@@ -1,8 +1,9 @@
-//! Messages that are passed on without a copy: from the memory that they were received into, to every consumer.
+//! Forwarding of messages without a copy: each is sent from the memory that it was received into.
 //!
-//! A producer sends to a relay, and the relay sends what it gets to two consumers. Its buffers come from a [`Pool`]: what
-//! has arrived is frozen, is lent to each of the sends, and goes back to the pool when the last of them is done. An empty
-//! message is the receipt for a message, so that nobody sends before the other side has posted a receive.
+//! A producer sends to a relay, and the relay forwards each message to two consumers. The buffers of the relay come
+//! from a [`Pool`]. A received buffer is frozen, is lent to each send, and returns to the pool when the last send has
+//! completed. An empty message is the receipt for a message, so that no side sends before the other has posted a
+//! receive.
 //!
 //! ```sh
 //! cargo run --release --example relay

@@ -1,7 +1,8 @@
-//! A client that is there before its server: the same connector connects again until somebody listens.
+//! A client that starts before its server: it connects with the same connector until the server listens.
 //!
-//! Refused, unreachable and timed out leave a connector as it was, with its local port if it is bound, and the queue
-//! pair with its receives. [`ConnectError::is_retryable`] tells these from failures that need a new connector.
+//! After a refusal, an unreachable destination or a timeout, the connector can be used again and keeps its local port
+//! if it is bound, and the queue pair keeps its receives. [`ConnectError::is_retryable`] distinguishes these from
+//! failures that need a new connector.
 //!
 //! ```sh
 //! cargo run --release --example retry

@@ -1,4 +1,4 @@
-//! Connections by the thousand, both ends of each.
+//! Opens and closes many connections, both ends of each.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,9 +1,9 @@
-//! Connections come and go: does anything stay behind?
+//! A leak test: opens and closes many connections.
 //!
-//! Both sides run in one process over loopback. Many times over, one side connects, the other accepts, and the first
-//! disconnects; at the end as many descriptors and tasks must be open as at the beginning, and the memory must not have
-//! grown with the number of connections. `--hold` keeps many connections open at once, tells what each costs (both
-//! ends of it), and closes them again. The exit status is 1 when something stays behind.
+//! Both sides run in one process over loopback. Repeatedly, one side connects, the other accepts, and the first
+//! disconnects. At the end as many descriptors and tasks must be open as at the beginning, and the memory must not have
+//! grown with the number of connections. `--hold` keeps many connections open at the same time, prints the cost of each
+//! (both ends together), and closes them. The exit status is 1 if a resource is leaked.
 //!
 //! ```sh
 //! cargo run --release --example churn -- --cycles 100000 --json

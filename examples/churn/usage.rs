@@ -1,4 +1,4 @@
-//! What the process has open.
+//! The resources of the process.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! HTTP over RDMA: an axum server, and hyper's client, with nothing changed but what listens and what connects.
+//! HTTP over RDMA: an axum server and hyper's client. Only the listener and the connector differ from TCP.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example http

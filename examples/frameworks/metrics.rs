@@ -1,5 +1,5 @@
-//! What a service counts, for Prometheus: connections, how long each phase took, bytes, waits and failures. And what it
-//! logs, by connection.
+//! The metrics of a service for Prometheus: connections, the duration of each phase, bytes, waits and failures; and its
+//! log, by connection.
 //!
 //! ```sh
 //! RUST_LOG=info cargo run --release -p frameworks --example metrics

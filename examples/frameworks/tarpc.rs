@@ -1,4 +1,4 @@
-//! RPC with tarpc: what tarpc takes for a transport are [`Messages`] and a codec.
+//! RPC with tarpc, over [`Messages`] and a codec as its transport.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example tarpc

@@ -1,7 +1,7 @@
-//! Mutual TLS over RDMA: the answer for who may connect.
+//! Mutual TLS over RDMA.
 //!
-//! An authority of this process signs a certificate for the server and one for a client. The client with its certificate
-//! gets in, the one without is turned away.
+//! A certificate authority in this process signs a certificate for the server and one for a client. The client with its
+//! certificate is accepted, the one without is rejected.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example tls

@@ -1,6 +1,6 @@
-//! The connector under tower: a client that starts before its server, and is patient.
+//! The connector with tower: a client that starts before its server, and retries.
 //!
-//! Nothing of this kind is in tokio-rdma: `RdmaConnector` is a `Service<Uri>`, and tower's layers do the rest.
+//! tokio-rdma itself has no retries: `RdmaConnector` is a `Service<Uri>`, and tower's layers add them.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example tower

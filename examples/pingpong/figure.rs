@@ -1,4 +1,4 @@
-//! How much is measured, and how it is told.
+//! The number of measurements, and their output.
 
 use serde_json::{Value, json};
 

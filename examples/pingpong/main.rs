@@ -1,8 +1,8 @@
-//! The main job, from end to end: a connection in three phases, then Send, RDMA Write and RDMA Read, with raw tokio TCP
-//! measured beside them in the same run.
+//! A connection in three phases, then measurements of Send, RDMA Write and RDMA Read, compared with raw tokio TCP in
+//! the same run.
 //!
-//! Without arguments both ends run in this process over loopback; `--listen ADDR` and `--connect ADDR` are the two ends
-//! in processes of their own. `--json` prints one object instead of the table.
+//! Without arguments both ends run in this process over loopback. `--listen ADDR` and `--connect ADDR` run the two ends
+//! in separate processes. `--json` prints one object instead of the table.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 mod figure;

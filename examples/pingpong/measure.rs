@@ -1,4 +1,5 @@
-//! The measurements: RDMA and raw TCP in turns, so that both see the same machine, and the ratio batch by batch.
+//! The measurements: RDMA and raw TCP alternately, so that the load of the machine is the same, and the ratio of each
+//! batch.
 
 use std::collections::VecDeque;
 use std::io;

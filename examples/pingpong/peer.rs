@@ -1,4 +1,4 @@
-//! The passive end: accepts one connection, echoes what it is sent, and serves the same over raw TCP.
+//! The passive end: accepts one connection, echoes messages, and does the same over raw TCP.
 
 use std::io;
 use std::net::SocketAddr;

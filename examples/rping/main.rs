@@ -1,8 +1,9 @@
-//! `rping` of rdma-core, spoken with this crate: takes the same flags, prints the same lines, and works with the
-//! original at the other end, over any provider.
+//! `rping` of rdma-core, implemented with this crate. It accepts the same flags, prints the same lines, and works with
+//! the original as peer, over any provider.
 //!
-//! The client tells where its text lies, the server fetches it by RDMA Read and says so; the client tells where the
-//! text shall go, the server puts it there by RDMA Write and says so. And again, `-C` times.
+//! The client sends the address of its text. The server reads the text by RDMA Read and confirms. The client sends the
+//! address of its second buffer. The server writes the text there by RDMA Write and confirms. This is repeated `-C`
+//! times.
 //!
 //! ```sh
 //! cargo run --release --example rping -- -s -a 127.0.0.1 -v &

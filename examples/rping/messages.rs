@@ -1,4 +1,5 @@
-//! The messages: 16 bytes each, one in flight. A client's say where memory is, a server's say just "go on".
+//! The messages: 16 bytes each, one in flight. Those of a client contain an address of memory, those of a server only a
+//! confirmation.
 
 use std::io;
 

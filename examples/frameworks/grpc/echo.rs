@@ -1,5 +1,5 @@
-//! A small gRPC service, its server and its client, by hand: what `tonic-prost-build` makes of this file, so that nothing
-//! here needs `protoc`. An existing service has these from its own `.proto`.
+//! A small gRPC service with its server and its client, written by hand as `tonic-prost-build` would generate it from
+//! this file, so that the example does not need `protoc`. An existing service generates them from its own `.proto`.
 //!
 //! ```proto
 //! package echo;

@@ -1,8 +1,7 @@
-//! A tonic service over RDMA: what differs from TCP is the listener that the server takes its connections from, and the
-//! connector that the client gets them by.
+//! A tonic service over RDMA. Only the listener of the server and the connector of the client differ from TCP.
 //!
-//! Without arguments both ends run in this process over loopback; `--listen ADDR` and `--connect ADDR` are the two ends in
-//! processes of their own.
+//! Without arguments both ends run in this process over loopback. `--listen ADDR` and `--connect ADDR` run the two ends
+//! in separate processes.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 mod echo;

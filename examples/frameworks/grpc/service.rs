@@ -1,4 +1,4 @@
-//! What the server does.
+//! The methods of the service.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use tonic::codegen::BoxStream;

@@ -1,5 +1,5 @@
-//! The code in the documentation of tokio-rdma that needs a framework, compiled and run here as doc tests: that package does
-//! without the frameworks.
+//! Doc tests of the code in tokio-rdma's documentation that needs a framework, because tokio-rdma itself does not
+//! depend on the frameworks.
 
 #[doc = include_str!("../../../docs/snippets/hyper.md")]
 pub mod hyper {}
