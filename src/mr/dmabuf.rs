@@ -86,7 +86,7 @@ impl DmaBufRegion {
     /// Those of [`Region::deregister`].
     ///
     /// # Cancel safety
-    /// That of [`Region::deregister`].
+    /// See [`Region::deregister`].
     pub async fn deregister(&self) -> Result<(), RegisterError> {
         self.region.deregister().await
     }

@@ -283,14 +283,14 @@ impl Pool {
 
     /// Converts bytes into the source of a send or write.
     ///
-    /// Bytes in a buffer of this pool are used without a copy (see [`Buffer::freeze`]). Other bytes are copied into a
-    /// buffer, for which this method waits like [`get`](Self::get).
+    /// Bytes in a buffer of this pool are used without a copy (see [`Buffer::freeze`]). Bytes from elsewhere are
+    /// copied into a buffer, for which this method waits like [`get`](Self::get).
     ///
     /// # Errors
-    /// `TooLarge` if other bytes are longer than a buffer; and those of [`get`](Self::get).
+    /// `TooLarge` if bytes from elsewhere are longer than a buffer; and those of [`get`](Self::get).
     ///
     /// # Cancel safety
-    /// That of [`get`](Self::get). The bytes are dropped.
+    /// Dropping the future also drops the bytes. Otherwise like [`get`](Self::get).
     pub async fn lend(&self, bytes: Bytes) -> Result<PoolBytes, RegisterError> {
         match self.as_it_is(bytes) {
             Ok(lent) => Ok(lent),

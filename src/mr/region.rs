@@ -18,8 +18,8 @@ use crate::types::{Access, RemoteKey, TooShort};
 /// Registered memory that a peer can access (`IND2MemoryRegion`, `ibv_mr`). Created by
 /// [`Adapter::register`](crate::cm::Adapter::register).
 ///
-/// A peer that has the key can write the memory at any time, so this side accesses it by copying. Bytes that are copied
-/// while the peer writes them are a mix of old and new bytes, with no other consequence.
+/// A peer that has the key can access the memory at any time, so this side reads and writes it by copying. Bytes that are
+/// copied while the peer writes them are a mix of old and new bytes, with no other consequence.
 ///
 /// `Region` is a cheap handle; clones refer to the same memory. Dropping the last handle deregisters it. With a device,
 /// this happens when no request uses the memory any more.
@@ -201,8 +201,8 @@ impl Region {
     /// [`remote`](Self::remote). Slices that were created before can be used again.
     ///
     /// # Errors
-    /// `Busy` if the region is registered. `InsufficientResources`, `DeviceRemoved`; with a device also
-    /// `MemoryLockLimit` and `Os`. The region is then not registered.
+    /// `Busy` if the region is still registered. `InsufficientResources`, `DeviceRemoved`; with a device also
+    /// `MemoryLockLimit` and `Os`: after these errors the region is not registered.
     ///
     /// # Cancel safety
     /// Once polled, the operation continues in the background if the future is dropped. If another `deregister` or

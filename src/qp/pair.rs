@@ -33,9 +33,9 @@ use crate::types::{Access, OpKind};
 /// queues.
 ///
 /// If the peer disconnects, [`Connection::disconnected`](crate::cm::Connection::disconnected) resolves first. Then all
-/// outstanding requests complete with [`Status::CANCELED`]. If a request has caused the end of the connection, it may
-/// complete with a status that says why: see
-/// [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors).
+/// outstanding requests complete with [`Status::CANCELED`]. If the connection ends because of a request, that request may
+/// complete with another status: see [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors). If
+/// the adapter is removed, outstanding requests complete with [`Status::DEVICE_REMOVED`].
 ///
 /// # Cloning and dropping
 /// `QueuePair` is a cheap handle; clones refer to the same queue pair. Dropping the last handle disconnects, and
