@@ -108,7 +108,7 @@ pub(crate) mod wire;
 
 pub(crate) mod proto;
 
-pub(crate) mod flight;
+pub(crate) mod inflight;
 pub(crate) mod memory;
 #[cfg(feature = "verbs")]
 mod sys;

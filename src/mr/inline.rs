@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::flight::{LentList, Payload, sealed};
+use crate::inflight::{LentList, Payload, sealed};
 use crate::memory::Owned;
 use crate::types::Access;
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::flight::{LentList, Payload, sealed};
+use crate::inflight::{LentList, Payload, sealed};
 use crate::memory::{Owned, Slice};
 use crate::types::Access;
 

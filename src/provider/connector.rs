@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
-use crate::flight::WakeList;
+use crate::inflight::WakeList;
 use crate::metrics::{Notes, Stay};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;

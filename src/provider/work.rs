@@ -6,7 +6,7 @@ use bitflags::bitflags;
 
 use super::{Registration, Window};
 use crate::error::PostErrorKind;
-use crate::flight::{Payload, Ticket};
+use crate::inflight::{Payload, Ticket};
 use crate::types::{Access, OpKind};
 
 /// The peer's memory, by its key and the address of the first byte.
@@ -93,7 +93,7 @@ bitflags! {
         const FENCE = 1;
         /// The receive that it ends in is a solicited event.
         const SOLICITED = 2;
-        /// Its success is not reported: [`CompletionInfo::silent`](crate::flight::CompletionInfo::silent).
+        /// Its success is not reported: [`CompletionInfo::silent`](crate::inflight::CompletionInfo::silent).
         const SILENT = 4;
         /// The payload need not be registered.
         const INLINE = 8;

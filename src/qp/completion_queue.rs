@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::error::{NotifyError, OpenError, ResizeError};
-use crate::flight::{CompletionRing, Notified, NotifyKind, Polled};
+use crate::inflight::{CompletionRing, Notified, NotifyKind, Polled};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;

@@ -8,7 +8,7 @@ mod pair;
 mod requests;
 mod shared;
 
-pub use crate::flight::{Completion, NotifyKind, Op, WorkBuffer};
+pub use crate::inflight::{Completion, NotifyKind, Op, WorkBuffer};
 pub use batch::Batch;
 pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkCompletion};
 pub use config::QueuePairConfig;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::completion_queue::CompletionQueue;
 use super::config::QueuePairConfig;
 use crate::error::{OpenError, PostError, PostErrorKind};
-use crate::flight::{
+use crate::inflight::{
     self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
@@ -68,7 +68,7 @@ pub(super) struct Handle {
     joined: OnceLock<Vec<Joined>>,
 }
 
-impl flight::OverrunListener for Handle {
+impl inflight::OverrunListener for Handle {
     fn overrun(&self) {
         self.provider.overrun();
     }
@@ -120,7 +120,7 @@ impl QueuePair {
         let domain = adapter.domain();
         let joined = OnceLock::new();
         let handle = Arc::new(Handle { provider, table, domain, config, info, inline, joined });
-        let listener: Weak<dyn flight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
+        let listener: Weak<dyn inflight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
         let _ = handle.joined.set(places.collect());
@@ -218,7 +218,7 @@ impl QueuePair {
             return refuse(PostErrorKind::TooManyEntries, payload, state);
         }
         let fits = |remote: &RemoteRegion| {
-            u32::try_from(flight::length(&payload)).is_ok_and(|length| length <= remote.length)
+            u32::try_from(inflight::length(&payload)).is_ok_and(|length| length <= remote.length)
         };
         if !remote.is_none_or(fits) {
             return refuse(PostErrorKind::AccessViolation, payload, state);

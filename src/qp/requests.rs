@@ -3,7 +3,7 @@
 use super::options::WorkOptions;
 use super::pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::flight::{Op, RequestMeta, WorkBuffer};
+use crate::inflight::{Op, RequestMeta, WorkBuffer};
 use crate::memory::Owned;
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
-use crate::flight::{
+use crate::inflight::{
     CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider;

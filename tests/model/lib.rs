@@ -1,4 +1,4 @@
-//! The lowest layers of the crate with loom's locks. `flight::model` explores every interleaving of completions and waiting
+//! The lowest layers of the crate with loom's locks. `inflight::model` explores every interleaving of completions and waiting
 //! tasks.
 //!
 //! This is a package of its own so that the other layers need not be compiled with these locks.
@@ -11,8 +11,8 @@
 
 #[path = "../../src/error/mod.rs"]
 mod error;
-#[path = "../../src/flight/mod.rs"]
-mod flight;
+#[path = "../../src/inflight/mod.rs"]
+mod inflight;
 #[path = "../../src/memory/mod.rs"]
 mod memory;
 #[path = "../../src/status/mod.rs"]

@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["status", "error", "types", "sync", "metrics"],
     &["wire"],
     &["proto"],
-    &["memory", "flight", "sys"],
+    &["memory", "inflight", "sys"],
     &["provider"],
     &["mr"],
     &["qp"],
@@ -194,7 +194,7 @@ mod tests {
         let text = "use crate::{error::{DecodeError, Reason}, types, wire::mpa::{self, *}};\n\
                     use super::super::status::Status;\npub(crate) fn f() { crate::proto::x::<u8>() }";
         assert_eq!(wrong("src/proto/mpa.rs", text), "");
-        assert_eq!(wrong("src/flight/mod.rs", "use crate::memory::Memory; use crate::sys;"), "");
+        assert_eq!(wrong("src/inflight/mod.rs", "use crate::memory::Memory; use crate::sys;"), "");
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(crate) fn default_set(settings: &Settings) -> Tally {
 
 /// Loom's exploration of what the queues of completions do.
 pub(crate) fn model(settings: &Settings) -> Tally {
-    cargo_test(settings, &["-p", "model", "--lib"], &["flight::model"])
+    cargo_test(settings, &["-p", "model", "--lib"], &["inflight::model"])
 }
 
 /// The crate outside the workspace that joins async-rdma to this one.

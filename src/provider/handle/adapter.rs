@@ -9,7 +9,7 @@ use super::connection::{Connector, Listener};
 use super::memory::{Registration, Window};
 use super::queue_pair::{QueuePair, QueuePairParts, SharedReceives};
 use crate::error::{OpenError, RegisterError};
-use crate::flight::CompletionSink;
+use crate::inflight::CompletionSink;
 use crate::memory::Owned;
 use crate::provider::info::AdapterInfo;
 use crate::provider::registry::Registry;

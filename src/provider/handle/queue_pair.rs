@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::ResizeError;
-use crate::flight::{CompletionSink, Payload, Ticket};
+use crate::inflight::{CompletionSink, Payload, Ticket};
 use crate::provider::work::{Refused, WorkRequest};
 
 /// What a queue pair is made of.

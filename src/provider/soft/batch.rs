@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::registration::RemoteAccess;
-use crate::flight::{self, Payload};
+use crate::inflight::{self, Payload};
 use crate::memory::{Piece, Slice};
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Tagged, Untagged};
@@ -87,7 +87,7 @@ impl Batch {
 
     /// A tagged segment. `access` is that of the payload, when a peer reads it.
     pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, access: Option<&RemoteAccess>) {
-        let length = flight::length(parts);
+        let length = inflight::length(parts);
         if self.frame(&header.encode(length), parts, length, access.is_some()) && access.is_some() {
             self.access = access.cloned();
         }
@@ -95,7 +95,7 @@ impl Batch {
 
     /// An untagged segment whose payload is device-visible memory.
     pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
-        let length = flight::length(parts);
+        let length = inflight::length(parts);
         self.frame(&header.encode(length), parts, length, false);
     }
 

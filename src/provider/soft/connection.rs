@@ -15,7 +15,7 @@ use super::keys::KeyTable;
 use super::receive_queue::ReceiveQueue;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::WindowOp;
-use crate::flight::WakeList;
+use crate::inflight::WakeList;
 use crate::memory;
 use crate::provider::work::{Flags, Refused, WorkRequest};
 use crate::status::Status;

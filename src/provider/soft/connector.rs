@@ -12,7 +12,7 @@ use super::driver::{Ending, Event, Observer};
 use super::handshake::PendingHandshake;
 use super::queue_pair::{Borrower, QueuePairCore};
 use crate::error::Reason;
-use crate::flight::WakeList;
+use crate::inflight::WakeList;
 use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::net::bind::BoundSocket;

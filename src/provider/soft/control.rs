@@ -5,7 +5,7 @@ use super::keys::Intent;
 use super::receive::{OnComplete, Receiver, Stop, Violation};
 use super::registration::RemoteAccess;
 use super::send::Answer;
-use crate::flight::{Completed, Payload, WakeList};
+use crate::inflight::{Completed, Payload, WakeList};
 use crate::status::Status;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Phase, ReadRequest, Terminate};

@@ -19,7 +19,7 @@ use super::receive::{Receiver, Stop, Turned, blame};
 use super::receive_queue::Interrupted;
 use super::send::SendQueue;
 use crate::error::Reason;
-use crate::flight::WakeList;
+use crate::inflight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
 use crate::provider::net::options::abort;
 use crate::status::Status;

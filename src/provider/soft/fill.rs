@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::registration::RemoteAccess;
 use super::send::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, deregistered};
-use crate::flight;
+use crate::inflight;
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::ddp::Tagged;
@@ -79,7 +79,7 @@ impl SendQueue {
             // The peer chose the sink; where it wraps around is the peer's affair.
             let to = to.wrapping_add(*framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
-            let parts = flight::range(payload, *framed, size);
+            let parts = inflight::range(payload, *framed, size);
             self.batch.tagged(&header, &parts, access.as_ref());
             *framed += size;
             if last {
@@ -148,7 +148,7 @@ impl SendQueue {
             let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
             let size = (*length - *framed).min(maximum);
             let last = *framed + size == *length;
-            let parts: SmallVec<_> = flight::range(&request.payload, *framed, size);
+            let parts: SmallVec<_> = inflight::range(&request.payload, *framed, size);
             if let Some(RemoteAddress { key: stag, address }) = written {
                 let to = address.wrapping_add(*framed as u64);
                 self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);

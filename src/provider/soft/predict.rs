@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::staging::Staging;
-use crate::flight::Payload;
+use crate::inflight::Payload;
 use crate::memory::{Slice, Target};
 use crate::wire::ddp::Tagged;
 use crate::wire::mpa;

@@ -7,7 +7,7 @@ use super::connection::ConnectionShared;
 use super::receive_queue::ReceiveQueue;
 use super::shared::Receive;
 use crate::error::PostErrorKind;
-use crate::flight::{self, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::{Refused, WorkRequest};
@@ -144,7 +144,7 @@ impl QueuePairCore {
     /// # Errors
     /// Why not; the payload comes back.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
-        if flight::length(&request.payload) > MAX_TRANSFER {
+        if inflight::length(&request.payload) > MAX_TRANSFER {
             return Err(Refused { kind: PostErrorKind::TooLong, payload: request.payload });
         }
         // The connection is there from just before the queue pair counts as connected to the end of both.

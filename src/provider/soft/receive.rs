@@ -15,7 +15,7 @@ use super::receive_queue::Interrupted;
 use super::registration::{Binding, RemoteAccess};
 use super::shared::Receive;
 use super::staging::Staging;
-use crate::flight::{self, Completed, Payload, WakeList};
+use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::status::Status;
@@ -93,7 +93,7 @@ impl Destination {
 
     fn shrink(&mut self, by: usize) {
         let (Self::Local(parts) | Self::Remote(_, parts)) = self;
-        *parts = flight::range(parts, by, usize::MAX);
+        *parts = inflight::range(parts, by, usize::MAX);
     }
 }
 
@@ -342,7 +342,7 @@ impl Receiver {
         self.heard = true;
         self.header[..header.len()].copy_from_slice(&header);
         let sink = self.sink((stag, to), (length, last), header.len())?;
-        let destination = Destination::Local(flight::range(&sink, placed, usize::MAX));
+        let destination = Destination::Local(inflight::range(&sink, placed, usize::MAX));
         let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
         self.state = State::Payload {
             destination,
@@ -605,13 +605,13 @@ impl Receiver {
             self.receive = Some((receive, 0));
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
-        if offset + length > flight::length(&receive.payload) {
+        if offset + length > inflight::length(&receive.payload) {
             // `X4`: the receive says so, the connection breaks.
             self.overflowed = true;
             return Err(Terminate::TOO_LONG.with_header(&self.header).into());
         }
         *got = offset + length;
-        Ok(flight::range(&receive.payload, offset, length))
+        Ok(inflight::range(&receive.payload, offset, length))
     }
 
     /// The payload of the current segment is in place.

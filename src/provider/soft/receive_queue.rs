@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::shared::{Receive, SharedReceives};
 use crate::error::PostErrorKind;
-use crate::flight::{Completed, CompletionSink, Ticket, WakeList};
+use crate::inflight::{Completed, CompletionSink, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
 

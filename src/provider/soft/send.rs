@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::registration::RemoteAccess;
 use super::window::WindowOp;
 use crate::error::PostErrorKind;
-use crate::flight::{self, Completed, CompletionSink, Payload, WakeList};
+use crate::inflight::{self, Completed, CompletionSink, Payload, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, WorkRequest};
@@ -183,7 +183,7 @@ impl SendQueue {
 
     /// `change` is what it does to a window.
     pub(crate) fn post(&mut self, request: WorkRequest, window_op: Option<WindowOp>) {
-        let length = flight::length(&request.payload);
+        let length = inflight::length(&request.payload);
         self.binds |= request.operation.kind() == OpKind::Bind;
         self.entries.push_back(Entry { request, length, framed: 0, state: RequestState::Queued, window_op });
     }
@@ -205,7 +205,7 @@ impl SendQueue {
 
     /// Answers a request of the peer, when those before it have been.
     pub(crate) fn respond(&mut self, access: Option<RemoteAccess>, payload: Payload, answer: Answer) {
-        let length = flight::length(&payload);
+        let length = inflight::length(&payload);
         self.responses.push_back(Response { access, payload, length, framed: 0, answer });
     }
 
@@ -380,7 +380,7 @@ impl SendQueue {
             ReadOwner::Request(sequence) => usize::try_from(sequence - head)
                 .ok()
                 .and_then(|index| self.entries.get(index))
-                .map(|entry| flight::range(&entry.request.payload, piece.offset, length))
+                .map(|entry| inflight::range(&entry.request.payload, piece.offset, length))
                 .unwrap_or_default(),
         })
     }
@@ -393,7 +393,7 @@ impl SendQueue {
         };
         let index = usize::try_from(sequence - self.head).ok();
         let entry = index.and_then(|index| self.entries.get(index));
-        entry.map(|entry| flight::range(&entry.request.payload, offset, usize::MAX)).unwrap_or_default()
+        entry.map(|entry| inflight::range(&entry.request.payload, offset, usize::MAX)).unwrap_or_default()
     }
 
     /// Places what an atomic of ours found; [`answered`](Self::answered) follows.

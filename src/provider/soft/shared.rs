@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::adapter::AdapterCore;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -169,7 +169,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::flight::{RequestMeta, Table};
+    use crate::inflight::{RequestMeta, Table};
     use crate::provider::soft::adapter;
     use crate::provider::soft::config::SoftConfig;
     use crate::types::OpKind;

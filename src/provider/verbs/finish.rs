@@ -9,7 +9,7 @@ use super::queue_pair::{Inner, QueuePairCore};
 use super::requests::{Held, Outstanding, RequestId, Said, status_of};
 use super::shared::Receives;
 use crate::error::Reason;
-use crate::flight::{self, Completed, CompletionInfo, WakeList};
+use crate::inflight::{self, Completed, CompletionInfo, WakeList};
 use crate::proto::qp::QueuePairState;
 use crate::status::Status;
 use crate::sys::{Told, WorkCompletion, wc_status};
@@ -117,7 +117,7 @@ impl QueuePairCore {
             let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
-        let bytes = if receive { said.bytes as usize } else { flight::length(&payload) };
+        let bytes = if receive { said.bytes as usize } else { inflight::length(&payload) };
         // Nobody has to be told once the connection is established.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);

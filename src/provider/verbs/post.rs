@@ -10,7 +10,7 @@ use super::queue_pair::{Inner, QueuePairCore};
 use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
 use super::window::{Free, Window};
 use crate::error::{PostErrorKind, RegisterError};
-use crate::flight::{self, Completed, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
@@ -131,7 +131,7 @@ impl QueuePairCore {
         let kind = operation.kind();
         let request = translate(operation);
         let mut inner = self.lock();
-        let key = match self.admits(&inner, kind, flight::length(&payload)) {
+        let key = match self.admits(&inner, kind, inflight::length(&payload)) {
             Ok(key) => key,
             Err(refusal) => return Err(Refused { kind: refusal, payload }),
         };

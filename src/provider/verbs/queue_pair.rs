@@ -23,7 +23,7 @@ use super::requests::{Held, Outstanding, Queue, Said};
 use super::shared::SharedReceives;
 use super::window::Window;
 use crate::error::{OpenError, Reason};
-use crate::flight::{Completed, Ticket, WakeList};
+use crate::inflight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};

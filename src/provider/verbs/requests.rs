@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::window::{Bound, Window};
-use crate::flight::{CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::inflight::{CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::status::Status;
 use crate::sys::{ScatterEntry, Told, wc_status};
 

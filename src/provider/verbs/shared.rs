@@ -13,7 +13,7 @@ use slab::Slab;
 use super::adapter::AdapterCore;
 use super::requests::{RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
-use crate::flight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::flight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
+use crate::inflight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::provider::soft::connection::ConnectionParts;

@@ -37,7 +37,7 @@ pub trait WorkBuffer: sealed::WorkBuffer {}
 impl<B: sealed::WorkBuffer> WorkBuffer for B {}
 
 pub(crate) mod sealed {
-    use crate::flight::Payload;
+    use crate::inflight::Payload;
     use crate::types::Access;
 
     /// A buffer taken apart for its time with the provider.
