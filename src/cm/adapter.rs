@@ -1,12 +1,10 @@
 //! Adapters.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
 use super::listener::Listener;
-use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, Pool, PoolConfig, Region};
 use crate::provider;
@@ -29,23 +27,6 @@ pub struct Adapter {
 impl Adapter {
     pub(crate) fn new(provider: provider::Adapter) -> Self {
         Self { provider }
-    }
-
-    /// Opens the adapter that has a local address.
-    ///
-    /// The verbs provider is tried first, then the soft provider.
-    ///
-    /// # Errors
-    /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
-    pub fn open(address: IpAddr) -> Result<Self, OpenError> {
-        let mut last = OpenError::Unsupported("no provider can be used here");
-        for provider in Provider::all() {
-            match provider.resolve(address) {
-                Ok(id) => return provider.open(id),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
     }
 
     /// Returns the properties, limits and abilities of the adapter (`IND2Adapter::Query`).

@@ -139,3 +139,22 @@ impl Provider {
         Ok(Adapter::new(self.provider.open(id)?))
     }
 }
+
+impl Adapter {
+    /// Opens the adapter that has a local address.
+    ///
+    /// The verbs provider is tried first, then the soft provider.
+    ///
+    /// # Errors
+    /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
+    pub fn open(address: IpAddr) -> Result<Self, OpenError> {
+        let mut last = OpenError::Unsupported("no provider can be used here");
+        for provider in Provider::all() {
+            match provider.resolve(address) {
+                Ok(id) => return provider.open(id),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}

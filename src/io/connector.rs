@@ -205,6 +205,22 @@ fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result
     Ok(adapter)
 }
 
+impl RdmaStream {
+    /// Connects to an address or a name with the default settings.
+    ///
+    /// The addresses of a name are tried as [`RdmaConnector::connect_with`] describes. The adapter is chosen by the
+    /// route to each address. To open many streams, reuse one [`RdmaConnector`]: it keeps adapters open.
+    ///
+    /// # Errors
+    /// Those of [`RdmaConnector::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts the connection attempt.
+    pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
+        RdmaConnector::new().connect(address).await
+    }
+}
+
 impl fmt::Debug for RdmaConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("RdmaConnector");

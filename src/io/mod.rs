@@ -12,6 +12,7 @@ mod messages;
 mod naming;
 mod prepared;
 mod race;
+mod shared;
 mod split;
 mod stream;
 #[cfg(feature = "tarpc")]

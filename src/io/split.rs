@@ -9,20 +9,20 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::stream::{RdmaStream, Shared};
+use super::shared::Shared;
 
-/// The read half of a borrowed stream, created by [`RdmaStream::split`].
+/// The read half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
 pub struct ReadHalf<'a>(&'a Shared);
 
-/// The write half of a borrowed stream, created by [`RdmaStream::split`].
+/// The write half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
 pub struct WriteHalf<'a>(&'a Shared);
 
-/// The owned read half of a stream, created by [`RdmaStream::into_split`].
+/// The owned read half of a stream, created by [`RdmaStream::into_split`](super::RdmaStream::into_split).
 pub struct OwnedReadHalf {
     shared: Arc<Shared>,
 }
 
-/// The owned write half of a stream, created by [`RdmaStream::into_split`].
+/// The owned write half of a stream, created by [`RdmaStream::into_split`](super::RdmaStream::into_split).
 ///
 /// Dropping it shuts its direction down.
 pub struct OwnedWriteHalf {
@@ -39,24 +39,19 @@ pub(super) fn owned(shared: Arc<Shared>) -> (OwnedReadHalf, OwnedWriteHalf) {
     (OwnedReadHalf { shared: shared.clone() }, OwnedWriteHalf { shared, joined: false })
 }
 
+/// Returns what the two halves share, or both halves if they belong to different streams.
+pub(super) fn reunited(read: OwnedReadHalf, mut write: OwnedWriteHalf) -> Result<Arc<Shared>, ReuniteError> {
+    if !Arc::ptr_eq(&read.shared, &write.shared) {
+        return Err(ReuniteError(read, write));
+    }
+    write.joined = true;
+    Ok(read.shared)
+}
+
 /// The error of [`OwnedReadHalf::reunite`] for halves of two different streams. Contains both halves.
 #[derive(Debug, thiserror::Error)]
 #[error("the halves are of two streams")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
-
-impl OwnedReadHalf {
-    /// Combines the two halves into the stream again.
-    ///
-    /// # Errors
-    /// Returns both halves if they belong to different streams.
-    pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
-        if !Arc::ptr_eq(&self.shared, &other.shared) {
-            return Err(ReuniteError(self, other));
-        }
-        other.joined = true;
-        Ok(RdmaStream::from_shared(self.shared))
-    }
-}
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {

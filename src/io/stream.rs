@@ -9,13 +9,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::ToSocketAddrs;
 
 use super::config::StreamConfig;
-use super::connector::RdmaConnector;
 use super::end::End;
 use super::prepared::Prepared;
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::shared::Shared;
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
@@ -85,23 +84,9 @@ pub struct RdmaStream {
 }
 
 impl RdmaStream {
-    /// Connects to an address or a name with the default settings.
-    ///
-    /// The addresses of a name are tried as [`RdmaConnector::connect_with`] describes. The adapter is chosen by the
-    /// route to each address. To open many streams, reuse one [`RdmaConnector`]: it keeps adapters open.
-    ///
-    /// # Errors
-    /// Those of [`RdmaConnector::connect`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts the connection attempt.
-    pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
-        RdmaConnector::new().connect(address).await
-    }
-
     /// Connects to a stream listener at this address, through this adapter.
     ///
-    /// [`RdmaConnector`] also resolves names and chooses the adapter.
+    /// [`RdmaConnector`](super::RdmaConnector) also resolves names and chooses the adapter.
     ///
     /// # Errors
     /// `Connect` if no connection is made; `Protocol` if the peer does not use the rsocket protocol; `OutOfRange` if a
@@ -172,15 +157,11 @@ impl RdmaStream {
     }
 
     fn new(end: End) -> Self {
-        Self { shared: Arc::new(Shared(Arc::new(end))) }
-    }
-
-    pub(super) fn from_shared(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared: Shared::new(end) }
     }
 
     fn end(&self) -> &End {
-        &self.shared.0
+        self.shared.end()
     }
 
     /// Returns the local address.
@@ -208,6 +189,16 @@ impl RdmaStream {
     /// Dropping the write half shuts its direction down. Dropping both halves drops the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::owned(self.shared)
+    }
+}
+
+impl OwnedReadHalf {
+    /// Combines the two halves into the stream again.
+    ///
+    /// # Errors
+    /// Returns both halves if they belong to different streams.
+    pub fn reunite(self, other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
+        split::reunited(self, other).map(|shared| RdmaStream { shared })
     }
 }
 
@@ -251,55 +242,4 @@ impl fmt::Debug for RdmaStream {
             .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
     }
-}
-
-/// The stream's engine, shared by the stream and its halves; closes the stream when the last of them is dropped.
-pub(super) struct Shared(Arc<End>);
-
-impl Shared {
-    pub(super) fn end(&self) -> &End {
-        &self.0
-    }
-
-    /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once. The task
-    /// keeps the stream alive meanwhile, because the close on drop would wait for the same.
-    pub(super) fn shutdown(self: &Arc<Self>) {
-        if let (false, Some(runtime)) = (self.0.shutdown(), self.0.runtime()) {
-            let shared = self.clone();
-            runtime.spawn(async move {
-                let end = shared.end();
-                let told = async {
-                    // The read half returns the reason of the end.
-                    tokio::select! {
-                        _ = std::future::poll_fn(|cx| end.poll_settled(cx)) => {}
-                        _ = end.connection().disconnected() => {}
-                    }
-                };
-                let _ = tokio::time::timeout(end.config().close_timeout, told).await;
-            });
-        }
-    }
-
-    pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.shutdown();
-        self.0.poll_settled(cx)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.0.disconnect();
-        // Without a runtime it ends here and now, with the queue pair.
-        if let Some(runtime) = self.0.runtime() {
-            runtime.spawn(close(self.0.clone(), self.0.config().close_timeout));
-        }
-    }
-}
-
-/// Waits until the written data has been delivered, for at most `limit`, and disconnects.
-async fn close(end: Arc<End>, limit: Duration) {
-    let settled = std::future::poll_fn(|cx| end.poll_settled(cx));
-    // The stream has been dropped, so no error can be returned.
-    let _ = tokio::time::timeout(limit, settled).await;
-    let _ = end.connection().disconnect().await;
 }

@@ -1,4 +1,7 @@
 //! The channel on which the events of communication identifiers arrive.
+//!
+//! This file and `id` name each other: an identifier belongs to a channel, and the event of a connection request brings a
+//! new identifier.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -2,6 +2,8 @@
 //!
 //! The two control bytes are always parsed together: DDP carries the second one for RDMAP ("RsvdULP").
 //! Encoded headers start with the MPA length field, so that header and length go out in one piece.
+//!
+//! This file and `rdmap` name each other: a DDP header carries the RDMAP opcode, and a Terminate carries a DDP header.
 
 use super::array;
 use super::mpa::{LENGTH_SIZE, MAX_ULPDU};
