@@ -25,6 +25,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
+    /// The handle of an adapter that a provider has opened.
     pub(crate) fn new(provider: provider::Adapter) -> Self {
         Self { provider }
     }

@@ -25,11 +25,16 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// A buffer of `length` zeroes.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
     pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
         let memory = adapter.allocate(length)?;
         Ok(Self::of(memory, adapter.domain()))
     }
 
+    /// A buffer in memory of the adapter with this domain.
     pub(super) fn of(memory: Owned, domain: u64) -> Self {
         Self { memory, domain }
     }

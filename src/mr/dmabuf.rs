@@ -25,6 +25,10 @@ pub struct DmaBufRegion {
 }
 
 impl DmaBufRegion {
+    /// Registers memory of another device: offset, length, and the address of its first byte.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
     pub(crate) async fn register(
         adapter: &Adapter,
         dmabuf: BorrowedFd<'_>,

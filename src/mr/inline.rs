@@ -12,6 +12,7 @@ pub struct Inline {
 }
 
 impl Inline {
+    /// The bytes of `memory`.
     pub(crate) fn new(memory: Owned) -> Self {
         Self { memory: Some(memory) }
     }

@@ -199,6 +199,10 @@ impl Drop for Claim {
 }
 
 impl Pool {
+    /// A pool of no buffers yet.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
     pub(crate) fn new(adapter: &Adapter, config: PoolConfig) -> Result<Self, RegisterError> {
         check_length(adapter, config.length)?;
         let PoolConfig { length, maximum } = config;

@@ -62,6 +62,10 @@ impl Drop for Inner {
 }
 
 impl Region {
+    /// Registers `length` zeroes.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
     pub(crate) async fn register(
         adapter: &Adapter,
         length: usize,
@@ -77,6 +81,7 @@ impl Region {
         made.await?
     }
 
+    /// The region of a registration.
     pub(super) fn of(adapter: Adapter, registration: Registration) -> Self {
         let (memory, turn) = (registration.memory().clone(), Arc::default());
         Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
@@ -225,10 +230,12 @@ impl Region {
         self.inner.current.read().is_valid()
     }
 
+    /// Whether it belongs to the adapter with this domain.
     pub(crate) fn is_of(&self, domain: u64) -> bool {
         self.inner.adapter.domain() == domain
     }
 
+    /// The registration of the moment, or the last one.
     pub(crate) fn registration(&self) -> Registration {
         self.inner.current.read().clone()
     }

@@ -20,14 +20,20 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
+    /// A window that is not bound.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
     pub(crate) fn new(adapter: &Adapter) -> Result<Self, RegisterError> {
         Ok(Self { provider: adapter.window()?, domain: adapter.domain() })
     }
 
+    /// The window of the provider.
     pub(crate) fn provider(&self) -> &provider::Window {
         &self.provider
     }
 
+    /// The protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }

@@ -72,6 +72,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    /// Its kind, as completions have it.
     pub(crate) fn kind(&self) -> OpKind {
         match self {
             Self::Send { .. } => OpKind::Send,

@@ -149,6 +149,10 @@ impl Member for Core {
 }
 
 impl CompletionQueue {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let results = CompletionRing::new(config.depth);
@@ -161,10 +165,12 @@ impl CompletionQueue {
         Ok(Self { core })
     }
 
+    /// The completions that wait to be polled.
     pub(super) fn results(&self) -> &Arc<CompletionRing> {
         &self.core.results
     }
 
+    /// The protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.core.adapter.domain()
     }

@@ -56,6 +56,7 @@ pub struct QueuePair {
     pub(super) defer: bool,
 }
 
+/// What the handles of a queue pair share.
 pub(super) struct Handle {
     pub(super) provider: provider::QueuePair,
     pub(super) table: Arc<Table>,
@@ -133,6 +134,7 @@ impl QueuePair {
         Ok(Self { handle, defer: false })
     }
 
+    /// The queue pair of the provider.
     pub(crate) fn provider(&self) -> &provider::QueuePair {
         &self.handle.provider
     }
@@ -199,6 +201,10 @@ impl QueuePair {
         self.handle.provider.flush();
     }
 
+    /// Lends the buffer to the provider, and posts.
+    ///
+    /// # Errors
+    /// Why not; the buffer comes back.
     pub(super) fn post<B: WorkBuffer>(
         &self,
         buffer: B,

@@ -117,6 +117,10 @@ impl Drop for Core {
 }
 
 impl SharedReceiveQueue {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
         config.check(adapter.info())?;
         let table = Arc::<Table>::default();
@@ -134,18 +138,22 @@ impl SharedReceiveQueue {
         Ok(Self { core })
     }
 
+    /// The queue of the provider.
     pub(super) fn provider(&self) -> &provider::SharedReceives {
         &self.core.provider
     }
 
+    /// The slots of its receives.
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.core.table
     }
 
+    /// The counter of its receives.
     pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
         &self.core.count
     }
 
+    /// The protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.core.adapter.domain()
     }

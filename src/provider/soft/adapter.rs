@@ -32,12 +32,12 @@ pub(crate) const READ_LIMITS: ReadLimits = ReadLimits::new(128, 128);
 pub(crate) const MAX_PRIVATE_DATA: usize = 252;
 /// The offset of a message has 32 bits, and so has the length of a read.
 pub(crate) const MAX_TRANSFER: usize = u32::MAX as usize;
-pub(crate) const MAX_REGISTRATION: usize = 1 << 40;
-pub(crate) const MAX_DEPTH: usize = 1 << 16;
-pub(crate) const MAX_ENTRIES: usize = 16;
+const MAX_REGISTRATION: usize = 1 << 40;
+const MAX_DEPTH: usize = 1 << 16;
+const MAX_ENTRIES: usize = 16;
 /// Copied when it is posted.
-pub(crate) const MAX_INLINE: usize = 4096;
-pub(crate) const MAX_COMPLETIONS: usize = 1 << 20;
+const MAX_INLINE: usize = 4096;
+const MAX_COMPLETIONS: usize = 1 << 20;
 
 /// When to list the addresses again after that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -124,6 +124,7 @@ impl AdapterCore {
         &self.info
     }
 
+    /// Whether it was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
@@ -156,11 +157,13 @@ impl AdapterCore {
         }
     }
 
+    /// The ports to choose from when the caller gives port 0.
     pub(crate) fn ports(&self) -> PortRange {
         let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
         PortRange::new(first, last).unwrap_or_default()
     }
 
+    /// The options of a socket for a connection.
     pub(crate) fn socket_options(&self, tos: Option<u8>, multipath: bool) -> SocketOptions {
         SocketOptions {
             path_timeout: self.config.path_timeout,

@@ -226,10 +226,12 @@ impl AdapterCore {
         &self.info
     }
 
+    /// Whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.info.iwarp
     }
 
+    /// Whether the device is `rdma_rxe`.
     pub(crate) fn is_rxe(&self) -> bool {
         self.attributes.vendor_id == RXE_VENDOR
     }
@@ -240,10 +242,12 @@ impl AdapterCore {
         processor.checked_rem(self.vectors).unwrap_or(0)
     }
 
+    /// Whether it was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
 
+    /// Whether its runtime has shut down.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -282,10 +286,12 @@ impl AdapterCore {
         self.queue_pairs().by_number.insert(number, key);
     }
 
+    /// The key of the queue pair with this number, of those with a shared receive queue.
     pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
         self.queue_pairs().by_number.get(&number).copied()
     }
 
+    /// Forgets the key of a queue pair, and its number.
     pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
         let mut all = self.queue_pairs();
         let _queue_pair = all.by_key.remove(&key);
@@ -297,6 +303,7 @@ impl AdapterCore {
         }
     }
 
+    /// The queue pair with this key.
     pub(crate) fn queue_pair_by_key(&self, key: u32) -> Option<Arc<QueuePairCore>> {
         self.queue_pairs().by_key.get(&key).and_then(Weak::upgrade)
     }
@@ -306,6 +313,7 @@ impl AdapterCore {
         self.all_queue_pairs().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
     }
 
+    /// Every queue pair that there is.
     pub(crate) fn all_queue_pairs(&self) -> Vec<Arc<QueuePairCore>> {
         self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect()
     }

@@ -93,6 +93,10 @@ impl QueuePairCore {
         self.post_receive_locked(&mut inner, ticket, payload)
     }
 
+    /// Posts a receive under the lock.
+    ///
+    /// # Errors
+    /// Why not; the payload comes back.
     pub(super) fn post_receive_locked(
         &self,
         inner: &mut Inner,
