@@ -188,10 +188,10 @@ async fn nothing_behind_the_first_frame_completes_before_established() {
     }));
     end.peer.write_all(&[&rtr_frame(Rtr::Write, false)[..], &message()].concat()).await.expect("written");
     tokio::spawn(driver);
+    assert_eq!(end.log.take(2).await, ["pending", "established"]);
     let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx));
     let completed = tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted");
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
-    assert_eq!(end.log.take(2).await, ["pending", "established"]);
 }
 
 // `X3`: first the connection ends, then its requests, then the socket.
