@@ -93,16 +93,14 @@ impl<R> Requests<R> {
         }
     }
 
-    /// A future is dropped. A request that was delivered to it and not collected goes to the next one (`LS-06`).
-    fn leave(&mut self, id: WaiterId) -> Placed<R> {
+    /// A future is dropped. A request that was delivered to it and not collected goes to the next one (`LS-06`). Its waker
+    /// is to be dropped without the lock.
+    fn leave(&mut self, id: WaiterId) -> (Placed<R>, Option<Waker>) {
         self.machine.cancel(id);
-        match self.waiters.remove(&id).and_then(|waiter| waiter.answer) {
-            Some(Ok(request)) => {
-                let arrival = self.machine.put_back(request);
-                self.place(arrival)
-            }
-            Some(Err(_)) | None => Placed::Queued,
-        }
+        let Some(Waiter { answer, waker }) = self.waiters.remove(&id) else { return (Placed::Queued, None) };
+        let Some(Ok(request)) = answer else { return (Placed::Queued, waker) };
+        let arrival = self.machine.put_back(request);
+        (self.place(arrival), waker)
     }
 }
 
@@ -195,7 +193,8 @@ impl<Q: AcceptQueue> Future for Accept<Q> {
 impl<Q: AcceptQueue> Drop for Accept<Q> {
     fn drop(&mut self) {
         let Place::Waiting(id) = self.place else { return };
-        let placed = self.queue.lock().as_mut().leave(id);
+        let (placed, waker) = self.queue.lock().as_mut().leave(id);
+        drop(waker);
         self.queue.deliver(placed);
     }
 }

@@ -14,9 +14,9 @@ use common::device::is_emulated;
 use common::process::alone;
 use common::*;
 use futures::StreamExt;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio_rdma::error::{AcceptError, BindError, ConnectError, StateError};
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, ReadLimits, Request, Status};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Listener, ReadLimits, Request, Status};
 
 /// Connects with `data` in a task of its own; who is never accepted is refused when the test ends.
 fn asking(
@@ -223,6 +223,35 @@ async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
     assert_eq!(number(&within(next).await.expect("a request")), 3);
     drop(unlucky);
     assert_eq!(number(&within(listener.request()).await.expect("a request")), 2);
+}
+
+/// A waker whose drop calls into the listener, as that of a task may that owns it.
+struct Owning(Listener);
+
+impl Wake for Owning {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Owning {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_wait_drops_its_waker_without_a_lock() {
+    let (listener, _) = listening(&adapter());
+    let (done, outcome) = oneshot::channel();
+    // A thread that the runtime does not wait for, should it hang.
+    std::thread::spawn(move || {
+        let waker = Waker::from(Arc::new(Owning(listener.clone())));
+        let mut wait = Box::pin(listener.request());
+        let waits = wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        drop(waker);
+        drop(wait);
+        done.send(waits)
+    });
+    assert!(within(outcome).await.expect("no panic"));
 }
 
 // LS-06: CancelOverlappedRequests.
