@@ -9,7 +9,7 @@ use crate::provider::info::ProviderKind;
 #[cfg(feature = "soft")]
 use crate::provider::soft::config::SoftConfig;
 #[cfg(feature = "verbs")]
-use crate::provider::verbs::{catalogue, config::VerbsConfig};
+use crate::provider::verbs::{config::VerbsConfig, devices};
 use crate::types::{AdapterId, TooShort};
 
 /// Finds adapters by address and opens them (`IND2Provider`).
@@ -73,7 +73,7 @@ impl Provider {
     /// As for [`verbs`](Self::verbs).
     #[cfg(feature = "verbs")]
     pub fn verbs_with(config: VerbsConfig) -> Result<Self, OpenError> {
-        catalogue::channel().map(|_channel| Self { provider: provider::Provider::Verbs(config) })
+        devices::channel().map(|_channel| Self { provider: provider::Provider::Verbs(config) })
     }
 
     /// Returns the kind of the provider.

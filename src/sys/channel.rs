@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use smallvec::SmallVec;
 
-use super::id::CmId;
+use super::id::RawCmId;
 use super::{call, ffi};
 
 use crate::sync::{Mutex, MutexGuard};
@@ -118,7 +118,7 @@ impl Fetched {
         let request =
             (event.event == event::CONNECT_REQUEST).then(|| NonNull::new(event.id)).flatten().map(|child| {
                 // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
-                unsafe { CmId::from_raw(child, channel) }
+                unsafe { RawCmId::from_raw(child, channel) }
             });
         CmEvent {
             kind: event.event,
@@ -146,7 +146,7 @@ fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
     }
     // SAFETY: the event keeps the identifier alive.
     let context = unsafe { &raw mut (*id).context };
-    // SAFETY: the field is aligned and live; after creation it is only accessed atomically (see `CmId::set_key`).
+    // SAFETY: the field is aligned and live; after creation it is only accessed atomically (see `RawCmId::set_key`).
     let context = unsafe { AtomicPtr::from_ptr(context) };
     ffi::context_to_key(context.load(Ordering::Relaxed))
 }
@@ -160,7 +160,7 @@ pub(crate) struct CmEvent {
     /// The key of the identifier that the event is for. That of a new one is its listener's.
     pub(crate) key: u64,
     /// The new identifier, with `CONNECT_REQUEST`. It has the listener's key until it gets its own.
-    pub(crate) request: Option<CmId>,
+    pub(crate) request: Option<RawCmId>,
     pub(crate) private_data: PrivateBytes,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,

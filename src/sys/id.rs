@@ -20,18 +20,18 @@ use super::{call, ffi};
 ///
 /// Every call may be made in every state: what the library would only answer with a crash, because it takes for
 /// granted that the identifier is bound to a device, is an error here.
-pub(crate) struct CmId {
+pub(crate) struct RawCmId {
     raw: NonNull<ffi::rdma_cm_id>,
     channel: Arc<EventChannel>,
 }
 
 // SAFETY: the library's calls on an identifier may come from any thread. What it keeps in plain fields is only
 // accessed under the channel's lock, and the context atomically.
-unsafe impl Send for CmId {}
+unsafe impl Send for RawCmId {}
 // SAFETY: as above.
-unsafe impl Sync for CmId {}
+unsafe impl Sync for RawCmId {}
 
-impl CmId {
+impl RawCmId {
     /// A new identifier whose events carry the key.
     pub(crate) fn new(channel: &Arc<EventChannel>, key: u64) -> io::Result<Self> {
         let mut id = ptr::null_mut();
@@ -255,7 +255,7 @@ impl CmId {
     }
 }
 
-impl Drop for CmId {
+impl Drop for RawCmId {
     fn drop(&mut self) {
         // SAFETY: the identifier has no other owner, and drop runs once. The call waits for events that were taken
         // and not acknowledged, which `EventChannel::next` does without waiting for anything.

@@ -4,7 +4,7 @@
 //! dropped, so no order of drops can destroy a parent first. Nothing panics in a drop: an object that the library
 //! refuses to destroy is leaked with a warning. Every handle may be used by any thread. The libraries say so of
 //! themselves, with two exceptions that are taken care of here: the plain fields of a communication identifier
-//! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::CmId`]).
+//! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::RawCmId`]).
 //!
 //! The descriptors of all three kinds of events do not block, and events are copied and acknowledged before the
 //! call that takes them returns. So an object may be destroyed at any moment by any thread, although the libraries'
@@ -12,8 +12,8 @@
 //!
 //! | call | for | so it is made |
 //! |---|---|---|
-//! | [`id::CmId::connect`] over iWARP | TCP, which drivers connect in there | off the runtime's threads |
-//! | dropping a [`CmId`] | its connect or accept, or the last message of it | so while one is under way |
+//! | [`id::RawCmId::connect`] over iWARP | TCP, which drivers connect in there | off the runtime's threads |
+//! | dropping a [`RawCmId`] | its connect or accept, or the last message of it | so while one is under way |
 //! | dropping a [`QueuePair`] over iWARP | the id that connects it | so while the id may be there |
 //! | dropping a [`QueuePair`] of `rxe` | the windows that were bound on it, 50 s | after dropping those |
 //! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | in place: it was just resolved |
@@ -59,7 +59,7 @@ pub(crate) use device::{
     AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, SIW_VENDOR, Transport, async_event,
     device_names, forget_removed_devices,
 };
-pub(crate) use id::{CmId, ConnectionParams};
+pub(crate) use id::{ConnectionParams, RawCmId};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
 pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,

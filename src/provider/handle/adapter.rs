@@ -99,7 +99,7 @@ impl Adapter {
             #[cfg(feature = "soft")]
             Self::Soft(adapter) => Connector::Soft(soft::connector::Connector::new(adapter.clone())),
             #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => Connector::Verbs(verbs::cm::Cm::new(adapter.clone())),
+            Self::Verbs(adapter) => Connector::Verbs(verbs::connector::Connector::new(adapter.clone())),
         }
     }
 

@@ -17,7 +17,7 @@ provider_handle! {
     /// A connector, from Bind to the end of its connection.
     enum Connector {
         Soft(connector::Connector),
-        Verbs(cm::Cm),
+        Verbs(connector::Connector),
     }
 
     /// Its name in the log.

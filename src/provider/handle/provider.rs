@@ -41,7 +41,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(_) => soft::adapter::resolve(ip),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::catalogue::resolve(ip),
+            Self::Verbs(_) => verbs::devices::resolve(ip),
         }
     }
 
@@ -54,7 +54,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(_) => soft::adapter::addresses(),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::catalogue::addresses(),
+            Self::Verbs(_) => verbs::devices::addresses(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(_) => soft::adapter::local_for(remote),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::catalogue::local_for(remote),
+            Self::Verbs(_) => verbs::devices::local_for(remote),
         }
     }
 

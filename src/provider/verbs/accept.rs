@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tracing::debug;
 
-use super::cm::{Cm, Dialing, Inner};
 use super::connect::Offer;
+use super::connector::{Connector, Dialing, Inner};
 use super::queue_pair::QueuePairCore;
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};
@@ -16,7 +16,7 @@ use crate::provider::params::AcceptParams;
 use crate::status::Status;
 use crate::types::ReadLimits;
 
-impl Cm {
+impl Connector {
     /// IND2Connector::Accept: ready when the peer has completed the connection.
     ///
     /// # Errors

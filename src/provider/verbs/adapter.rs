@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use super::catalogue::{self, Device};
+use super::cm_id::{CmId, EventHandler, EventRouter};
 use super::completions::Completions;
 use super::config::VerbsConfig;
-use super::identifier::{Identifier, Target, Targets};
+use super::devices::{self, Device};
 use super::info;
 use super::queue_pair::QueuePairCore;
 use super::reactor;
@@ -44,7 +44,7 @@ const FORGET_MOST: Duration = Duration::from_secs(1);
 /// What is open of a device.
 pub(crate) struct Opened {
     /// An id that is bound to an address of the device: it tells when the device goes.
-    _anchor: Arc<Identifier>,
+    _anchor: Arc<CmId>,
     /// The first state of every queue pair.
     pub(crate) initial: QpAttributes,
     pub(crate) channel: Arc<CompletionChannel>,
@@ -87,7 +87,7 @@ impl Parts {
     }
 
     /// All that is open, with the id that watches an address of it; `None` when that id has lost the device.
-    fn into_opened(self, anchor: Arc<Identifier>) -> Option<Arc<Opened>> {
+    fn into_opened(self, anchor: Arc<CmId>) -> Option<Arc<Opened>> {
         let Self { attributes, channel, domain, context } = self;
         let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
         // What a peer may do is up to each region.
@@ -119,7 +119,7 @@ pub(crate) struct AdapterCore {
     pub(crate) device: Device,
     pub(crate) config: VerbsConfig,
     pub(crate) runtime: Handle,
-    pub(crate) targets: Arc<Targets>,
+    pub(crate) router: Arc<EventRouter>,
     pub(crate) events: Arc<EventChannel>,
     attributes: DeviceAttributes,
     info: Arc<AdapterInfo>,
@@ -145,12 +145,12 @@ impl AdapterCore {
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
         let runtime = Handle::try_current()
             .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
-        let device = catalogue::devices()?
+        let device = devices::devices()?
             .into_iter()
             .find(|device| device.id == id)
             .ok_or(OpenError::InvalidAdapter)?;
         let parts = Parts::open(&device.name)?;
-        let events = catalogue::channel()?;
+        let events = devices::channel()?;
         let core = Arc::new_cyclic(|me| Self::new(me, device, config, runtime, events, parts));
         core.start()?;
         debug!(adapter = %core.device.name, domain = core.domain, "adapter opened");
@@ -169,8 +169,8 @@ impl AdapterCore {
         let (inline, attributes) = (parts.inline(), parts.attributes.clone());
         let vectors = parts.context.completion_vectors();
         let iwarp = parts.context.transport() == Transport::Iwarp;
-        let targets = Arc::<Targets>::default();
-        let anchor = targets
+        let router = Arc::<EventRouter>::default();
+        let anchor = router
             .create(&events, me.clone())
             .ok()
             .filter(|anchor| device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok()));
@@ -183,7 +183,7 @@ impl AdapterCore {
             device,
             config,
             runtime,
-            targets,
+            router,
             events,
             attributes,
             vectors,
@@ -363,7 +363,7 @@ impl AdapterCore {
         self.completions.close();
         self.stop();
         drop(opened);
-        self.runtime.spawn(forget(self.device.name.clone(), self.targets.clone()));
+        self.runtime.spawn(forget(self.device.name.clone(), self.router.clone()));
     }
 
     /// The runtime has shut down: nobody reads events any more, and nobody may be left waiting for one.
@@ -383,14 +383,14 @@ impl AdapterCore {
 /// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is
 /// told a little before, and no id is left, of which the kernel may take a minute to destroy the last: until then the
 /// removal waits in the kernel.
-async fn forget(device: String, targets: Arc<Targets>) {
+async fn forget(device: String, router: Arc<EventRouter>) {
     let mut pause = FORGET_PAUSE;
     let mut tries = 0;
-    while tries < FORGET_TRIES || !targets.is_empty() {
+    while tries < FORGET_TRIES || !router.is_empty() {
         tokio::time::sleep(pause).await;
         pause = FORGET_MOST.min(pause * 2);
         tries += 1;
-        let left = targets.is_empty();
+        let left = router.is_empty();
         if device_names().is_ok_and(|names| !names.contains(&device)) {
             forget_removed_devices();
             if left {
@@ -400,7 +400,7 @@ async fn forget(device: String, targets: Arc<Targets>) {
     }
 }
 
-impl Target for AdapterCore {
+impl EventHandler for AdapterCore {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),

@@ -29,10 +29,10 @@ const RXE_LINGER: Duration = Duration::from_secs(1);
 
 /// The completion queues of an adapter.
 #[derive(Default)]
-pub(crate) struct Completions(Mutex<Vec<Share>>);
+pub(crate) struct Completions(Mutex<Vec<CqSlot>>);
 
 /// A queue, how much of it nobody has reserved, and the vector by which its events come.
-struct Share {
+struct CqSlot {
     queue: Arc<Queue>,
     free: u32,
     vector: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Queue {
 }
 
 /// Queue pairs for which something was found, and the keys of it.
-pub(crate) type Touched = SmallVec<[(u32, Arc<QueuePairCore>); 4]>;
+pub(crate) type Ready = SmallVec<[(u32, Arc<QueuePairCore>); 4]>;
 
 impl Completions {
     /// The queue whose events carry this key.
@@ -88,7 +88,7 @@ impl Completions {
     ) -> io::Result<Arc<Queue>> {
         let before = {
             let mut shares = self.0.lock();
-            let fits = |share: &&mut Share| share.free >= entries && share.vector == vector;
+            let fits = |share: &&mut CqSlot| share.free >= entries && share.vector == vector;
             if let Some(share) = shares.iter_mut().find(fits) {
                 share.free -= entries;
                 return Ok(share.queue.clone());
@@ -98,12 +98,12 @@ impl Completions {
         // Without the lock, which the reactor wants; if another one is made meanwhile, then there are two.
         let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
         let completions =
-            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.targets.key(), vector)?;
+            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.router.key(), vector)?;
         completions.arm(false)?;
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
-        self.0.lock().push(Share { queue: queue.clone(), free, vector });
+        self.0.lock().push(CqSlot { queue: queue.clone(), free, vector });
         // A removal may have closed all of them since the caller looked.
         if adapter.is_removed() {
             self.close();
@@ -156,9 +156,9 @@ impl Queue {
     }
 
     /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.
-    pub(crate) fn collect(&self, adapter: &AdapterCore) -> Touched {
+    pub(crate) fn collect(&self, adapter: &AdapterCore) -> Ready {
         // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
-        let mut touched = Touched::new();
+        let mut touched = Ready::new();
         let mut batch = self.batch.lock();
         // What has come since is told, or is for whoever is about to arm the queue.
         let mut left = self.completions.entries() as usize;
@@ -176,7 +176,7 @@ impl Queue {
             for completion in batch.iter() {
                 let named = RequestId::unpack(completion.wr_id).key;
                 let key = if named == RequestId::SHARED {
-                    // Whoever is gone has left nothing behind, see `Room`.
+                    // Whoever is gone has left nothing behind, see `CqReservation`.
                     let Some(key) = adapter.key_by_number(completion.qp_num) else { continue };
                     key
                 } else {
@@ -213,15 +213,15 @@ impl Drop for Queue {
 }
 
 /// A queue pair of the device, its key, and the room that its completions have.
-pub(crate) struct Device {
+pub(crate) struct DeviceQp {
     // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
     // any more then.
     pub(crate) queue_pair: QueuePair,
-    room: Room,
+    room: CqReservation,
     receives: Option<Arc<Receives>>,
 }
 
-impl Device {
+impl DeviceQp {
     /// Makes a queue pair whose completions are for `owner`, with room for so many requests of the send queue and so
     /// many receives, whose completions come by this vector. It may use the shared receives.
     ///
@@ -239,7 +239,7 @@ impl Device {
         let queue = adapter.completions.reserve(&adapter, opened, entries, vector)?;
         let key = adapter.enlist(Arc::downgrade(owner));
         let (entries, shared) = (entries.into(), received.into());
-        let mut room = Room { queue, entries, receives: shared, key, number: None, adapter };
+        let mut room = CqReservation { queue, entries, receives: shared, key, number: None, adapter };
         let queue_pair = make(&room.queue.completions)?;
         if receives.is_some() {
             room.number = Some(queue_pair.number());
@@ -285,7 +285,7 @@ impl Device {
 }
 
 /// A part of a completion queue.
-struct Room {
+struct CqReservation {
     queue: Arc<Queue>,
     entries: AtomicU32,
     /// How many of these are for receives.
@@ -296,7 +296,7 @@ struct Room {
     adapter: Arc<AdapterCore>,
 }
 
-impl Room {
+impl CqReservation {
     /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
     fn collect(&self) {
         let mut others = self.queue.collect(&self.adapter);
@@ -307,7 +307,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for CqReservation {
     fn drop(&mut self) {
         // The room is only free when nothing of this queue pair is left in it.
         self.collect();

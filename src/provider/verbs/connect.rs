@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cm::{Cm, Dialing, Inner};
-use super::identifier::{Identifier, Target};
+use super::cm_id::{CmId, EventHandler};
+use super::connector::{Connector, Dialing, Inner};
 use super::queue_pair::QueuePairCore;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
@@ -52,7 +52,7 @@ impl Offer {
     }
 }
 
-impl Cm {
+impl Connector {
     /// IND2Connector::Bind.
     ///
     /// # Errors
@@ -85,14 +85,14 @@ impl Cm {
     }
 
     /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
-    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<Identifier>, SocketAddr), BindError> {
+    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
         if !self.adapter.owns(address.ip()) {
             return Err(BindError::InvalidAddress);
         }
-        let me: std::sync::Weak<dyn Target> = self.me.clone();
+        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let id = self
             .adapter
-            .targets
+            .router
             .create(&self.adapter.events, me)
             .map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
         if reuse {
@@ -312,7 +312,7 @@ impl Cm {
 
     /// The driver has sent the request, or could not: whether the id is one of those that retire. A port of our own choice
     /// that turns out to be taken is replaced by the next one.
-    fn blocking_connect_returned(&self, id: &Arc<Identifier>, outcome: io::Result<()>) -> bool {
+    fn blocking_connect_returned(&self, id: &Arc<CmId>, outcome: io::Result<()>) -> bool {
         let mut retires = true;
         let _ = self.consider(|inner| {
             inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
@@ -420,7 +420,7 @@ impl Cm {
 ///
 /// # Errors
 /// See [`BindError`].
-pub(crate) fn bind_id(id: &Identifier, address: SocketAddr) -> Result<SocketAddr, BindError> {
+pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
     if address.is_ipv6() {
         let _ = id.set_afonly();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use super::queue_pair::{Inner, QueuePairCore};
-use super::requests::{Held, Outstanding, RequestId, Said, status_of};
+use super::requests::{Held, Outstanding, RequestId, WcResult, status_of};
 use super::shared::Receives;
 use crate::error::Reason;
 use crate::inflight::{self, Completed, CompletionInfo, WakeList};
@@ -30,11 +30,11 @@ impl QueuePairCore {
     /// Puts a completion into the inbox, for the device's queue pair with this key.
     pub(crate) fn deliver(&self, key: u32, completion: &WorkCompletion) {
         let WorkCompletion { status, byte_len: bytes, told, .. } = *completion;
-        self.tell(key, completion.wr_id, Said { status, bytes, told });
+        self.tell(key, completion.wr_id, WcResult { status, bytes, told });
     }
 
     /// As [`deliver`](Self::deliver), of the request with this id.
-    pub(super) fn tell(&self, key: u32, id: u64, said: Said) {
+    pub(super) fn tell(&self, key: u32, id: u64, said: WcResult) {
         self.inbox.lock().push((key, id, said));
     }
 
@@ -74,7 +74,7 @@ impl QueuePairCore {
         }
     }
 
-    fn completed(&self, inner: &mut Inner, id: RequestId, said: Said, found: &mut Found) {
+    fn completed(&self, inner: &mut Inner, id: RequestId, said: WcResult, found: &mut Found) {
         let RequestId { key, receive, sequence } = id;
         if !inner.queue(receive).finished(sequence, said) {
             debug!(sequence, receive, "completion of an unknown request");
@@ -92,7 +92,7 @@ impl QueuePairCore {
         key: u32,
         receive: bool,
         outstanding: Outstanding,
-        said: Said,
+        said: WcResult,
         found: &mut Found,
     ) {
         let Outstanding { ticket, payload, silent, held, .. } = outstanding;

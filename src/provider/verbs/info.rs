@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::catalogue::Device;
+use super::devices::Device;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::sys::{DeviceAttributes, RXE_VENDOR, SIW_VENDOR};
 use crate::types::ReadLimits;

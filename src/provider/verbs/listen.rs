@@ -7,9 +7,9 @@ use std::task::Waker;
 use tracing::debug;
 
 use super::adapter::AdapterCore;
-use super::cm::Cm;
+use super::cm_id::{CmId, EventHandler};
 use super::connect::bind_id;
-use super::identifier::{Identifier, Target};
+use super::connector::Connector;
 use crate::error::{BindError, StateError};
 use crate::proto::connector::Terms;
 use crate::proto::listener::{End, MAX_BACKLOG};
@@ -32,9 +32,9 @@ pub(crate) struct ListenerCore {
 
 /// The state of a listener, under its lock.
 pub(crate) struct Inner {
-    requests: Requests<Arc<Cm>>,
+    requests: Requests<Arc<Connector>>,
     /// One per address.
-    ids: Vec<Arc<Identifier>>,
+    ids: Vec<Arc<CmId>>,
     local: Option<SocketAddr>,
 }
 
@@ -63,8 +63,8 @@ impl ListenerCore {
         let mut ids = Vec::new();
         let mut port = address.port();
         for ip in self.adapter.expand(address.ip()) {
-            let me: Weak<dyn Target> = self.me.clone();
-            let id = self.adapter.targets.create(&self.adapter.events, me);
+            let me: Weak<dyn EventHandler> = self.me.clone();
+            let id = self.adapter.router.create(&self.adapter.events, me);
             let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
             port = bind_id(&id, SocketAddr::new(ip, port))?.port();
             ids.push(id);
@@ -134,39 +134,39 @@ impl ListenerCore {
         let private_data = if exact { PrivateData::exact(data) } else { PrivateData::padded(data) };
         let Some(request) = event.request else { return };
         let terms = Terms { limits, private_data };
-        let targets = &self.adapter.targets;
-        let cm = Cm::with_request(self.adapter.clone(), terms, |me| targets.adopt(request, me));
+        let router = &self.adapter.router;
+        let cm = Connector::with_request(self.adapter.clone(), terms, |me| router.adopt(request, me));
         debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
         self.enqueue(cm, |queued| !queued.is_pending());
     }
 }
 
-impl AsMut<Requests<Arc<Cm>>> for Inner {
-    fn as_mut(&mut self) -> &mut Requests<Arc<Cm>> {
+impl AsMut<Requests<Arc<Connector>>> for Inner {
+    fn as_mut(&mut self) -> &mut Requests<Arc<Connector>> {
         &mut self.requests
     }
 }
 
 impl AcceptQueue for ListenerCore {
     type Inner = Inner;
-    type Request = Arc<Cm>;
-    type Connector = Arc<Cm>;
+    type Request = Arc<Connector>;
+    type Connector = Arc<Connector>;
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    fn connector_for(&self, request: Arc<Cm>) -> Arc<Cm> {
+    fn connector_for(&self, request: Arc<Connector>) -> Arc<Connector> {
         request
     }
 
-    fn refuse(&self, request: Arc<Cm>) {
+    fn refuse(&self, request: Arc<Connector>) {
         debug!(connection = %request.id, "request rejected: the backlog is full or the listener is closed");
         request.release();
     }
 }
 
-impl Target for ListenerCore {
+impl EventHandler for ListenerCore {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::CONNECT_REQUEST => self.arrived(event),

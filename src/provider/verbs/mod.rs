@@ -3,12 +3,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`catalogue`] | which devices there are, and which addresses they own |
-//! | [`info`] | what an adapter of a device is and can do |
+//! | [`devices`] | the devices of the machine, and their addresses |
+//! | [`info`] | the limits and abilities of a device |
 //! | [`adapter`] | an opened device: context, protection domain, removal |
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
-//! | [`identifier`] | rdma_cm ids, and to whom their events go |
-//! | [`cm`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
+//! | [`cm_id`] | rdma_cm ids, and the routing of their events |
+//! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
 //! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`requests`], [`finish`] takes them |
 //! | [`completions`] | completion queues, which queue pairs share |
 //! | [`shared`] | receive queues of several queue pairs |
@@ -20,13 +20,13 @@
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
-pub(crate) mod catalogue;
-pub(crate) mod cm;
+pub(crate) mod cm_id;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connect;
+pub(crate) mod connector;
+pub(crate) mod devices;
 mod finish;
-pub(crate) mod identifier;
 mod info;
 pub(crate) mod listen;
 mod post;

@@ -14,12 +14,12 @@ use smallvec::SmallVec;
 use tracing::debug;
 
 use super::adapter::AdapterCore;
-use super::cm::Cm;
-use super::completions::Device;
+use super::cm_id::CmId;
+use super::completions::DeviceQp;
+use super::connector::Connector;
 use super::finish::Found;
-use super::identifier::Identifier;
 use super::post::Deferred;
-use super::requests::{Held, Outstanding, Queue, Said};
+use super::requests::{Held, Outstanding, Queue, WcResult};
 use super::shared::SharedReceives;
 use super::window::Window;
 use crate::error::{OpenError, Reason};
@@ -50,16 +50,16 @@ pub(crate) struct QueuePairCore {
 }
 
 /// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
-type Inbox = SmallVec<[(u32, u64, Said); 4]>;
+type Inbox = SmallVec<[(u32, u64, WcResult); 4]>;
 
 pub(super) struct Inner {
     pub(super) state: QueuePairState,
     /// The connection it is being used for.
-    pub(super) cm: Weak<Cm>,
+    pub(super) cm: Weak<Connector>,
     /// The last handle of the user is gone.
     released: bool,
     /// The device's queue pair; `None` when it is over.
-    pub(super) device: Option<Arc<Device>>,
+    pub(super) device: Option<Arc<DeviceQp>>,
     /// It has left the state in which it was made, for an attempt.
     used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
@@ -169,7 +169,7 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Another one has it, or had.
-    pub(crate) fn associate(&self, cm: Weak<Cm>) -> Result<(), Busy> {
+    pub(crate) fn associate(&self, cm: Weak<Connector>) -> Result<(), Busy> {
         let mut inner = self.lock();
         inner.state.associate()?;
         inner.cm = cm;
@@ -179,7 +179,7 @@ impl QueuePairCore {
     /// The device's queue pair for a call that names it, and moves it in some drivers. It lives on until that call has
     /// returned. It is good for one attempt: InfiniBand's connection manager refuses a request for a number of which it
     /// still has an earlier one ("stale connection"), and it is not known when the peer hears that it was given up.
-    pub(crate) fn lend(&self) -> Option<Arc<Device>> {
+    pub(crate) fn lend(&self) -> Option<Arc<DeviceQp>> {
         let mut inner = self.lock();
         inner.used = true;
         inner.lent = self.adapter.is_iwarp();
@@ -190,7 +190,7 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3).
-    pub(crate) fn ready(&self, id: &Identifier, limits: ReadLimits) -> io::Result<()> {
+    pub(crate) fn ready(&self, id: &CmId, limits: ReadLimits) -> io::Result<()> {
         let mut inner = self.lock();
         let device = inner.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
         inner.used = true;
@@ -347,7 +347,7 @@ impl QueuePairCore {
         // All receives of a shared queue may be taken by one queue pair.
         let received = self.shared.as_ref().map_or(self.capacities.receive, |shared| shared.depth());
         let room = (self.capacities.send, received, self.vector);
-        let device = Device::new(&me, &opened, room, receives.clone(), |completions| {
+        let device = DeviceQp::new(&me, &opened, room, receives.clone(), |completions| {
             let queue_pair =
                 QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
             queue_pair.modify(&opened.initial)?;

@@ -111,7 +111,7 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
         let adapter = alive.0.upgrade()?;
         for _ in 0..TURN {
             match events.next() {
-                Ok(Some(event)) => adapter.targets.deliver(event),
+                Ok(Some(event)) => adapter.router.deliver(event),
                 Ok(None) => return Some(Ok(false)),
                 Err(error) => return Some(Err(error)),
             }
@@ -123,7 +123,7 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
 }
 
 async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, spin: Duration) {
-    let mut looking = Looking { spin: Spin::new(spin), ..Looking::default() };
+    let mut looking = CqPoller { spin: Spin::new(spin), ..CqPoller::default() };
     let outcome = run(source, |completions| {
         let adapter = alive.0.upgrade()?;
         Some(looking.turn(&adapter, completions))
@@ -134,7 +134,7 @@ async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, 
 
 /// How the completion channel and the queues behind it are looked at.
 #[derive(Default)]
-struct Looking {
+struct CqPoller {
     /// The queues of the last events.
     keys: Keys,
     /// How many events are taken in the next turn: one after a sleep, as there most often is no other, then more.
@@ -145,7 +145,7 @@ struct Looking {
     looks: u32,
 }
 
-impl Looking {
+impl CqPoller {
     /// Handles what is there. Whether to look again before the next sleep.
     fn turn(&mut self, adapter: &AdapterCore, channel: &CompletionChannel) -> io::Result<bool> {
         let spinning = self.spin.is_spinning();

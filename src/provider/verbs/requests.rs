@@ -23,7 +23,7 @@ pub(crate) struct Outstanding {
     pub(crate) unsignaled: bool,
     pub(crate) held: Held,
     /// What the device has said of it, while something before it is not finished.
-    pub(crate) said: Option<Said>,
+    pub(crate) said: Option<WcResult>,
 }
 
 impl Outstanding {
@@ -44,13 +44,13 @@ pub(crate) enum Held {
 /// The result of a request: the status of the completion as libibverbs numbers it, the bytes received, and what the
 /// message has told beside them.
 #[derive(Clone, Copy)]
-pub(crate) struct Said {
+pub(crate) struct WcResult {
     pub(crate) status: u32,
     pub(crate) bytes: u32,
     pub(crate) told: Option<Told>,
 }
 
-impl Said {
+impl WcResult {
     pub(crate) const SUCCESS: Self = Self { status: wc_status::SUCCESS, bytes: 0, told: None };
 
     /// For the completion of a receive. No device tells which message was solicited: each may have been.
@@ -96,7 +96,7 @@ impl Queue {
 
     /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier; where
     /// requests are unsignaled, those before this one have finished, too.
-    pub(crate) fn finished(&mut self, sequence: u32, said: Said) -> bool {
+    pub(crate) fn finished(&mut self, sequence: u32, said: WcResult) -> bool {
         let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
         let found = self
             .outstanding
@@ -105,14 +105,14 @@ impl Queue {
         if found {
             let before = self.outstanding.range_mut(..place).rev();
             for outstanding in before.take_while(|other| other.unsignaled && other.said.is_none()) {
-                outstanding.said = Some(Said::SUCCESS);
+                outstanding.said = Some(WcResult::SUCCESS);
             }
         }
         found
     }
 
     /// The oldest request, if it is finished (`QP-17`).
-    pub(crate) fn pop(&mut self) -> Option<(Outstanding, Said)> {
+    pub(crate) fn pop(&mut self) -> Option<(Outstanding, WcResult)> {
         let said = self.outstanding.front()?.said?;
         let outstanding = self.outstanding.pop_front()?;
         self.front = self.front.wrapping_add(1);

@@ -90,7 +90,7 @@ impl SharedReceives {
         let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
         // Both were checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-        let key = adapter.targets.key();
+        let key = adapter.router.key();
         let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
             .map_err(|source| OpenError::Os { call: "ibv_create_srq", source })?;
         let receives =

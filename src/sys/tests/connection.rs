@@ -8,7 +8,7 @@ use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::status;
 use crate::sys::device::Context;
 use crate::sys::ffi::number;
-use crate::sys::id::{CmId, ConnectionParams};
+use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::post::{Operation, RemoteMemory};
 use crate::sys::queue_pair::QpState;
 
@@ -20,8 +20,8 @@ const ACTIVE: u64 = 2;
 const PASSIVE: u64 = u64::MAX - 3;
 
 /// An identifier that knows the way to the listener.
-fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &CmId) -> CmId {
-    let id = CmId::new(channel, ACTIVE).unwrap();
+fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) -> RawCmId {
+    let id = RawCmId::new(channel, ACTIVE).unwrap();
     let address = listener.local_addr().unwrap();
     id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
     assert_eq!(guest::expect(channel, event::ADDR_RESOLVED).key, ACTIVE);
@@ -32,8 +32,8 @@ fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &CmId) -> Cm
     id
 }
 
-fn listener(channel: &Arc<EventChannel>, device: &Device) -> CmId {
-    let id = CmId::new(channel, LISTENER).unwrap();
+fn listener(channel: &Arc<EventChannel>, device: &Device) -> RawCmId {
+    let id = RawCmId::new(channel, LISTENER).unwrap();
     id.bind(device.address).unwrap();
     id.listen(4).unwrap();
     assert_ne!(id.local_addr().unwrap().port(), 0);

@@ -7,7 +7,7 @@ use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{Batch, Keys, Told, status};
 use crate::sys::device::{Context, Transport};
-use crate::sys::id::{CmId, ConnectionParams};
+use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::memory::{AccessFlags, ProtectionDomain};
 use crate::sys::post::{Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest};
 use crate::sys::queue_pair::{Capacities, QpState};
@@ -26,11 +26,11 @@ fn everything() -> AccessFlags {
 struct Pair {
     active: Side,
     passive: Side,
-    _ids: [CmId; 2],
+    _ids: [RawCmId; 2],
 }
 
 /// Takes a queue pair to INIT, with every access.
-fn initial(side: &Side, id: &CmId) {
+fn initial(side: &Side, id: &RawCmId) {
     let mut attributes = id.qp_attributes(QpState::Init).unwrap();
     attributes.set_access(everything() - AccessFlags::MW_BIND);
     side.queue_pair.modify(&attributes).unwrap();
@@ -46,10 +46,10 @@ impl Pair {
         prepare: impl FnOnce(&Side),
     ) -> Self {
         let channel = EventChannel::new().unwrap();
-        let listener = CmId::new(&channel, 1).unwrap();
+        let listener = RawCmId::new(&channel, 1).unwrap();
         listener.bind(device.address).unwrap();
         listener.listen(1).unwrap();
-        let active_id = CmId::new(&channel, 2).unwrap();
+        let active_id = RawCmId::new(&channel, 2).unwrap();
         active_id.resolve_addr(Some(device.address), listener.local_addr().unwrap(), PATIENCE).unwrap();
         guest::expect(&channel, event::ADDR_RESOLVED);
         active_id.resolve_route(PATIENCE).unwrap();

@@ -10,7 +10,7 @@ use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{Batch, CompletionQueue, status};
 use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Element, Transport, async_event};
 use crate::sys::ffi::number;
-use crate::sys::id::{CmId, ConnectionParams};
+use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::queue_pair::{QpState, QueuePair};
 
 /// A queue pair in INIT takes receives, and in ERROR gives them back flushed; nothing is left of all of it.
@@ -27,7 +27,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     assert!(context.max_message(1).unwrap() >= 1 << 20);
 
     let channel = EventChannel::new().unwrap();
-    let mut id = CmId::new(&channel, 7).unwrap();
+    let mut id = RawCmId::new(&channel, 7).unwrap();
     assert_eq!((id.key(), id.local_addr(), id.peer_addr(), id.device()), (7, None, None, None));
     id.set_key(8);
     assert_eq!(id.key(), 8);
@@ -155,7 +155,7 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();
     let channel = EventChannel::new().unwrap();
-    let id = CmId::new(&channel, 6).unwrap();
+    let id = RawCmId::new(&channel, 6).unwrap();
     id.bind(([10, 79, 0, 1], 0).into()).unwrap();
     let side = Side::new(&context, 5);
     side.modify(&id, QpState::Init);

@@ -11,7 +11,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::sys::channel::{CmEvent, EventChannel, event};
 use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status};
 use crate::sys::device::Context;
-use crate::sys::id::CmId;
+use crate::sys::id::RawCmId;
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
 use crate::sys::post::{Operation, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest};
 use crate::sys::queue_pair::{Capacities, QpState, QueuePair};
@@ -215,7 +215,7 @@ impl Side {
     }
 
     /// Takes the queue pair to a state as its identifier says.
-    pub(super) fn modify(&self, id: &CmId, state: QpState) {
+    pub(super) fn modify(&self, id: &RawCmId, state: QpState) {
         self.queue_pair.modify(&id.qp_attributes(state).unwrap()).unwrap();
     }
 

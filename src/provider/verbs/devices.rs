@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::provider::net::interfaces::{interfaces, source_for};
-use crate::sys::{CmId, EventChannel};
+use crate::sys::{EventChannel, RawCmId};
 use crate::types::AdapterId;
 
 /// A device as rdma_cm sees it: reachable under at least one address.
@@ -64,7 +64,7 @@ fn denied(prefix: &str) -> Option<io::Error> {
 
 /// The device that owns an address: the one that an id gets when it is bound to it.
 fn owner(channel: &Arc<EventChannel>, ip: IpAddr) -> Option<(String, u64)> {
-    let id = CmId::new(channel, 0).ok()?;
+    let id = RawCmId::new(channel, 0).ok()?;
     id.bind(SocketAddr::new(ip, 0)).ok()?;
     let device = id.device()?;
     Some((device.name, device.guid))

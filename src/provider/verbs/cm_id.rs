@@ -1,4 +1,4 @@
-//! rdma_cm ids, and to whom their events go.
+//! rdma_cm ids, and the routing of their events.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::sync::Mutex;
-use crate::sys::{CmEvent, CmId, EventChannel};
+use crate::sys::{CmEvent, EventChannel, RawCmId};
 
-/// Whoever gets the events of an id.
-pub(crate) trait Target: Send + Sync {
+/// Receives the events of an id.
+pub(crate) trait EventHandler: Send + Sync {
     /// One event, already acknowledged.
     fn event(self: Arc<Self>, event: CmEvent);
 }
@@ -18,12 +18,12 @@ pub(crate) trait Target: Send + Sync {
 /// The ids of an adapter by their key. A key is never used twice, so that an event that was read just before its id was
 /// destroyed finds nobody.
 #[derive(Default)]
-pub(crate) struct Targets {
-    known: Mutex<HashMap<u64, Weak<dyn Target>>>,
+pub(crate) struct EventRouter {
+    known: Mutex<HashMap<u64, Weak<dyn EventHandler>>>,
     last: AtomicU64,
 }
 
-impl Targets {
+impl EventRouter {
     /// Whether no id is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.lock().is_empty()
@@ -36,51 +36,51 @@ impl Targets {
 
     /// Hands an event to whom it is for.
     pub(crate) fn deliver(&self, event: CmEvent) {
-        let target = self.known.lock().get(&event.key).and_then(Weak::upgrade);
-        if let Some(target) = target {
-            target.event(event);
+        let handler = self.known.lock().get(&event.key).and_then(Weak::upgrade);
+        if let Some(handler) = handler {
+            handler.event(event);
         }
     }
 
-    /// A new id whose events go to `target`.
+    /// A new id whose events go to `handler`.
     ///
     /// # Errors
     /// Those of rdma_create_id(3).
     pub(crate) fn create(
         self: &Arc<Self>,
         channel: &Arc<EventChannel>,
-        target: Weak<dyn Target>,
-    ) -> io::Result<Arc<Identifier>> {
+        handler: Weak<dyn EventHandler>,
+    ) -> io::Result<Arc<CmId>> {
         let key = self.key();
-        let id = CmId::new(channel, key)?;
-        Ok(self.watch(id, key, target))
+        let id = RawCmId::new(channel, key)?;
+        Ok(self.watch(id, key, handler))
     }
 
     /// Takes over the id of a request. Nothing is lost meanwhile: the one task that reads events is the one that
     /// calls this.
-    pub(crate) fn adopt(self: &Arc<Self>, mut id: CmId, target: Weak<dyn Target>) -> Arc<Identifier> {
+    pub(crate) fn adopt(self: &Arc<Self>, mut id: RawCmId, handler: Weak<dyn EventHandler>) -> Arc<CmId> {
         let key = self.key();
         id.set_key(key);
-        self.watch(id, key, target)
+        self.watch(id, key, handler)
     }
 
-    fn watch(self: &Arc<Self>, id: CmId, key: u64, target: Weak<dyn Target>) -> Arc<Identifier> {
-        self.known.lock().insert(key, target);
-        Arc::new(Identifier { id, _entry: Entry { key, targets: self.clone() } })
+    fn watch(self: &Arc<Self>, id: RawCmId, key: u64, handler: Weak<dyn EventHandler>) -> Arc<CmId> {
+        self.known.lock().insert(key, handler);
+        Arc::new(CmId { id, _entry: Entry { key, router: self.clone() } })
     }
 }
 
 /// An rdma_cm id that is listed under its key for as long as it exists.
-pub(crate) struct Identifier {
+pub(crate) struct CmId {
     // Dropped in this order: the kernel may take its time to destroy it, and until then it is there.
-    id: CmId,
+    id: RawCmId,
     _entry: Entry,
 }
 
-impl Deref for Identifier {
-    type Target = CmId;
+impl Deref for CmId {
+    type Target = RawCmId;
 
-    fn deref(&self) -> &CmId {
+    fn deref(&self) -> &RawCmId {
         &self.id
     }
 }
@@ -88,11 +88,11 @@ impl Deref for Identifier {
 /// A place in the list.
 struct Entry {
     key: u64,
-    targets: Arc<Targets>,
+    router: Arc<EventRouter>,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let _target = self.targets.known.lock().remove(&self.key);
+        let _handler = self.router.known.lock().remove(&self.key);
     }
 }

@@ -12,12 +12,12 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::adapter::AdapterCore;
+use super::cm_id::{CmId, EventHandler};
 use super::connect::Offer;
-use super::identifier::{Identifier, Target};
 use super::queue_pair::QueuePairCore;
 use crate::error::{ConnectError, Reason};
-use crate::proto::connector::{Action, Connector, Ending, Input, State, Terms};
-use crate::provider::connector::{self, AfterStep, ConnectorDriver, ConnectorState};
+use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
 use crate::sync::{Mutex, MutexGuard};
@@ -25,12 +25,12 @@ use crate::sys::{CmEvent, event};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
 
 /// A connector and the connection that comes of it.
-pub(crate) struct Cm {
+pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<AdapterCore>,
     pub(crate) role: Role,
     /// Itself, for the events of its ids.
-    pub(crate) me: Weak<Cm>,
+    pub(crate) me: Weak<Connector>,
     inner: Mutex<Inner>,
     _registered: Registered,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Cm {
 pub(crate) struct Inner {
     pub(crate) progress: ConnectorState,
     /// The id of the attempt, or one that is bound and waits for it.
-    pub(crate) id: Option<Arc<Identifier>>,
+    pub(crate) id: Option<Arc<CmId>>,
     /// Where Bind has put it.
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) queue_pair: Option<Arc<QueuePairCore>>,
@@ -84,21 +84,21 @@ impl AsMut<ConnectorState> for Inner {
     }
 }
 
-impl Cm {
+impl Connector {
     /// A connector that nothing has happened to.
     pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
-        Self::with(adapter, Role::Active, |_| (ConnectorState::new(Connector::new(), None, None), None))
+        Self::with(adapter, Role::Active, |_| (ConnectorState::new(Machine::new(), None, None), None))
     }
 
     /// The connector of a request that has arrived with an id of its own.
     pub(crate) fn with_request(
         adapter: Arc<AdapterCore>,
         terms: Terms,
-        adopt: impl FnOnce(Weak<dyn Target>) -> Arc<Identifier>,
+        adopt: impl FnOnce(Weak<dyn EventHandler>) -> Arc<CmId>,
     ) -> Arc<Self> {
         Self::with(adapter, Role::Passive, |me| {
             let id = adopt(me);
-            let machine = Connector::with_request(terms);
+            let machine = Machine::with_request(terms);
             (ConnectorState::new(machine, id.local_addr(), id.peer_addr()), Some(id))
         })
     }
@@ -106,7 +106,7 @@ impl Cm {
     fn with(
         adapter: Arc<AdapterCore>,
         role: Role,
-        make: impl FnOnce(Weak<dyn Target>) -> (ConnectorState, Option<Arc<Identifier>>),
+        make: impl FnOnce(Weak<dyn EventHandler>) -> (ConnectorState, Option<Arc<CmId>>),
     ) -> Arc<Self> {
         let registry = adapter.registry().clone();
         registry.create(|me: &Weak<Self>, registered| {
@@ -128,7 +128,7 @@ impl Cm {
                 redial: false,
             };
             Self {
-                id: connector::next_id(),
+                id: next_id(),
                 adapter,
                 role,
                 me: me.clone(),
@@ -397,7 +397,7 @@ impl Cm {
     }
 }
 
-impl ConnectorDriver for Cm {
+impl ConnectorDriver for Connector {
     type Inner = Inner;
 
     fn id(&self) -> ConnectionId {
@@ -455,7 +455,7 @@ impl ConnectorDriver for Cm {
     }
 }
 
-impl Target for Cm {
+impl EventHandler for Connector {
     fn event(self: Arc<Self>, event: CmEvent) {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
@@ -481,7 +481,7 @@ impl Target for Cm {
     }
 }
 
-impl Member for Cm {
+impl Member for Connector {
     fn device_removed(&self) {
         let _ = self.apply_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
