@@ -10,9 +10,9 @@ use futures::Stream;
 use tokio::net::ToSocketAddrs;
 
 use super::acceptor::Acceptor;
+use super::bind;
 use super::config::StreamConfig;
 use super::messages::{Messages, MessagesConfig};
-use super::naming;
 use super::stream::RdmaStream;
 use crate::cm::{Adapter, Listener};
 use crate::error::StreamError;
@@ -68,7 +68,7 @@ macro_rules! listener {
                 address: SocketAddr,
                 config: &$config,
             ) -> Result<Self, StreamError> {
-                Self::new(vec![(adapter.clone(), naming::listener(adapter, address)?)], *config)
+                Self::new(vec![(adapter.clone(), bind::listener(adapter, address)?)], *config)
             }
 
             /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The
@@ -95,7 +95,7 @@ macro_rules! listener {
                 address: A,
                 config: &$config,
             ) -> Result<Self, StreamError> {
-                Self::new(naming::listeners(address).await?, *config)
+                Self::new(bind::listeners(address).await?, *config)
             }
 
             /// Of listeners that listen, all on the same port.

@@ -2,16 +2,16 @@
 
 mod acceptor;
 mod bells;
+mod bind;
 mod config;
 mod connector;
-mod end;
 #[cfg(feature = "hyper")]
 mod hyper;
+mod inner;
 mod listener;
 mod messages;
-mod naming;
-mod prepared;
 mod race;
+mod resources;
 mod shared;
 mod split;
 mod stream;

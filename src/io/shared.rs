@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::end::End;
+use super::inner::StreamInner;
 
 /// Closes the stream when it is dropped.
-pub(super) struct Shared(Arc<End>);
+pub(super) struct Shared(Arc<StreamInner>);
 
 impl Shared {
-    pub(super) fn new(end: End) -> Arc<Self> {
+    pub(super) fn new(end: StreamInner) -> Arc<Self> {
         Arc::new(Self(Arc::new(end)))
     }
 
-    pub(super) fn end(&self) -> &End {
+    pub(super) fn end(&self) -> &StreamInner {
         &self.0
     }
 
@@ -55,7 +55,7 @@ impl Drop for Shared {
 }
 
 /// Waits until the written data has been delivered, for at most `limit`, and disconnects.
-async fn close(end: Arc<End>, limit: Duration) {
+async fn close(end: Arc<StreamInner>, limit: Duration) {
     let settled = std::future::poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
     let _ = tokio::time::timeout(limit, settled).await;

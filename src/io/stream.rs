@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::config::StreamConfig;
-use super::end::End;
-use super::prepared::Prepared;
+use super::inner::StreamInner;
+use super::resources::StreamResources;
 use super::shared::Shared;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
@@ -99,7 +99,7 @@ impl RdmaStream {
         peer: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let end = Prepared::new(adapter, config).await?;
+        let end = StreamResources::new(adapter, config).await?;
         let mut params = ConnectParams::default().private_data(end.private_data().to_vec());
         if !adapter.info().iwarp {
             params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
@@ -114,7 +114,7 @@ impl RdmaStream {
             }
         };
         let connection = reply.complete().await?;
-        Ok(Self::new(End::new(end, connection, hello, true)))
+        Ok(Self::new(StreamInner::new(end, connection, hello, true)))
     }
 
     /// Accepts a request for a stream.
@@ -140,7 +140,7 @@ impl RdmaStream {
                 return Err(error.into());
             }
         };
-        let end = Prepared::new(adapter, config).await?;
+        let end = StreamResources::new(adapter, config).await?;
         let mut params = AcceptParams::default().private_data(end.private_data().to_vec());
         let info = adapter.info();
         if !info.iwarp {
@@ -148,7 +148,7 @@ impl RdmaStream {
         }
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        let end = End::new(end, connection, hello, info.passive_sends_first);
+        let end = StreamInner::new(end, connection, hello, info.passive_sends_first);
         let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
         if tokio::time::timeout(FIRST_MESSAGE, speaks).await.is_err() {
             end.speak();
@@ -156,11 +156,11 @@ impl RdmaStream {
         Ok(Self::new(end))
     }
 
-    fn new(end: End) -> Self {
+    fn new(end: StreamInner) -> Self {
         Self { shared: Shared::new(end) }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &StreamInner {
         self.shared.end()
     }
 

@@ -36,7 +36,7 @@ pub(crate) trait Attachment: Send + Sync {
     #[cfg(feature = "verbs")]
     fn local_key(&self) -> u32;
 
-    /// Returns the device's address of the first byte, for memory of another device (see [`Shared::outside`]).
+    /// Returns the device's address of the first byte, for memory of another device (see [`Shared::device_only`]).
     #[cfg(feature = "verbs")]
     fn address(&self) -> u64;
 
@@ -49,9 +49,9 @@ pub(crate) trait Attachment: Send + Sync {
 }
 
 /// Receives memory whose last handle is dropped, instead of the heap.
-pub(crate) trait Home: Send + Sync {
+pub(crate) trait Recycler: Send + Sync {
     /// Takes the memory back. No handle is left, and no provider uses it.
-    fn come_back(&self, memory: Owned);
+    fn recycle(&self, memory: Owned);
 
     /// Called when the memory is frozen. Until the memory is returned, `memory` is a weak handle to `bytes`.
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
@@ -111,12 +111,12 @@ struct Allocation {
     memory: Memory,
     /// The number of bytes. `memory` has the same length, or 0 if the bytes belong to another device.
     length: usize,
-    home: Option<Arc<dyn Home>>,
+    recycler: Option<Arc<dyn Recycler>>,
     /// Whether the memory is read-only.
     frozen: AtomicBool,
     /// Whether the memory has or had a remote key.
     #[cfg(feature = "soft")]
-    named: AtomicBool,
+    remotely_addressable: AtomicBool,
 }
 
 impl Allocation {
@@ -125,15 +125,15 @@ impl Allocation {
         Self {
             memory,
             length,
-            home: None,
+            recycler: None,
             frozen: AtomicBool::new(false),
             #[cfg(feature = "soft")]
-            named: AtomicBool::new(false),
+            remotely_addressable: AtomicBool::new(false),
         }
     }
 
     /// Whether the bytes are in host memory, not in memory of another device.
-    fn is_inside(&self) -> bool {
+    fn is_host_mapped(&self) -> bool {
         self.memory.length == self.length
     }
 
@@ -146,8 +146,8 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::nothing());
-        match (self.home.take(), memory.attachment.clone()) {
-            (Some(home), _) => home.come_back(Owned(Arc::new(Self::of(memory)))),
+        match (self.recycler.take(), memory.attachment.clone()) {
+            (Some(recycler), _) => recycler.recycle(Owned(Arc::new(Self::of(memory)))),
             (None, Some(attachment)) => attachment.retire(memory),
             (None, None) => drop(memory),
         }
@@ -192,9 +192,9 @@ impl Owned {
     }
 
     /// Sets the `home` to which the memory is returned when its last handle is dropped.
-    pub(crate) fn at_home(mut self, home: Arc<dyn Home>) -> Self {
+    pub(crate) fn with_recycler(mut self, recycler: Arc<dyn Recycler>) -> Self {
         if let Some(allocation) = Arc::get_mut(&mut self.0) {
-            allocation.home = Some(home);
+            allocation.recycler = Some(recycler);
         }
         self
     }
@@ -208,8 +208,8 @@ impl Owned {
     pub(crate) fn freeze(self) -> Frozen {
         self.0.frozen.store(true, Ordering::Relaxed);
         let frozen = Frozen(self.0);
-        if let Some(home) = &frozen.0.home {
-            home.frozen(&frozen, WeakFrozen(Arc::downgrade(&frozen.0)));
+        if let Some(recycler) = &frozen.0.recycler {
+            recycler.frozen(&frozen, WeakFrozen(Arc::downgrade(&frozen.0)));
         }
         frozen
     }
@@ -263,7 +263,7 @@ pub(crate) struct Shared(Arc<Allocation>);
 impl Shared {
     /// Creates a handle to memory of another device. Only the device of the attachment can access it.
     #[cfg(feature = "verbs")]
-    pub(crate) fn outside(length: usize, attachment: Arc<dyn Attachment>) -> Self {
+    pub(crate) fn device_only(length: usize, attachment: Arc<dyn Attachment>) -> Self {
         let mut memory = Memory::nothing();
         memory.attachment = Some(attachment);
         let mut allocation = Allocation::of(memory);
@@ -278,7 +278,7 @@ impl Shared {
     /// Notes that the memory gets a remote key.
     #[cfg(feature = "soft")]
     pub(crate) fn set_named(&self) {
-        self.0.named.store(true, Ordering::Relaxed);
+        self.0.remotely_addressable.store(true, Ordering::Relaxed);
     }
 
     /// Converts into an exclusive handle, if no other handle is left.
@@ -330,8 +330,8 @@ impl Slice {
 
     /// Whether the memory has or had a remote key.
     #[cfg(feature = "soft")]
-    pub(crate) fn is_named(&self) -> bool {
-        self.memory.0.named.load(Ordering::Relaxed)
+    pub(crate) fn is_remotely_addressable(&self) -> bool {
+        self.memory.0.remotely_addressable.load(Ordering::Relaxed)
     }
 
     /// Whether a provider may write to the memory: it is not frozen.
@@ -345,7 +345,7 @@ impl Slice {
     pub(crate) fn for_device(&self) -> Option<(u64, u32)> {
         let allocation = &*self.memory.0;
         let attachment = allocation.memory.attachment.as_ref().filter(|_| self.length > 0)?;
-        let address = if allocation.is_inside() {
+        let address = if allocation.is_host_mapped() {
             self.address(0).expose_provenance() as u64
         } else {
             attachment.address().wrapping_add(self.offset as u64)
@@ -364,7 +364,7 @@ impl Slice {
     /// not in host memory.
     #[cfg(feature = "verbs")]
     pub(crate) fn to_be_copied(&self) -> Option<u64> {
-        self.is_inside().then(|| self.address(0).expose_provenance() as u64)
+        self.is_host_mapped().then(|| self.address(0).expose_provenance() as u64)
     }
 
     /// Returns the memory of the slice.
@@ -460,7 +460,7 @@ impl Slice {
     /// Returns at most `length` bytes, starting at `at`, as aligned words and the bytes around them. Empty if the bytes
     /// are not in host memory.
     fn cells(&self, at: usize, length: usize) -> Cells<'_> {
-        if !self.is_inside() {
+        if !self.is_host_mapped() {
             return Cells { head: &[], body: &[], tail: &[] };
         }
         let at = at.min(self.length);
@@ -475,8 +475,8 @@ impl Slice {
     }
 
     /// Whether the bytes are in host memory, not in memory of another device.
-    fn is_inside(&self) -> bool {
-        self.memory.0.is_inside()
+    fn is_host_mapped(&self) -> bool {
+        self.memory.0.is_host_mapped()
     }
 
     /// Atomically replaces the first eight bytes, a number in host byte order, by the result of `change`, and returns
@@ -492,7 +492,7 @@ impl Slice {
 
     /// Returns the address `at` bytes into a slice of host memory; `at <= length`.
     fn address(&self, at: usize) -> *mut u8 {
-        debug_assert!(at <= self.length && self.is_inside());
+        debug_assert!(at <= self.length && self.is_host_mapped());
         self.memory.0.memory.start.as_ptr().wrapping_add(self.offset + at)
     }
 }
@@ -609,8 +609,8 @@ mod tests {
         frozen: Mutex<Option<WeakFrozen>>,
     }
 
-    impl Home for Shelf {
-        fn come_back(&self, memory: Owned) {
+    impl Recycler for Shelf {
+        fn recycle(&self, memory: Owned) {
             self.back.lock().push(memory);
         }
 
@@ -622,7 +622,7 @@ mod tests {
     #[test]
     fn frozen_memory_is_read_and_never_written() {
         let shelf = Arc::new(Shelf::default());
-        let mut memory = Owned::zeroed(16).expect("memory").at_home(shelf.clone());
+        let mut memory = Owned::zeroed(16).expect("memory").with_recycler(shelf.clone());
         memory.copy_from_slice(b"what was written");
         let frozen = memory.freeze();
         let watched = shelf.frozen.lock().take().expect("it is told");
@@ -648,13 +648,13 @@ mod tests {
         let mut thawed = shelf.back.lock().pop().expect("it came back");
         thawed[0] = b'W';
         assert_eq!(thawed.share().whole().write(0, b"now"), 3);
-        assert!(shelf.back.lock().is_empty(), "it goes home once");
+        assert!(shelf.back.lock().is_empty(), "it is recycled once");
     }
 
     #[test]
     fn memory_goes_home_with_its_last_handle() {
         let shelf = Arc::new(Shelf::default());
-        let memory = Owned::zeroed(8).expect("memory").at_home(shelf.clone());
+        let memory = Owned::zeroed(8).expect("memory").with_recycler(shelf.clone());
         let address = memory.as_ptr();
         let slice = memory.share().slice(2, 2).expect("in bounds");
         let other = slice.clone();
@@ -718,7 +718,7 @@ mod tests {
             let (device, shelf) = (fake(true), Arc::new(Shelf::default()));
             let attached = device.clone();
             let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
-            drop(memory.expect("attached").at_home(shelf.clone()));
+            drop(memory.expect("attached").with_recycler(shelf.clone()));
             let back = shelf.back.lock().pop().expect("it came back");
             assert_eq!(back.share().whole().for_device().map(|(_, key)| key), Some(7));
             assert_eq!(device.asked.load(Ordering::SeqCst), 0);
@@ -728,7 +728,7 @@ mod tests {
         fn a_device_is_not_told_to_write_what_is_frozen() {
             let shelf = Arc::new(Shelf::default());
             let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(fake(true) as Arc<_>));
-            let memory = memory.expect("attached").at_home(shelf.clone());
+            let memory = memory.expect("attached").with_recycler(shelf.clone());
             let start = memory.as_ptr().addr() as u64;
             let frozen = memory.freeze();
             let watched = shelf.frozen.lock().take().expect("it is told");
@@ -740,7 +740,7 @@ mod tests {
 
         #[test]
         fn memory_of_another_device_is_nothing_here() {
-            let slice = Shared::outside(64, fake(true)).slice(16, 32).expect("in bounds");
+            let slice = Shared::device_only(64, fake(true)).slice(16, 32).expect("in bounds");
             assert_eq!(slice.for_device(), Some((0x1_0010, 7)));
             assert_eq!(slice.for_device_to_write(), Some((0x1_0010, 7)));
             assert_eq!((slice.len(), slice.write(0, b"x"), slice.read(0, &mut [0])), (32, 0, 0));

@@ -32,7 +32,7 @@ pub(crate) enum Piece<'a> {
 /// The errors of the system call, including `WouldBlock`; `PermissionDenied` for memory that may not be written.
 pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
     let forbidden = |target: &Target<'_>| match target {
-        Target::Memory(slice) => !slice.is_writable() || !slice.is_inside(),
+        Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),
         Target::Bytes(_) => false,
     };
     if targets.iter().any(forbidden) {
@@ -61,7 +61,7 @@ pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piec
         .take(MOST)
         .map(|piece| match piece {
             // Memory of another device cannot be sent: null makes the call fail.
-            Piece::Memory(slice) if !slice.is_inside() => entry(std::ptr::null_mut(), slice.length),
+            Piece::Memory(slice) if !slice.is_host_mapped() => entry(std::ptr::null_mut(), slice.length),
             Piece::Memory(slice) => entry(slice.address(0), slice.length),
             Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
         })

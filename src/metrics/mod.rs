@@ -35,8 +35,8 @@ mod off;
 mod on;
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use off::{Notes, Stay, Traffic};
+pub(crate) use off::{PendingMetrics, PhaseGuard, Traffic};
 #[cfg(feature = "metrics")]
 pub use on::describe;
 #[cfg(feature = "metrics")]
-pub(crate) use on::{Notes, Stay, Traffic};
+pub(crate) use on::{PendingMetrics, PhaseGuard, Traffic};

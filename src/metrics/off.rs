@@ -3,19 +3,19 @@
 use crate::status::Status;
 
 #[derive(Default)]
-pub(crate) struct Notes;
+pub(crate) struct PendingMetrics;
 
-impl Notes {
+impl PendingMetrics {
     pub(crate) fn failed(&mut self, _call: &'static str, _status: Status) {}
 
-    pub(crate) fn moved(&mut self, _stay: &mut Stay, _state: Option<&'static str>) {}
+    pub(crate) fn moved(&mut self, _guard: &mut PhaseGuard, _state: Option<&'static str>) {}
 
-    pub(crate) fn tell(self) {}
+    pub(crate) fn record(self) {}
 }
 
-pub(crate) struct Stay;
+pub(crate) struct PhaseGuard;
 
-impl Stay {
+impl PhaseGuard {
     pub(crate) fn new(_state: Option<&'static str>) -> Self {
         Self
     }

@@ -33,30 +33,30 @@ pub fn describe() {
 
 /// Metrics of events under a lock. They are recorded after the lock is released, because the recorder is foreign code.
 #[derive(Default)]
-pub(crate) struct Notes {
+pub(crate) struct PendingMetrics {
     failed: SmallVec<[(&'static str, Status); 1]>,
     begun: SmallVec<[Arc<Phase>; 1]>,
     over: SmallVec<[Arc<Phase>; 1]>,
 }
 
-impl Notes {
+impl PendingMetrics {
     /// Notes that a call on a connection has failed.
     pub(crate) fn failed(&mut self, call: &'static str, status: Status) {
         self.failed.push((call, status));
     }
 
     /// Notes that a connection has changed its state. `None` is a state that is not counted.
-    pub(crate) fn moved(&mut self, stay: &mut Stay, state: Option<&'static str>) {
+    pub(crate) fn moved(&mut self, guard: &mut PhaseGuard, state: Option<&'static str>) {
         let phase = state.map(|state| Arc::new(Phase::new(state)));
         self.begun.extend(phase.clone());
-        if let Some(over) = std::mem::replace(&mut stay.0, phase) {
+        if let Some(over) = std::mem::replace(&mut guard.0, phase) {
             over.ended.get_or_init(Instant::now);
             self.over.push(over);
         }
     }
 
     /// Records the metrics. Called after the lock is released.
-    pub(crate) fn tell(self) {
+    pub(crate) fn record(self) {
         for (call, status) in self.failed {
             counter!(ERRORS, "call" => call, "status" => status.to_string()).increment(1);
         }
@@ -65,15 +65,15 @@ impl Notes {
 }
 
 /// The current state of a connection.
-pub(crate) struct Stay(Option<Arc<Phase>>);
+pub(crate) struct PhaseGuard(Option<Arc<Phase>>);
 
-impl Stay {
+impl PhaseGuard {
     /// Creates the first state of a connection and records it. `None` is a state that is not counted.
     pub(crate) fn new(state: Option<&'static str>) -> Self {
-        let (mut stay, mut notes) = (Self(None), Notes::default());
-        notes.moved(&mut stay, state);
-        notes.tell();
-        stay
+        let (mut guard, mut metrics) = (Self(None), PendingMetrics::default());
+        metrics.moved(&mut guard, state);
+        metrics.record();
+        guard
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::lend::{Lent, SgEntry};
 use super::region::{Region, RegionSlice};
 use super::remote::RemoteRegion;
-use super::{at_leisure, check_length};
+use super::{check_length, maybe_blocking};
 use crate::error::RegisterError;
 use crate::provider::Adapter;
 use crate::types::{Access, RemoteKey, TooShort};
@@ -40,7 +40,7 @@ impl DmaBufRegion {
         let failed = |source| RegisterError::Os { call: "dup", source };
         let dmabuf = dmabuf.try_clone_to_owned().map_err(failed)?;
         let worker = adapter.clone();
-        let made = at_leisure(adapter, length, move || {
+        let made = maybe_blocking(adapter, length, move || {
             let registration = worker.register_dmabuf(dmabuf.as_fd(), (offset, length, address), access)?;
             Ok(Self { region: Region::of(worker, registration) })
         });

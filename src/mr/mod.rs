@@ -27,7 +27,7 @@ pub use window::MemoryWindow;
 ///
 /// # Errors
 /// `DeviceRemoved` when the runtime has shut down, and it was not done.
-async fn at_leisure<T: Send + 'static>(
+async fn maybe_blocking<T: Send + 'static>(
     adapter: &Adapter,
     length: usize,
     work: impl FnOnce() -> T + Send + 'static,

@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, TryAcquireError};
 
 use super::buffer::Buffer;
 use super::lend::{Lent, SgEntry};
-use super::{at_leisure, check_length};
+use super::{check_length, maybe_blocking};
 use crate::error::RegisterError;
-use crate::memory::{Home, Owned, Slice, WeakFrozen};
+use crate::memory::{Owned, Recycler, Slice, WeakFrozen};
 use crate::provider::Adapter;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
@@ -128,8 +128,8 @@ impl Inner {
     }
 }
 
-impl Home for Inner {
-    fn come_back(&self, memory: Owned) {
+impl Recycler for Inner {
+    fn recycle(&self, memory: Owned) {
         let surplus = {
             let mut state = self.state.lock();
             state.frozen.remove(&memory.as_ptr().addr());
@@ -186,7 +186,7 @@ impl Claim {
     fn take(&mut self, memory: Owned) -> Option<Buffer> {
         let inner = self.0.take()?;
         let domain = inner.adapter.domain();
-        Some(Buffer::of(memory.at_home(inner), domain))
+        Some(Buffer::of(memory.with_recycler(inner), domain))
     }
 }
 
@@ -261,7 +261,7 @@ impl Pool {
         let mut claim = Claim::new(inner, permit);
         match claim.idle() {
             Some(buffer) => Ok(buffer),
-            None => at_leisure(&inner.adapter, self.buffer_length(), move || claim.make()).await?,
+            None => maybe_blocking(&inner.adapter, self.buffer_length(), move || claim.make()).await?,
         }
     }
 

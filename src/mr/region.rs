@@ -8,7 +8,7 @@ use bytes::BufMut;
 
 use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
-use super::{at_leisure, check_length};
+use super::{check_length, maybe_blocking};
 use crate::error::RegisterError;
 use crate::memory::{Owned, Shared, Slice};
 use crate::provider::{Adapter, Registration};
@@ -75,7 +75,7 @@ impl Region {
         let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
         let worker = adapter.clone();
         // If nobody waits for it any more, it ends by being dropped.
-        let made = at_leisure(adapter, length, move || {
+        let made = maybe_blocking(adapter, length, move || {
             worker.register(memory, access).map(|registration| Self::of(worker, registration))
         });
         made.await?
@@ -191,7 +191,7 @@ impl Region {
     pub async fn deregister(&self) -> Result<(), RegisterError> {
         let turn = self.inner.turn.clone().lock_owned().await;
         let inner = self.inner.clone();
-        let ended = at_leisure(&self.inner.adapter, self.len(), move || {
+        let ended = maybe_blocking(&self.inner.adapter, self.len(), move || {
             let _turn = turn;
             inner.deregister()
         });
@@ -218,7 +218,7 @@ impl Region {
             return Err(RegisterError::DeviceRemoved);
         }
         let inner = self.inner.clone();
-        let made = at_leisure(&self.inner.adapter, self.len(), move || {
+        let made = maybe_blocking(&self.inner.adapter, self.len(), move || {
             let _turn = turn;
             inner.register_again(access)
         });

@@ -13,7 +13,7 @@ use tracing::debug;
 
 use crate::error::{DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
-use crate::metrics::{Notes, Stay};
+use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
 use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter};
@@ -59,14 +59,14 @@ pub(crate) struct ConnectorState {
     /// Why the connection is over.
     pub(crate) ended: Option<DisconnectReason>,
     /// Where it is, for who counts connections.
-    stay: Stay,
+    phase: PhaseGuard,
     answers: Answers,
 }
 
 impl ConnectorState {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        let stay = Stay::new(name(machine.state()));
-        Self { machine, local, peer, reason: None, ended: None, stay, answers: Answers::default() }
+        let phase = PhaseGuard::new(name(machine.state()));
+        Self { machine, local, peer, reason: None, ended: None, phase, answers: Answers::default() }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -93,7 +93,7 @@ impl ConnectorState {
 /// run in an order that is not the one in which they fill.
 #[derive(Default)]
 pub(crate) struct AfterStep {
-    notes: Notes,
+    metrics: PendingMetrics,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
@@ -104,7 +104,7 @@ impl AfterStep {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
     pub(crate) fn run(self) {
         // Who is woken finds it counted.
-        self.notes.tell();
+        self.metrics.record();
         self.calls.wake_all();
         self.requests.wake_all();
     }
@@ -194,16 +194,16 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         let outcome = progress.machine.handle(now(), input);
         let phase = progress.state();
         if before != phase {
-            after.notes.moved(&mut progress.stay, name(phase));
+            after.metrics.moved(&mut progress.phase, name(phase));
             if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (phase, &progress.ended) {
-                after.notes.failed("connection", *status);
+                after.metrics.failed("connection", *status);
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
             debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "state changed");
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
-                after.notes.failed(call, *status);
+                after.metrics.failed(call, *status);
             }
             debug!(connection = %id, ?peer, ?phase, %status, "call refused");
         }
@@ -214,7 +214,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
-                    after.notes.failed(call, status);
+                    after.metrics.failed(call, status);
                 }
                 progress.finish(op, status, after);
             } else {

@@ -56,7 +56,7 @@ impl PredictedSegments {
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
         // Padding would move everything, and a sink in pieces is not worth the trouble.
         let [rest] = sink.as_slice() else { return None };
-        if length == 0 || rest.is_named() || mpa::pad_length(Tagged::LEN + length) != 0 {
+        if length == 0 || rest.is_remotely_addressable() || mpa::pad_length(Tagged::LEN + length) != 0 {
             return None;
         }
         let mut expected = Vec::with_capacity(MOST.min(rest.len().div_ceil(length)));

@@ -228,7 +228,7 @@ impl AdapterCore {
         let region = MemoryRegion::register_dmabuf(&opened.domain, dmabuf, part, self.flags(access));
         let region = region.map_err(|source| register_error("ibv_reg_dmabuf_mr", source, length))?;
         let (attached, key) = self.enroll(region, address, length)?;
-        Ok(Registration { memory: Shared::outside(length, attached.clone()), attached, key, access })
+        Ok(Registration { memory: Shared::device_only(length, attached.clone()), attached, key, access })
     }
 
     /// Registers memory for the first time; also returns the key for peers.

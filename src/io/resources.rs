@@ -15,7 +15,7 @@ pub(super) const RING: usize = 64;
 pub(super) const ENTRIES: usize = 4;
 
 /// The resources that are created before the request or the accept is sent.
-pub(super) struct Prepared {
+pub(super) struct StreamResources {
     pub(super) settings: Settings,
     pub(super) config: StreamConfig,
     pub(super) memory: Memory,
@@ -44,7 +44,7 @@ pub(super) struct Memory {
     incoming: usize,
 }
 
-impl Prepared {
+impl StreamResources {
     /// Creates the queues and the memory, and posts all receives.
     ///
     /// # Errors

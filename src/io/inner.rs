@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::bells::{Bells, Side};
 use super::config::StreamConfig;
-use super::prepared::{ENTRIES, Memory, Prepared, Queues, RING};
+use super::resources::{ENTRIES, Memory, Queues, RING, StreamResources};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::metrics::Traffic;
@@ -34,7 +34,7 @@ const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
-pub(super) struct End {
+pub(super) struct StreamInner {
     connection: Connection,
     queue_pair: QueuePair,
     queues: Queues,
@@ -72,7 +72,7 @@ struct State {
 
 /// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
 struct Held<'a> {
-    end: &'a End,
+    end: &'a StreamInner,
     guard: Option<MutexGuard<'a, State>>,
 }
 
@@ -110,11 +110,11 @@ enum Source<'a> {
     Inline(&'a [&'a [u8]]),
 }
 
-impl End {
+impl StreamInner {
     /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
     /// first to send.
-    pub(super) fn new(prepared: Prepared, connection: Connection, peer: Hello, speaks: bool) -> Self {
-        let Prepared { settings, config, memory, queues, queue_pair, inline } = prepared;
+    pub(super) fn new(prepared: StreamResources, connection: Connection, peer: Hello, speaks: bool) -> Self {
+        let StreamResources { settings, config, memory, queues, queue_pair, inline } = prepared;
         let state = State {
             machine: Machine::new(settings, peer, speaks),
             results: Vec::with_capacity(RESULTS),
@@ -598,8 +598,8 @@ impl End {
     }
 }
 
-impl fmt::Debug for End {
+impl fmt::Debug for StreamInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("End").field("connection", &self.connection).finish_non_exhaustive()
+        f.debug_struct("StreamInner").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
