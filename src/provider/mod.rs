@@ -19,13 +19,14 @@
 //! | [`params`], [`work`] | what a caller says about a connection, and about a request |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
-//! | [`requests`] | the queue of requests of a listener |
+//! | [`accept_queue`] | the requests of a listener that nobody has fetched: its backlog |
 //! | [`connector`] | the driver of the state machine of a connector |
 //! | [`with_runtime`] | futures that work on the runtime of the adapter |
 //! | [`net`] | addresses, sockets and ports |
 //! | `soft`, `verbs` | the providers |
 //! | [`handle`] | the handles: one enum for each object of the contract |
 
+pub(crate) mod accept_queue;
 pub(crate) mod connector;
 pub(crate) mod errors;
 pub(crate) mod handle;
@@ -33,7 +34,6 @@ pub(crate) mod info;
 pub(crate) mod net;
 pub(crate) mod params;
 pub(crate) mod registry;
-pub(crate) mod requests;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
 #[cfg(feature = "verbs")]

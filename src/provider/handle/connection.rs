@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
+use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::params::{AcceptParams, ConnectParams};
-use crate::provider::requests::AcceptQueue;
 use crate::provider::with_runtime::WithRuntime;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 

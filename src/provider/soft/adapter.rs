@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use super::config::SoftConfig;
 use super::handshake::LingeringClose;
-use super::keys::KeyTable;
+use super::remote_keys::KeyTable;
 use crate::error::{OpenError, RegisterError};
 use crate::memory::Owned;
 use crate::provider::info::{AdapterInfo, ProviderKind};

@@ -213,7 +213,7 @@ impl PieceRef<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::KeyTable;
+    use super::super::remote_keys::KeyTable;
     use super::*;
     use crate::memory::Owned;
     use crate::types::Access;

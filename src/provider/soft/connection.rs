@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::batch::{Batch, PieceRef};
-use super::keys::KeyTable;
 use super::receive_queue::ReceiveQueue;
+use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::WindowOp;
 use crate::inflight::WakeList;

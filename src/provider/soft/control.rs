@@ -1,9 +1,9 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
 use super::connection::ConnectionShared;
-use super::keys::Intent;
 use super::receive::{OnComplete, Receiver, Stop, Violation};
 use super::registration::RemoteAccess;
+use super::remote_keys::Intent;
 use super::send::Answer;
 use crate::inflight::{Completed, Payload, WakeList};
 use crate::status::Status;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{Command, ConnectionShared, Socket, Transmitted};
+use super::path_timeout::{PathTimeout, Tick};
 use super::receive::{Receiver, Stop, Turned, blame};
 use super::receive_queue::Interrupted;
 use super::send::SendQueue;
@@ -26,27 +27,6 @@ use crate::status::Status;
 use crate::sync::Spin;
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
-
-/// How long a peer may be silent after the start-up before something is done about it.
-///
-/// siw sends its reply before it listens for frames, and looks at one that came in between only when something else
-/// follows. So an initiator sends an empty Write.
-///
-/// An initiator that is not peer-to-peer has to send first (RFC 5044 section 7.1.3), but with siw it is up to the
-/// application, and some let the server begin. So a responder waits this long, because siw drops a connection whose
-/// first frame comes together with the reply, and then sends what it has.
-const NUDGE: Duration = Duration::from_millis(200);
-
-/// When the driver looks at the clock.
-struct Timing {
-    sleep: Pin<Box<Sleep>>,
-    /// Half of the path timeout; `None` when only the [`NUDGE`] is due.
-    half: Option<Duration>,
-    nudge: bool,
-    heard: bool,
-    /// At the end of the last half the peer owed us an answer; it has been silent since.
-    asked: bool,
-}
 
 enum State {
     Open,
@@ -100,7 +80,8 @@ pub(crate) struct Driver<O: Observer> {
     socket: Arc<Socket>,
     receiver: Receiver,
     observer: Arc<O>,
-    timing: Option<Timing>,
+    /// `None` when no tick is due any more.
+    path_timeout: Option<PathTimeout>,
     /// How long the socket is looked at without sleep after something has come.
     spin: Spin,
     state: State,
@@ -120,25 +101,14 @@ impl<O: Observer> Driver<O> {
         observer: Arc<O>,
         config: &SoftConfig,
     ) -> Self {
-        // The rhythm in which silence is noticed.
-        let half = config.path_timeout.map(|timeout| timeout / 2);
-        let spin = Spin::new(config.spin);
-        let nudge = connection.role == Role::Active || connection.implied;
-        let first = if nudge { Some(NUDGE) } else { half };
-        let timing = first.map(|first| Timing {
-            sleep: Box::pin(sleep_until(Instant::now() + first)),
-            half,
-            nudge,
-            heard: false,
-            asked: false,
-        });
+        let nudges = connection.role == Role::Active || connection.implied;
         Self {
             connection,
             socket,
             receiver,
             observer,
-            timing,
-            spin,
+            path_timeout: PathTimeout::new(config.path_timeout, nudges),
+            spin: Spin::new(config.spin),
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
             receives_detached: false,
@@ -193,8 +163,8 @@ impl<O: Observer> Driver<O> {
         } else {
             ready!(self.poll_read(cx, wakes))
         };
-        if let Some(timing) = &mut self.timing {
-            timing.heard = true;
+        if let Some(path_timeout) = &mut self.path_timeout {
+            path_timeout.received();
         }
         Poll::Ready(outcome)
     }
@@ -226,50 +196,44 @@ impl<O: Observer> Driver<O> {
         self.connection.role == Role::Active || self.connection.implied || self.receiver.has_heard()
     }
 
-    /// Nudges, probes, gives up. Ready when the state has changed.
+    /// Acts on a tick of the clock. Ready when the state has changed.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let established = self.is_established();
-        let Some(timing) = &mut self.timing else { return Poll::Pending };
-        if timing.sleep.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        if std::mem::take(&mut timing.nudge) {
-            if !self.receiver.has_heard() {
-                match self.connection.role {
-                    Role::Active => self.write_on(SendQueue::nudge),
-                    Role::Passive => self.connection.release(),
+        let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
+        let tick = ready!(path_timeout.poll(cx));
+        let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
+        match tick {
+            Tick::Nudge if self.receiver.has_heard() => {}
+            Tick::Nudge => match self.connection.role {
+                Role::Active => self.write_on(SendQueue::nudge),
+                Role::Passive => self.connection.release(),
+            },
+            Tick::Half if self.receiver.awaits_receive() => {
+                // What has come is proof enough that the peer is there; that it has gone since is only seen here.
+                path_timeout.excuse();
+                if let Ok(Some(error)) = self.socket.stream().take_error() {
+                    self.on_read_end(Stop::Broken(error));
+                    return Poll::Ready(());
                 }
             }
-        } else if self.receiver.awaits_receive() {
-            // What has come is proof enough that the peer is there; that it has gone since is only seen here.
-            timing.asked = false;
-            if let Ok(Some(error)) = self.socket.stream().take_error() {
-                self.on_read_end(Stop::Broken(error));
-                return Poll::Ready(());
-            }
-        } else if std::mem::take(&mut timing.heard) || !established {
-            timing.asked = false;
-        } else {
-            let asked = std::mem::take(&mut timing.asked);
-            // A socket that is full takes no question; TCP notices a peer that lets it be full for too long.
-            let owes = self.write_on(|queue| {
-                queue.trim();
-                queue.has_reads() || queue.probe()
-            });
-            if let Some(timing) = &mut self.timing {
-                timing.asked = owes;
-            }
-            if asked && owes {
-                self.connection_lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
-                return Poll::Ready(());
+            Tick::Half => {
+                if path_timeout.gives_up(|| self.is_established() && self.ask()) {
+                    self.connection_lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
+                    return Poll::Ready(());
+                }
             }
         }
-        match &mut self.timing {
-            Some(Timing { sleep, half: Some(half), .. }) => sleep.as_mut().reset(Instant::now() + *half),
-            timing => *timing = None,
-        }
+        self.path_timeout = path_timeout.rearm().then_some(path_timeout);
         // Once around, so that the clock is armed again.
         Poll::Ready(())
+    }
+
+    /// Asks the peer for a sign of life, if no question is open. Returns whether the peer owes an answer.
+    fn ask(&self) -> bool {
+        // A socket that is full takes no question; TCP notices a peer that lets it be full for too long.
+        self.write_on(|queue| {
+            queue.trim();
+            queue.has_reads() || queue.probe()
+        })
     }
 
     /// Puts something into the sending half and writes it.

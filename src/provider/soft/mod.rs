@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`config`] | settings |
 //! | [`staging`], [`predict`] | bytes read ahead of their place, and the layout of a Read Response |
-//! | [`registration`], [`keys`] | registered memory and the keys of peers |
+//! | [`registration`], [`remote_keys`] | registered memory and the keys of peers |
 //! | [`handshake`] | the socket between two phases of the handshake, and its lingering close |
 //! | [`adapter`] | an opened interface: protection domain, removal |
 //! | [`window`] | memory windows, and the requests that bind and invalidate them |
@@ -14,6 +14,7 @@
 //! | [`batch`], [`send`], [`fill`] | the direction to the peer |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
 //! | [`receive`], [`control`] | the direction from the peer |
+//! | [`path_timeout`] | when a silent connection is given up |
 //! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
 //! | [`queue_pair`] | both queues, lent to a [`Borrower`](queue_pair::Borrower) |
 //! | [`connector`] | the state machine of a connector with its futures: observer and borrower |
@@ -30,12 +31,13 @@ pub(crate) mod control;
 pub(crate) mod driver;
 pub(crate) mod fill;
 pub(crate) mod handshake;
-pub(crate) mod keys;
+mod path_timeout;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
 pub(crate) mod registration;
+pub(crate) mod remote_keys;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;

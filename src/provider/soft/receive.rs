@@ -9,10 +9,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::connection::{ConnectionShared, Socket};
-use super::keys::Intent;
 use super::predict::{Arrived, PredictedSegments};
 use super::receive_queue::Interrupted;
 use super::registration::{Binding, RemoteAccess};
+use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
 use crate::inflight::{self, Completed, Payload, WakeList};

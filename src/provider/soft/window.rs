@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::adapter::AdapterCore;
-use super::keys::KeyTable;
 use super::registration::{Binding, Registration};
+use super::remote_keys::KeyTable;
 use crate::error::{PostErrorKind, RegisterError};
 use crate::provider;
 use crate::provider::work::Operation;
