@@ -153,6 +153,11 @@ impl Drop for Cable {
     }
 }
 
+/// A delay of the host's own traffic, while siw is at both ends. Its passive end replies before it listens for frames
+/// (`siw_accept`). Without a delay the first frame of the active end may come in between and be missed, and if the active
+/// end leaves then, the kernel panics (iwcm.c:969): a close where it expects the end of the handshake.
+const LATE: &str = "delay 1ms limit 10000";
+
 /// Set in the process that runs a test in peer-to-peer mode.
 const PEER_TO_PEER: &str = "TOKIO_RDMA_TEST_PEER_TO_PEER";
 
@@ -168,7 +173,9 @@ pub fn in_peer_to_peer_mode(module: &str, function: &str, test: impl FnOnce()) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let link = variable("TOKIO_RDMA_SIW_LINK");
     load(Siw::PeerToPeer, &link);
+    command("tc", &format!("qdisc replace dev lo root netem {LATE}"));
     let ended = one_test(module, function).env(PEER_TO_PEER, "1").output();
+    command("tc", "qdisc del dev lo root");
     load(Siw::Stock, &link);
     let ended = ended.expect("it runs");
     let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
