@@ -76,12 +76,12 @@ pub struct AdapterInfo {
     /// Whether the provider detects that a peer has withdrawn its request before the request is answered. If `false`
     /// (devices), an accept of such a request fails and a reject succeeds.
     pub detects_withdrawal: bool,
-    /// Whether a peer cannot read a region without [`REMOTE_READ`](Access::REMOTE_READ). If `false` (`siw`), a peer
+    /// Whether a peer cannot read a region without [`REMOTE_READ`](crate::Access::REMOTE_READ). If `false` (`siw`), a peer
     /// that guesses the key of a region or buffer can read it.
     pub checks_remote_read: bool,
-    /// Whether only memory with [`READ_SINK`](Access::READ_SINK) can be the sink of an RDMA Read (the opposite of
+    /// Whether only memory with [`READ_SINK`](crate::Access::READ_SINK) can be the sink of an RDMA Read (the opposite of
     /// `ND_ADAPTER_FLAG_RDMA_READ_SINK_NOT_REQUIRED`). If `true` (iWARP cards), a read into other memory fails with
-    /// `ACCESS_VIOLATION`. That includes every [`Buffer`], because peers have no access to buffers.
+    /// `ACCESS_VIOLATION`. That includes every [`Buffer`](crate::Buffer), because peers have no access to buffers.
     pub read_sink_required: bool,
     /// The longest time that the transport waits for the peer's accept. After it, a connect fails with `IO_TIMEOUT`,
     /// even if [`ConnectParams::timeout`](crate::ConnectParams::timeout) is longer. `None` means no limit.

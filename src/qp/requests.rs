@@ -25,7 +25,7 @@ impl QueuePair {
     /// # Errors
     /// Returns the buffer in a [`PostError`] of kind
     /// * [`ConnectionInvalid`](PostErrorKind::ConnectionInvalid) if the queue pair is not connected;
-    /// * [`QueueFull`](PostErrorKind::QueueFull) if [`send_depth`](QueuePairConfig::send_depth) requests are
+    /// * [`QueueFull`](PostErrorKind::QueueFull) if [`send_depth`](super::QueuePairConfig::send_depth) requests are
     ///   outstanding;
     /// * [`TooManyEntries`](PostErrorKind::TooManyEntries) or [`TooLong`](PostErrorKind::TooLong) if the buffer exceeds
     ///   the limits of the queue pair or the adapter;

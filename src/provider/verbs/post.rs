@@ -337,10 +337,12 @@ impl QueuePairCore {
             self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
         }
-        let registration = match &asked.registration {
-            Registration::Verbs(registration) => registration,
-            #[cfg(feature = "soft")]
-            Registration::Soft(_) => return Err(PostErrorKind::AccessViolation),
+        #[cfg_attr(
+            not(feature = "soft"),
+            expect(irrefutable_let_patterns, reason = "soft has registrations, too")
+        )]
+        let Registration::Verbs(registration) = &asked.registration else {
+            return Err(PostErrorKind::AccessViolation);
         };
         let window = ours(&asked.window).ok_or(PostErrorKind::AccessViolation)?;
         let Some(device) = inner.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
