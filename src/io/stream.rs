@@ -119,14 +119,16 @@ impl RdmaStream {
 
     /// Accepts a request for a stream.
     ///
-    /// A request for anything else is rejected.
+    /// A request for anything else is rejected. If
+    /// [`AdapterInfo::passive_sends_first`](crate::AdapterInfo::passive_sends_first) is `false`, this waits up to 200 ms
+    /// for the peer's first message.
     ///
     /// # Errors
     /// `Protocol` if the peer does not use the rsocket protocol; `Accept` if accepting fails; `OutOfRange`, `Open`,
     /// `Register` and `Post` as for [`connect_on`](Self::connect_on).
     ///
     /// # Cancel safety
-    /// Dropping the future rejects the peer.
+    /// Dropping the future rejects the peer, or disconnects it during the wait for its first message.
     pub async fn accept_on(
         adapter: &Adapter,
         request: Request,
@@ -149,9 +151,12 @@ impl RdmaStream {
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
         let end = StreamInner::new(end, connection, hello, info.passive_sends_first);
-        let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
-        if tokio::time::timeout(FIRST_MESSAGE, speaks).await.is_err() {
-            end.speak();
+        // Without a runtime there is no clock: then this end sends after the peer's first message.
+        if !info.passive_sends_first && end.runtime().is_some() {
+            let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
+            if tokio::time::timeout(FIRST_MESSAGE, speaks).await.is_err() {
+                end.speak();
+            }
         }
         Ok(Self::new(end))
     }
