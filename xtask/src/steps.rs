@@ -53,7 +53,21 @@ pub(crate) fn features(settings: &Settings) -> Tally {
         tally += Tally::check(check(&["--features", framework]));
     }
     tally += if_verbs(settings, || check(&["--no-default-features", "--features", "verbs"]));
+    tally += Tally::check(no_provider());
     tally
+}
+
+/// Does a build without a provider fail with the sentence that says so?
+fn no_provider() -> Result<(), String> {
+    let mut said = false;
+    let command = cargo(&["check", "--no-default-features"]);
+    let built =
+        exec::lines(command, minutes(BUILD_MINUTES), |line| said |= line.contains("needs a provider"));
+    match built {
+        Err(_) if said => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => Err("a build without a provider passes".to_owned()),
+    }
 }
 
 /// Do the docs build without a warning, broken links included?
