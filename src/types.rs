@@ -1,6 +1,6 @@
 //! Value types: read limits, private data, keys, access rights, the reason of a disconnect.
-//!
-//! This file and `error` name each other: a lost connection has a `Reason`, and a refused one returns private data.
+
+// This file and `error` name each other: a lost connection has a `Reason`, and a refused one returns private data.
 
 use std::fmt;
 use std::ops::Deref;

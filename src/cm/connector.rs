@@ -13,8 +13,9 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// Connects to a listener (`IND2Connector`, active side).
 ///
 /// A connector makes one connection. If [`connect`](Self::connect) fails because the peer refused it, the destination
-/// was unreachable, the attempt timed out, or an argument kept it from starting, the connector can be used again. After
-/// any other error it cannot, and further calls return an error. [`ConnectError::is_retryable`] distinguishes the two.
+/// was unreachable, the attempt timed out, or an argument kept it from starting, the connector can be used again. So it
+/// can after `Active`, once the call that is in progress has failed. After any other error it cannot, and further calls
+/// return an error. [`ConnectError::is_retryable`] distinguishes the two.
 ///
 /// # Examples
 /// ```

@@ -1,6 +1,6 @@
 //! Error types, one per family of calls.
 //!
-//! Every error has a NetworkDirect [`Status`] and converts into [`std::io::Error`]. An error of a call that consumes a
+//! The error of a call has a NetworkDirect [`Status`] and converts into [`std::io::Error`]. An error of a call that consumes a
 //! handle or a buffer returns it, see [`Retained`] and [`PostError`].
 
 mod data;
@@ -98,7 +98,7 @@ pub enum DecodeError {
     /// The private data is longer than the 512 bytes of RFC 5044.
     #[error("private data of {0} bytes exceeds the MPA maximum of 512")]
     PrivateDataTooLong(u16),
-    /// The peer requires a feature that is not supported, for example markers.
+    /// The peer requires a feature that is not supported, for example markers, or frames without CRC.
     #[error("the peer requires an unsupported feature: {0}")]
     Unsupported(&'static str),
     /// The CRC32C does not match.

@@ -15,9 +15,9 @@ use crate::types::OpKind;
 
 const LABEL: RequestMeta = RequestMeta { kind: OpKind::Send, context: 0 };
 
-fn complete(outlet: &CompletionSink, ticket: Ticket, status: Status) {
+fn complete(sink: &CompletionSink, ticket: Ticket, status: Status) {
     let mut wakes = WakeList::default();
-    outlet.complete(ticket, Completed { status, ..Completed::done(0, Payload::new()) }, &mut wakes);
+    sink.complete(ticket, Completed { status, ..Completed::done(0, Payload::new()) }, &mut wakes);
     wakes.wake_all();
 }
 
@@ -32,8 +32,8 @@ fn a_request_that_is_awaited_is_always_woken() {
     loom::model(|| {
         let table = Arc::<Table>::default();
         let ticket = table.open(LABEL);
-        let outlet = CompletionSink::to_futures(table.clone());
-        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        let sink = CompletionSink::to_futures(table.clone());
+        let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         assert!(collect(&table, ticket).is_some());
         provider.join().expect("no panic");
         assert_eq!(table.len(), 0);
@@ -46,8 +46,8 @@ fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
     loom::model(|| {
         let table = Arc::<Table>::default();
         let ticket = table.open(LABEL);
-        let outlet = CompletionSink::to_futures(table.clone());
-        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        let sink = CompletionSink::to_futures(table.clone());
+        let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         let looked = block_on(poll_fn(|cx| Poll::Ready(table.poll(ticket, cx).is_ready())));
         if !looked {
             table.abandon(ticket);
@@ -63,11 +63,11 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
     loom::model(|| {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
-        let outlet = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let provider = thread::spawn(move || {
             for ticket in tickets {
-                complete(&outlet, ticket, Status::SUCCESS);
+                complete(&sink, ticket, Status::SUCCESS);
             }
         });
         let mut seen = 0;
@@ -93,10 +93,10 @@ fn what_one_waiter_did_not_hear_the_other_does() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let outlet = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
         let ticket = table.open(LABEL);
         let first = ring.notify(NotifyKind::Any);
-        let provider = thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS));
+        let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         let other = thread::spawn(move || drop(first));
         let mut second = ring.notify(NotifyKind::Any);
         assert_eq!(block_on(poll_fn(|cx| second.poll(cx))), None);
@@ -112,13 +112,12 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let outlets =
-            [0, 1].map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone(), queue_pair));
+        let sinks = [0, 1].map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone(), queue_pair));
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let mut errors = ring.notify(NotifyKind::Errors);
         let mut providers = Vec::new();
-        for (outlet, ticket) in outlets.into_iter().zip(tickets) {
-            providers.push(thread::spawn(move || complete(&outlet, ticket, Status::SUCCESS)));
+        for (sink, ticket) in sinks.into_iter().zip(tickets) {
+            providers.push(thread::spawn(move || complete(&sink, ticket, Status::SUCCESS)));
         }
         assert_eq!(block_on(poll_fn(|cx| errors.poll(cx))), Some(Status::BUFFER_OVERFLOW));
         for provider in providers {

@@ -73,7 +73,7 @@ pub(crate) mod sealed {
 /// # Cancel safety
 /// Dropping the future discards the result. The request still executes. Its memory stays with the provider until the
 /// request completes, and is then freed.
-#[must_use = "dropping this forgets the result; the buffer lives until the provider is done with it"]
+#[must_use = "dropping this discards the result; the request still runs"]
 pub struct Op<B: WorkBuffer> {
     table: Arc<Table>,
     ticket: Ticket,

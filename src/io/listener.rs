@@ -17,37 +17,36 @@ use super::stream::RdmaStream;
 use crate::cm::{Adapter, Listener};
 use crate::error::StreamError;
 
-/// Listens for streams.
+/// Listens for byte streams.
 ///
-/// Handshakes go on in the background, so a peer that is slow, or says nothing more, holds up nobody; after
-/// [`handshake_timeout`](StreamConfig::handshake_timeout) it is dropped. A request that is not rsocket's is rejected. Dropping the
-/// listener refuses those that were not yet accepted, and frees the port.
+/// Handshakes run in the background, so a slow or silent peer delays no other. A peer that does not complete its handshake
+/// within [`handshake_timeout`](StreamConfig::handshake_timeout) is dropped. A request that does not use the rsocket protocol is
+/// rejected. Dropping the listener rejects peers that were not yet accepted, and frees the port.
 ///
-/// Of those who are not accepted yet at most 256 have been answered; each holds the memory of a stream. Further ones wait
-/// with the adapter.
+/// The listener answers up to 256 peers ahead of [`accept`](Self::accept). Each holds the buffers of one stream. Further
+/// requests stay in the backlog of the adapter.
 ///
-/// As a [`Stream`] it is what servers take that accept from one (tonic's `serve_with_incoming`); when it cannot go on, it
-/// yields one error and then `None`.
+/// The listener is a [`Stream`] of accepted connections, for servers that take one (tonic's `serve_with_incoming`). If
+/// the listener fails, it yields one error and then `None`.
 pub struct RdmaListener {
     acceptor: Acceptor<RdmaStream>,
 }
 
-/// Waits for peers that want to exchange [`Messages`].
+/// Listens for peers that exchange [`Messages`].
 ///
-/// Handshakes go on in the background, so a peer that is slow, or says nothing more, holds up nobody; after
-/// [`handshake_timeout`](MessagesConfig::handshake_timeout) it is dropped. A request for something else is rejected. Dropping
-/// the listener disconnects those that were not yet accepted; the others live on.
+/// Handshakes run in the background, so a slow or silent peer delays no other. A peer that does not complete its handshake
+/// within [`handshake_timeout`](MessagesConfig::handshake_timeout) is dropped. A request for anything else is rejected.
+/// Dropping the listener disconnects peers that were not yet accepted. Accepted connections stay open.
 ///
-/// # Peers that are up to no good
-/// Anybody who connects costs the memory of its receives, with the default settings 768 KiB
-/// ([`MessagesConfig`]). Up to 256 peers of a listener may be between their request and [`accept`](Self::accept), which is
-/// 192 MiB; further ones wait with the adapter. Where that is too much, make the messages shorter or fewer.
+/// # Untrusted peers
+/// Each peer that connects costs the memory of its receives: 768 KiB with the default settings ([`MessagesConfig`]). Up to
+/// 256 peers of a listener can be between their request and [`accept`](Self::accept), which is 192 MiB. Further requests
+/// stay in the backlog of the adapter. To use less memory, configure shorter or fewer messages.
 ///
-/// The timeout ends with the handshake. A peer that has connected is accepted, and may then say nothing: to one that does
-/// not even begin, nothing is sent, so that a flush waits for as long as it likes. Who does not trust its peers gives the
-/// first exchange with them a deadline.
+/// The timeout covers only the handshake. An accepted peer may never send its first message, and until then nothing is sent to
+/// it, so a flush waits without limit. If peers are not trusted, put a deadline on the first exchange with each.
 ///
-/// It is a [`Stream`] of those who have come. When it cannot go on, it yields one error and then `None`.
+/// The listener is a [`Stream`] of accepted connections. If the listener fails, it yields one error and then `None`.
 pub struct MessageListener {
     acceptor: Acceptor<Messages>,
 }
@@ -56,10 +55,11 @@ pub struct MessageListener {
 macro_rules! listener {
     ($listener:ident, $connection:ident, $config:ident, $check:ident) => {
         impl $listener {
-            /// Listens at this address of this adapter; the unspecified address stands for all of the adapter's, port 0 for any.
+            /// Listens on an address of an adapter. The unspecified address means all addresses of the adapter, and port 0
+            /// any free port.
             ///
             /// # Errors
-            /// `Bind`; `OutOfRange` for settings that the adapter cannot have.
+            /// `Bind`; `OutOfRange` if a setting exceeds the limits of the adapter.
             ///
             /// # Panics
             /// Outside of a tokio runtime.
@@ -71,12 +71,14 @@ macro_rules! listener {
                 Self::new(vec![(adapter.clone(), bind::listener(adapter, address)?)], *config)
             }
 
-            /// Listens at an address, or at the first address of a name that can be bound, with the default settings. The
-            /// unspecified address stands for every address of its family that this machine has, with devices and without,
-            /// all on one port.
+            /// Listens on an address, or on the first address of a name that can be bound, with the default settings.
+            ///
+            /// The unspecified address means every address of its family on this machine, with devices and without, all on
+            /// one port.
             ///
             /// # Errors
-            /// `Resolve`, `NoAddress`; of an only address its own error, `Open` or `Bind`; of several `Attempts`.
+            /// `Resolve` or `NoAddress` if the name has no address. If one address was tried, its `Open` or `Bind` error; if
+            /// several, `Attempts` with the error of each.
             ///
             /// # Cancel safety
             /// Dropping the future binds nothing.
@@ -84,10 +86,10 @@ macro_rules! listener {
                 Self::bind_with(address, &$config::default()).await
             }
 
-            /// [`bind`](Self::bind) with settings.
+            /// Listens like [`bind`](Self::bind), with the given settings.
             ///
             /// # Errors
-            /// Those of [`bind`](Self::bind); `OutOfRange`.
+            /// Those of [`bind`](Self::bind); `OutOfRange` if a setting exceeds the limits of an adapter.
             ///
             /// # Cancel safety
             /// Dropping the future binds nothing.
@@ -98,7 +100,7 @@ macro_rules! listener {
                 Self::new(bind::listeners(address).await?, *config)
             }
 
-            /// Of listeners that listen, all on the same port.
+            /// Accepts from these listeners, which all have the same port.
             fn new(listeners: Vec<(Adapter, Listener)>, config: $config) -> Result<Self, StreamError> {
                 for (adapter, _) in &listeners {
                     config.$check(&adapter.info())?;
@@ -109,18 +111,20 @@ macro_rules! listener {
                 Ok(Self { acceptor: Acceptor::new(listeners, config.handshake_timeout, answer)? })
             }
 
-            /// The local address, with the port.
+            /// Returns the local address, with the port.
             pub fn local_addr(&self) -> SocketAddr {
                 self.acceptor.local_addr()
             }
 
-            /// The next that has connected, and the address of its peer.
+            /// Accepts the next connection. Returns it with the address of its peer.
+            ///
+            /// Any number of tasks may call this method at the same time.
             ///
             /// # Errors
-            /// When the listener has ended: its last adapter was removed.
+            /// If the listener has ended, because its last adapter was removed.
             ///
             /// # Cancel safety
-            /// Dropping the future loses nobody. Any number of tasks may accept.
+            /// Dropping the future loses no connection: the next call returns it.
             pub async fn accept(&self) -> io::Result<($connection, SocketAddr)> {
                 let connection = self.acceptor.accept().await?;
                 let peer = connection.peer_addr();

@@ -1,4 +1,4 @@
-//! TLS over streams: the answer for who may connect.
+//! TLS over streams, with client certificates.
 
 use std::fmt;
 use std::io;
@@ -19,25 +19,24 @@ use tracing::debug;
 use super::listener::RdmaListener;
 use super::stream::RdmaStream;
 
-/// How many peers may be in the middle of their TLS handshake, unless said otherwise.
+/// The default number of peers in their TLS handshake.
 const HANDSHAKES: usize = 256;
 
-/// How long such a handshake may take, unless said otherwise.
+/// The default time limit of a TLS handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A listener whose streams are secured by TLS.
 ///
-/// Each handshake is a task of its own with a time limit: a slow peer holds up nobody, and one that fails is dropped and
-/// not reported, since nothing can be done about it; it is told to `tracing`. Who may connect is decided by the
-/// configuration: with a verifier for client certificates, only those who have one.
+/// Each handshake runs in a task of its own with a time limit, so a slow peer delays no other. A peer whose handshake fails
+/// is dropped and logged by `tracing`; [`accept`](Self::accept) does not return its error. The configuration decides which
+/// peers may connect: with a verifier for client certificates, only peers with a certificate.
 ///
-/// rustls has its cryptography from a provider, and this crate chooses none: the `ServerConfig` carries it. Built by
-/// `ServerConfig::builder()` it is the one that the process has installed, or else the only one among the features (`ring`,
-/// `aws_lc_rs`) that the program has asked of rustls; with none or both of them that panics, and `builder_with_provider` takes
-/// one that is given.
+/// The `ServerConfig` contains the cryptography provider of rustls; this crate chooses none. `ServerConfig::builder()` uses the
+/// provider that the process has installed, or else the only one among the features of rustls (`ring`, `aws_lc_rs`) that
+/// the program enables. If it enables none or both, `builder()` panics; use `builder_with_provider` then.
 ///
-/// It is also a [`Stream`], as servers take it (tonic's `serve_with_incoming`). The client's side needs nothing but
-/// `tokio_rustls::TlsConnector` around an [`RdmaStream`].
+/// The listener is a [`Stream`] of secured streams, for servers that take one (tonic's `serve_with_incoming`). A client needs
+/// only `tokio_rustls::TlsConnector` around an [`RdmaStream`].
 ///
 /// ```
 /// # async fn example(config: std::sync::Arc<tokio_rustls::rustls::ServerConfig>) -> std::io::Result<()> {
@@ -57,7 +56,7 @@ pub struct TlsListener {
     timeout: Duration,
     most: usize,
     handshakes: JoinSet<Option<TlsStream<RdmaStream>>>,
-    /// Whether the listener has said that no more will come.
+    /// The listener has ended.
     ended: bool,
 }
 
@@ -74,30 +73,30 @@ impl TlsListener {
         }
     }
 
-    /// How long a handshake may take. Default: 10 s.
+    /// Sets the time limit of a handshake. Default: 10 s.
     pub fn handshake_timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// How many peers may be in the middle of their handshake. Default: 256; what comes beyond waits in the listener.
+    /// Sets how many peers may be in their handshake at the same time. Default: 256. Further peers wait in the listener.
     pub fn handshakes(mut self, most: usize) -> Self {
         self.most = most.max(1);
         self
     }
 
-    /// The address that it listens on.
+    /// Returns the local address, with the port.
     pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
     }
 
-    /// The next stream whose handshake is done, and the address of its peer.
+    /// Returns the next stream whose handshake is complete, and the address of its peer.
     ///
     /// # Errors
-    /// Those of [`RdmaListener::accept`]; never that of a single peer.
+    /// Those of [`RdmaListener::accept`]. The failure of a single peer is not returned.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: handshakes go on.
+    /// Dropping the future loses no stream: handshakes continue, and the next call returns it.
     pub async fn accept(&mut self) -> io::Result<(TlsStream<RdmaStream>, SocketAddr)> {
         let stream = self.next().await.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
         let peer = stream.get_ref().0.peer_addr();

@@ -178,7 +178,7 @@ impl Region {
     /// Invalidates the key (`Deregister`).
     ///
     /// When this method has returned, no peer can access the memory, and a peer that tries loses its connection. This
-    /// side can still read the memory. Deregistering twice has no effect. With a device, requests of this side that use
+    /// side can still read the memory. A second call has no effect. With a device, requests of this side that use
     /// the region fail, and large regions are deregistered on another thread.
     ///
     /// # Errors

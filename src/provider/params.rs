@@ -1,4 +1,4 @@
-//! What a caller may say about a connection.
+//! The parameters of a connection.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::types::ReadLimits;
 
-/// How a device repeats what is not acknowledged; only devices have these.
+/// The retransmission settings of a device. The soft provider has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     retry_count: Option<u8>,
@@ -44,7 +44,8 @@ impl Options {
     }
 }
 
-/// The arguments of Connect, with those of `dat_ep_connect` that NetworkDirect lacks.
+/// Parameters of [`Connector::connect`](crate::Connector::connect): those of NetworkDirect, and those that only uDAPL's
+/// `dat_ep_connect` has.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,7 +67,7 @@ pub struct ConnectParams {
 }
 
 impl ConnectParams {
-    /// Data for the peer to see with the request; at most
+    /// Sets the private data that is sent with the request: at most
     /// [`max_request_data`](crate::cm::AdapterInfo::max_request_data) bytes. Default: none.
     #[must_use]
     pub fn private_data(mut self, data: impl Into<Bytes>) -> Self {
@@ -74,56 +75,57 @@ impl ConnectParams {
         self
     }
 
-    /// The reads to offer: capped to the adapter, then to the peer's answer. Default: 16 each way.
+    /// Sets the read limits to offer. They are reduced to the limits of the adapter, and then to those of the peer's reply.
+    /// Default: 16 in each direction.
     #[must_use]
     pub fn read_limits(mut self, limits: ReadLimits) -> Self {
         self.read_limits = limits;
         self
     }
 
-    /// How long to wait for the peer to accept; then the connect ends `IO_TIMEOUT` and may be tried again.
-    /// Default: as long as the peer takes, only a peer that cannot be reached is given up.
+    /// Sets how long to wait for the peer to accept. After it, the connect fails with `IO_TIMEOUT` and can be repeated.
+    /// Default: no limit. A peer that cannot be reached fails the connect in any case.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Quality of service: the IP type of service (traffic class) byte of every packet. The two low bits belong to
-    /// congestion control and must be 0. Default: the system's.
+    /// Sets the IP type of service (traffic class) byte of every packet, for quality of service. The two low bits belong to
+    /// congestion control and must be 0. Default: that of the system.
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.traffic_class = Some(class);
         self
     }
 
-    /// Use several network paths at once (uDAPL's `DAT_CONNECT_MULTIPATH_FLAG`): MPTCP on the soft provider. A kernel
-    /// without it refuses the connect; a peer without it gets one path. Default: off.
+    /// Uses several network paths at once (uDAPL's `DAT_CONNECT_MULTIPATH_FLAG`): MPTCP on the soft provider. If the kernel
+    /// has no MPTCP, the connect fails. If the peer has none, one path is used. Default: off.
     #[must_use]
     pub fn multipath(mut self, multipath: bool) -> Self {
         self.multipath = multipath;
         self
     }
 
-    /// How often the device repeats a packet that the peer does not acknowledge, 0 to 7; more counts as 7. Devices
-    /// only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 7. Source: `retry_count` of rdma_connect(3).
+    /// Sets how often the device repeats a packet that the peer does not acknowledge: 0 to 7. Larger values count as 7. On
+    /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `retry_count` of rdma_connect(3).
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
         self.options.retry_count = Some(count);
         self
     }
 
-    /// How often the peer's device repeats a request for which this side has no receive posted, 0 to 6; 7 and more mean
-    /// without end. What this side's device does is for the peer to say. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
-    /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6. 7 and more mean
+    /// without end. The peer sets the same for the device of this side. On the soft provider the call fails with
+    /// `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
         self
     }
 
-    /// How long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to 31.
-    /// Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: the device's. Source:
+    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
+    /// 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
     /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
@@ -132,7 +134,7 @@ impl ConnectParams {
     }
 }
 
-/// The arguments of Accept.
+/// Parameters of [`Request::accept`](crate::Request::accept).
 #[derive(Clone, Debug, Default)]
 pub struct AcceptParams {
     pub(crate) private_data: Bytes,
@@ -141,32 +143,33 @@ pub struct AcceptParams {
 }
 
 impl AcceptParams {
-    /// Data for the peer to see with the reply; at most [`max_reply_data`](crate::cm::AdapterInfo::max_reply_data)
-    /// bytes. Default: none.
+    /// Sets the private data that is sent with the reply: at most
+    /// [`max_reply_data`](crate::cm::AdapterInfo::max_reply_data) bytes. Default: none.
     #[must_use]
     pub fn private_data(mut self, data: impl Into<Bytes>) -> Self {
         self.private_data = data.into();
         self
     }
 
-    /// The reads to agree to: capped to the adapter and to the peer's offer. Default: 16 each way.
+    /// Sets the read limits to accept. They are reduced to the limits of the adapter and to the peer's offer. Default: 16 in
+    /// each direction.
     #[must_use]
     pub fn read_limits(mut self, limits: ReadLimits) -> Self {
         self.read_limits = limits;
         self
     }
 
-    /// How often the peer's device repeats a request for which this side has no receive posted, 0 to 6; 7 and more mean
-    /// without end. What this side's device does is for the peer to say. Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: 6, which is some five seconds. Source:
-    /// `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6. 7 and more mean
+    /// without end. The peer sets the same for the device of this side. On the soft provider the call fails with
+    /// `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
         self
     }
 
-    /// How long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to 31.
-    /// Devices only, elsewhere the call fails with `NOT_SUPPORTED`. Default: the device's. Source:
+    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
+    /// 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
     /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {

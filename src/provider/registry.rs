@@ -1,4 +1,4 @@
-//! What must end when an adapter goes away.
+//! The objects that end with an adapter.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ pub(crate) trait Member: Send + Sync {
 
 #[derive(Default)]
 struct State {
-    /// A member that is not complete yet has its place, with nobody in it.
+    /// A member that is not complete yet has a place with a dangling reference.
     members: Slab<Weak<dyn Member>>,
     removed: bool,
 }
@@ -36,8 +36,8 @@ impl State {
 pub(crate) struct Registry(Mutex<State>);
 
 impl Registry {
-    /// Creates a member, which keeps the guard that `make` gets. The member hears of the adapter's removal exactly once, also
-    /// if the adapter has gone already, or goes now.
+    /// Creates a member, which keeps the guard that `make` gets. The member is notified of the adapter's removal exactly once,
+    /// also if the adapter was removed before, or is removed meanwhile.
     pub(crate) fn create<T: Member + 'static>(
         self: &Arc<Self>,
         make: impl FnOnce(&Weak<T>, Registered) -> T,
@@ -46,7 +46,7 @@ impl Registry {
         member
     }
 
-    /// As [`create`](Self::create); the member begins by `begin` before it hears of anything.
+    /// As [`create`](Self::create); `begin` runs before the member can be notified.
     ///
     /// # Errors
     /// Those of `begin`: the member is dropped.
@@ -62,7 +62,7 @@ impl Registry {
         begin(&member)?;
         let mut state = self.0.lock();
         let removed = state.removed;
-        // It is on the list before the removal, or hears of it here: never both, and never neither.
+        // It is on the list before the removal, or is notified here: never both, and never neither.
         if !removed && let Some(listed) = state.members.get_mut(place) {
             let weak: Weak<T> = Arc::downgrade(&member);
             *listed = weak;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_hears_of_the_removal_once_whenever_it_was_made() {
+    fn a_member_is_notified_of_the_removal_once_whenever_it_was_made() {
         let registry = Arc::<Registry>::default();
         let before = registry.create(Object::new);
         assert_eq!(before.heard(), 0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_hears_only_after_it_has_begun() {
+    fn a_member_is_notified_only_after_it_has_begun() {
         let registry = Arc::<Registry>::default();
         let begin = |member: &Object| {
             registry.device_removed();

@@ -94,15 +94,13 @@ impl QueuePair {
     pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
         let info = adapter.info().clone();
         let table = Arc::<Table>::default();
-        let outlet = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
+        let sink = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
             Some(queue) => CompletionSink::to_ring(table.clone(), queue.results().clone(), config.context),
             None => CompletionSink::to_futures(table.clone()),
         };
         let receive = match &config.shared {
-            Some(shared) => {
-                outlet(&config.receive_completions, shared.table()).counted(shared.count().clone())
-            }
-            None => outlet(&config.receive_completions, &table),
+            Some(shared) => sink(&config.receive_completions, shared.table()).counted(shared.count().clone()),
+            None => sink(&config.receive_completions, &table),
         };
         let queues = [&config.send_completions, &config.receive_completions];
         let affinity = queues.into_iter().flatten().find_map(CompletionQueue::affinity);
@@ -114,7 +112,7 @@ impl QueuePair {
             send_entries: config.send_entries,
             inline,
             receive,
-            initiator: outlet(&config.send_completions, &table),
+            initiator: sink(&config.send_completions, &table),
             shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
             affinity,
         })?;

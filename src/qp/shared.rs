@@ -125,8 +125,8 @@ impl SharedReceiveQueue {
         config.check(adapter.info())?;
         let table = Arc::<Table>::default();
         let count = Arc::new(ReceiveCounter::new(config.depth, config.threshold));
-        let outlet = CompletionSink::to_futures(table.clone()).counted(count.clone());
-        let provider = adapter.shared_receives(config.depth, config.entries, outlet)?;
+        let sink = CompletionSink::to_futures(table.clone()).counted(count.clone());
+        let provider = adapter.shared_receives(config.depth, config.entries, sink)?;
         let core = adapter.registry().create(|_, registered| Core {
             provider,
             adapter: adapter.clone(),

@@ -89,7 +89,7 @@ impl Condvar {
         self.0.wait_while(guard, condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes all waiting threads.
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -391,7 +391,7 @@ async fn a_request_is_inspected_before_it_is_accepted() {
     }
 }
 
-// LS-14
+// Race 3; LS-14
 #[tokio::test]
 async fn a_receive_may_complete_before_the_accept() {
     let adapter = adapter();

@@ -134,7 +134,7 @@ fn a_late_cancel_hurts_nobody() {
     }
 }
 
-// Race 3; LS-14: data may be there when Accept is done.
+// LS-14: data right behind the first frame is delivered.
 #[test]
 fn data_right_behind_the_first_frame() {
     let mut pair = Pair::accepted(Setup::default());

@@ -70,8 +70,8 @@ impl Adapter {
         })
     }
 
-    /// A receive queue for several queue pairs, with room for so many receives of so many entries each. What is left in
-    /// it when it ends goes to the outlet.
+    /// A receive queue for several queue pairs, with room for so many receives of so many entries each. Receives still
+    /// posted when the queue is dropped complete through `sink`.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -79,16 +79,16 @@ impl Adapter {
         &self,
         depth: usize,
         entries: usize,
-        outlet: CompletionSink,
+        sink: CompletionSink,
     ) -> Result<SharedReceives, OpenError> {
         Ok(match self {
             #[cfg(feature = "soft")]
             Self::Soft(adapter) => {
-                SharedReceives::Soft(soft::shared::SharedReceives::new(adapter, depth, entries, outlet)?)
+                SharedReceives::Soft(soft::shared::SharedReceives::new(adapter, depth, entries, sink)?)
             }
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {
-                SharedReceives::Verbs(verbs::shared::SharedReceives::new(adapter, depth, entries, outlet)?)
+                SharedReceives::Verbs(verbs::shared::SharedReceives::new(adapter, depth, entries, sink)?)
             }
         })
     }

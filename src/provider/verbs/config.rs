@@ -1,8 +1,8 @@
-//! The settings of the verbs provider.
+//! Settings of the verbs provider.
 
 use std::time::Duration;
 
-/// How the verbs provider does what the standards leave open.
+/// Settings of the verbs provider.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,15 +23,16 @@ impl Default for VerbsConfig {
 }
 
 impl VerbsConfig {
-    /// How long to look for further completions before going to sleep. Spinning takes a turn of the runtime for each
-    /// look, so other tasks run in between, but the core never rests meanwhile. Default: not at all.
+    /// Sets how long the completion task of an adapter polls before it sleeps. It yields to other tasks after each poll, but
+    /// keeps the core busy. Default: zero.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
         self
     }
 
-    /// How long Disconnect waits for the peer's answer before it ends `IO_TIMEOUT`. Default: 10 s.
+    /// Sets how long a disconnect waits for the peer's response. After it, the disconnect fails with `IO_TIMEOUT`. Default:
+    /// 10 s.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout;

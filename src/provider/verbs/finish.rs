@@ -123,7 +123,7 @@ impl QueuePairCore {
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { said.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
-        inner.queue(receive).outlet.complete(ticket, completed, &mut found.wakes);
+        inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
     }
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.

@@ -85,7 +85,7 @@ impl QueuePairCore {
         if inner.device.is_none() {
             // Too late: it comes back flushed (`DIS-10`).
             let mut wakes = WakeList::default();
-            inner.receives.outlet.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
+            inner.receives.sink.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
             drop(inner);
             wakes.wake_all();
             return Ok(());
@@ -264,7 +264,7 @@ impl QueuePairCore {
     /// there is always room again. Devices of iWARP finish a write before an earlier read, and then nothing follows from
     /// the word of the write.
     fn may_be_unsignaled(&self, inner: &Inner) -> bool {
-        inner.initiator.outlet.is_polled()
+        inner.initiator.sink.is_polled()
             && !self.adapter.is_iwarp()
             && inner.unsignaled < self.capacities.send / 2
     }

@@ -259,12 +259,12 @@ impl QueuePairCore {
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
-            inner.queue(receive).outlet.complete(ticket, completed, &mut found.wakes);
+            inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
         }
         for receive in [false, true] {
-            let Queue { outlet, outstanding, .. } = inner.queue(receive);
+            let Queue { sink, outstanding, .. } = inner.queue(receive);
             for Outstanding { ticket, payload, .. } in outstanding.drain(..) {
-                outlet.complete(ticket, Completed::failed(status, payload), &mut found.wakes);
+                sink.complete(ticket, Completed::failed(status, payload), &mut found.wakes);
             }
         }
         found.wakes
@@ -328,7 +328,7 @@ impl QueuePairCore {
         }
         for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
-            inner.receives.outlet.complete(ticket, completed, &mut found.wakes);
+            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
         }
         if let Err(error) = again {
             debug!(%error, "queue pair not replaced");

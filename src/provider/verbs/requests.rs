@@ -66,15 +66,15 @@ impl WcResult {
 
 /// One of the queues of a queue pair.
 pub(crate) struct Queue {
-    pub(crate) outlet: CompletionSink,
+    pub(crate) sink: CompletionSink,
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// The sequence number of the request at the front.
     front: u32,
 }
 
 impl Queue {
-    pub(crate) fn new(outlet: CompletionSink) -> Self {
-        Self { outlet, outstanding: VecDeque::new(), front: 0 }
+    pub(crate) fn new(sink: CompletionSink) -> Self {
+        Self { sink, outstanding: VecDeque::new(), front: 0 }
     }
 
     /// Begins to count anew.

@@ -37,7 +37,7 @@ pub(crate) struct Receives {
     /// `None` while this is being dropped.
     queue: Option<Arc<SharedReceiveQueue>>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
-    outlet: CompletionSink,
+    sink: CompletionSink,
     adapter: Arc<AdapterCore>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Receives {
         let status = if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED };
         let mut wakes = WakeList::default();
         for (_, (ticket, payload)) in slots {
-            self.outlet.complete(ticket, Completed::failed(status, payload), &mut wakes);
+            self.sink.complete(ticket, Completed::failed(status, payload), &mut wakes);
         }
         if self.adapter.is_stopped() {
             wakes.wake_all();
@@ -85,7 +85,7 @@ impl SharedReceives {
         adapter: &Arc<AdapterCore>,
         depth: usize,
         entries: usize,
-        outlet: CompletionSink,
+        sink: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
         let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
         // Both were checked against the device.
@@ -94,7 +94,7 @@ impl SharedReceives {
         let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
             .map_err(|source| OpenError::Os { call: "ibv_create_srq", source })?;
         let receives =
-            Receives { queue: Some(queue), slots: Mutex::default(), outlet, adapter: adapter.clone() };
+            Receives { queue: Some(queue), slots: Mutex::default(), sink, adapter: adapter.clone() };
         // After the queue pairs, which use it.
         Ok(adapter.regions.create(|_, registered| Self {
             receives: Mutex::new(Some(Arc::new(receives))),

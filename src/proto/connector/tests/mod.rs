@@ -255,7 +255,8 @@ fn every_input_and_state_has_its_kinds_and_scenes() {
     }
 }
 
-/// P1 to P4 are rows of the listener, and nothing here hears of P12.
+/// P1 to P4 are rows of the listener. P12 changes no state: `verbs` handles it, and `a_receive_may_complete_before_the_accept`
+/// of `tests/api/listener.rs` shows it.
 #[test]
 fn every_row_of_the_specification_is_cited() {
     let expected = [("A", 1..=26), ("P", 5..=11), ("P", 13..=18), ("C", 1..=16)];
