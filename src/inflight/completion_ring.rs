@@ -55,7 +55,7 @@ pub(super) struct Entry {
     pub(super) completed: Completed,
 }
 
-/// What a task was notified of.
+/// The reason of a notification.
 #[derive(Clone, Copy)]
 enum Notification {
     /// There are results.

@@ -12,7 +12,7 @@ pub(crate) struct CompletionSink {
     table: Arc<Table>,
     /// The ring that is polled first, and the number of the queue pair there.
     ring: Option<(Arc<CompletionRing>, u64)>,
-    /// What counts the requests.
+    /// The counter of the requests, of a shared receive queue.
     count: Option<Arc<ReceiveCounter>>,
 }
 

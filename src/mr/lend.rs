@@ -1,4 +1,4 @@
-//! What a buffer is for the time that it is lent to a provider.
+//! A buffer for the time that it is lent to a provider.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use crate::types::Access;
 
 /// Memory in one piece, which is one entry of a scatter-gather list.
 pub trait SgEntry: Sized + Send + 'static {
-    /// What it needs to be put together again.
+    /// The part that stays with the future while the memory is lent.
     type State: Send + Unpin + 'static;
 
     /// Whether a request of the adapter with this domain may use it in this way.

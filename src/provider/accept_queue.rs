@@ -23,7 +23,7 @@ pub(crate) struct Requests<R> {
     waiters: BTreeMap<WaiterId, Waiter<R>>,
 }
 
-/// What to do about a request without the lock, see [`AcceptQueue::deliver`].
+/// The outcome of a new request, to be carried out without the lock: see [`AcceptQueue::deliver`].
 #[must_use = "a future waits for the request, or it is refused"]
 pub(crate) enum Placed<R> {
     /// The future that got it.
@@ -106,11 +106,11 @@ impl<R> Requests<R> {
 
 /// A listener of one provider, as far as its queue of requests is concerned.
 pub(crate) trait AcceptQueue: Send + Sync + Sized {
-    /// What is under the lock.
+    /// The state under the lock.
     type Inner: AsMut<Requests<Self::Request>>;
-    /// What arrives.
+    /// A request that has arrived.
     type Request: Send;
-    /// What is handed out.
+    /// The connector of a request.
     type Connector;
 
     /// Takes the lock.

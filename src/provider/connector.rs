@@ -26,7 +26,7 @@ pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What each call has been answered, and who waits for the answer.
+/// The answers to calls, and the tasks that wait for them.
 #[derive(Default)]
 struct Answers {
     connect: Waiter<Status>,

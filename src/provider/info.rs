@@ -1,4 +1,4 @@
-//! What an adapter is and can do. Each provider fills it in once, when the adapter is opened.
+//! The properties, limits and abilities of an adapter. Each provider fills them in once, when the adapter is opened.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -56,7 +56,7 @@ pub struct QueuePair {
     pub(super) defer: bool,
 }
 
-/// What the handles of a queue pair share.
+/// The part of a queue pair that its handles share.
 pub(super) struct Handle {
     pub(super) provider: provider::QueuePair,
     pub(super) table: Arc<Table>,

@@ -80,7 +80,7 @@ impl<T: Copy, I> WaitSet<T, I> {
         self.0.get_mut(key.0).map_or((Poll::Pending, None), |(_, waiter)| waiter.poll(cx))
     }
 
-    /// What the tasks are interested in that have not been notified.
+    /// The interests of the tasks that have not been notified.
     pub(crate) fn interests(&self) -> impl Iterator<Item = &I> {
         self.0.iter().filter(|(_, (_, waiter))| waiter.value.is_none()).map(|(_, (interest, _))| interest)
     }

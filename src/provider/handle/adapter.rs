@@ -29,7 +29,7 @@ provider_handle! {
     /// The protection domain: unique in the process, one per open.
     fn domain(&self) -> u64;
 
-    /// What it is and can do: the same for as long as it is open.
+    /// Its properties, limits and abilities, which do not change while it is open.
     fn info(&self) -> &Arc<AdapterInfo>;
 
     /// Whether it was removed.

@@ -50,16 +50,16 @@ provider_handle! {
     /// `ConnectionInvalid` when it has no peer.
     fn peer_addr(&self) -> Result<SocketAddr, StateError>;
 
-    /// What the peer offers, or what was agreed on.
+    /// The read limits that the peer offers, or that were agreed on.
     ///
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake.
     fn read_limits(&self) -> Result<ReadLimits, StateError>;
 
-    /// What an accept that asks for these limits comes to when it is offered those.
+    /// The read limits of an accept that asks for `asked` and is offered `offered`.
     fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits;
 
-    /// What came with the peer's last message.
+    /// The private data of the peer's last message.
     ///
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake and after a refusal without data.

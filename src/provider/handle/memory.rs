@@ -35,6 +35,6 @@ provider_handle! {
         Verbs(window::Window),
     }
 
-    /// What it is bound to since the last call that binds or invalidates it: key, remote address, length.
+    /// Its binding by the last call that binds or invalidates it: key, remote address, length.
     fn bound(&self) -> Option<(u32, u64, usize)>;
 }

@@ -6,7 +6,7 @@ use crate::error::ResizeError;
 use crate::inflight::{CompletionSink, Payload, Ticket};
 use crate::provider::work::{Refused, WorkRequest};
 
-/// What a queue pair is made of.
+/// The arguments of a new queue pair.
 pub(crate) struct QueuePairParts {
     pub(crate) receive_depth: usize,
     pub(crate) send_depth: usize,

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use crate::sync::Mutex;
 
-/// Who holds a port: addresses, of which at most one is unspecified per family, by namespace and port.
+/// The holders of ports: addresses, of which at most one is unspecified per family, by namespace and port.
 type Table = HashMap<(Namespace, u16), Vec<IpAddr>>;
 
 /// Every change is one step, so that a panic elsewhere cannot leave the table half changed.

@@ -119,7 +119,7 @@ impl AdapterCore {
         self.domain
     }
 
-    /// What it is and can do.
+    /// Its properties, limits and abilities.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }
@@ -192,7 +192,7 @@ impl Drop for AdapterCore {
     }
 }
 
-/// What an adapter of this interface is and can do.
+/// The properties, limits and abilities of an adapter of this interface.
 fn info(interface: &Interface) -> AdapterInfo {
     AdapterInfo {
         version: AdapterInfo::VERSION,

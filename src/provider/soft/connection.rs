@@ -22,7 +22,7 @@ use crate::status::Status;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::Role;
 
-/// What the connector has the driver do.
+/// A command of the connector to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Say goodbye and wait for the answer until then.

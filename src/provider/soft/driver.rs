@@ -39,7 +39,7 @@ enum State {
     Over,
 }
 
-/// What the task of a connection reports. In this order, each at most once, with no lock held.
+/// A report of the task of a connection. In this order, each at most once, with no lock held.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The peer's first frame has arrived: the handshake is complete.
@@ -447,7 +447,7 @@ impl<O: Observer> Driver<O> {
     }
 }
 
-/// What the end of the reader means: how the attempt or the connection ends, and the last words to the peer.
+/// The meaning of the end of the reader: how the attempt or the connection ends, and the last words to the peer.
 fn classify(stop: Stop, established: bool) -> (Ending, Option<Terminate>) {
     let (reason, status, last_words) = match stop {
         Stop::Closed if established => return (Ending::PeerDisconnected, None),

@@ -56,7 +56,7 @@ pub(crate) struct Violation {
     pub(crate) blame: Status,
 }
 
-/// What a turn of the reader brought.
+/// The result of a turn of the reader.
 pub(crate) struct Turned {
     /// Something was read.
     pub(crate) read: bool,

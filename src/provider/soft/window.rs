@@ -27,7 +27,7 @@ impl Window {
         Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
     }
 
-    /// What it is bound to since the last call that binds or invalidates it: key, remote address, length.
+    /// Its binding by the last call that binds or invalidates it: key, remote address, length.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
         let latest = self.latest.lock().clone()?;
         // The peer may have taken it back, or the connection has ended.

@@ -221,7 +221,7 @@ impl AdapterCore {
         self.domain
     }
 
-    /// What it is and can do.
+    /// Its properties, limits and abilities.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }

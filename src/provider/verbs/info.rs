@@ -1,4 +1,4 @@
-//! What an adapter is and can do, by the attributes of its device.
+//! The properties, limits and abilities of an adapter, by the attributes of its device.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::sys::{DeviceAttributes, RXE_VENDOR, SIW_VENDOR};
 use crate::types::ReadLimits;
 
-/// What fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
+/// The private data that fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
 const IB_REQUEST_DATA: usize = 56;
 const IB_REPLY_DATA: usize = 196;
 const IB_REJECT_DATA: usize = 148;
@@ -22,7 +22,7 @@ const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
 
-/// What an adapter of this device is and can do. The most bytes of a message are 0 where they are not known.
+/// The properties, limits and abilities of an adapter of this device. The most bytes of a message are 0 where they are not known.
 pub(crate) fn of(
     device: &Device,
     attributes: &DeviceAttributes,

@@ -387,7 +387,7 @@ impl QueuePairCore {
     }
 }
 
-/// What a request is to the device.
+/// A request as the device takes it.
 fn translate(operation: Operation) -> Request {
     Request::Data(match operation {
         Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),

@@ -37,7 +37,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// What can be done to the machine: every input in each variant that matters.
+    /// The inputs of the machine: each in every variant that matters.
     Kind {
         Bind, Connect, ConnectTooLong, ConnectBusy, ConnectLate, CompleteConnect, Accept, AcceptTooLong,
         AcceptBusy, Reject, RejectTooLong, NotifyDisconnect, Disconnect, Cancel, Release, BoundOk, BindFailed,

@@ -1,4 +1,4 @@
-//! What the task of a connection reports, and when: on a pair of sockets, without an adapter.
+//! The reports of the task of a connection, and their order: on a pair of sockets, without an adapter.
 
 use std::net::Ipv4Addr;
 use std::task::{Wake, Waker};
@@ -24,7 +24,7 @@ use crate::wire::rdmap::Opcode;
 /// Long enough for anything here.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What has happened, in this order: reports, and requests whose futures were woken.
+/// A log of events in their order: reports, and requests whose futures were woken.
 #[derive(Default)]
 struct Log {
     entries: Mutex<Vec<&'static str>>,
@@ -162,7 +162,7 @@ fn message() -> Vec<u8> {
     [&header.encode(4)[..], b"here", &[0; 4]].concat()
 }
 
-// Whoever waits for the connection hears of it before its first message, and nothing is sent before.
+// A wait for the connection resolves before its first message completes, and nothing is sent before.
 #[tokio::test]
 async fn established_precedes_sends_and_receives() {
     for first in [rtr_frame(Rtr::Write, false).to_vec(), Vec::new()] {
@@ -175,7 +175,7 @@ async fn established_precedes_sends_and_receives() {
     }
 }
 
-// Whoever sees the message can answer it, however it looks for completions.
+// A user who sees the message can answer it, also one who polls for completions.
 #[tokio::test]
 async fn nothing_behind_the_first_frame_completes_before_established() {
     let (mut end, driver) = End::passive().await;
