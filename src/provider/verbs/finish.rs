@@ -30,12 +30,12 @@ impl QueuePairCore {
     /// Puts a completion into the inbox, for the device's queue pair with this key.
     pub(crate) fn deliver(&self, key: u32, completion: &WorkCompletion) {
         let WorkCompletion { status, byte_len: bytes, told, .. } = *completion;
-        self.tell(key, completion.wr_id, WcResult { status, bytes, told });
+        self.queue_result(key, completion.wr_id, WcResult { status, bytes, told });
     }
 
     /// As [`deliver`](Self::deliver), of the request with this id.
-    pub(super) fn tell(&self, key: u32, id: u64, said: WcResult) {
-        self.inbox.lock().push((key, id, said));
+    pub(super) fn queue_result(&self, key: u32, id: u64, result: WcResult) {
+        self.inbox.lock().push((key, id, result));
     }
 
     /// Looks into the inbox: wakes those whose requests have finished.
@@ -61,27 +61,27 @@ impl QueuePairCore {
     /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
     pub(super) fn read(&self, inner: &mut Inner, key: u32, receives: Option<&Receives>, found: &mut Found) {
         let inbox = std::mem::take(&mut *self.inbox.lock());
-        for (of, id, said) in inbox {
+        for (of, id, result) in inbox {
             let id = RequestId::unpack(id);
             if of != key {
                 continue;
             }
             if id.key != RequestId::SHARED {
-                self.completed(inner, id, said, found);
+                self.completed(inner, id, result, found);
             } else if let Some((ticket, payload)) = receives.and_then(|receives| receives.take(id.sequence)) {
-                self.finished(inner, key, true, Outstanding::new(ticket, payload), said, found);
+                self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
             }
         }
     }
 
-    fn completed(&self, inner: &mut Inner, id: RequestId, said: WcResult, found: &mut Found) {
+    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found) {
         let RequestId { key, receive, sequence } = id;
-        if !inner.queue(receive).finished(sequence, said) {
+        if !inner.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of an unknown request");
             return;
         }
-        while let Some((outstanding, said)) = inner.queue(receive).pop() {
-            self.finished(inner, key, receive, outstanding, said, found);
+        while let Some((outstanding, result)) = inner.queue(receive).pop() {
+            self.finished(inner, key, receive, outstanding, result, found);
         }
     }
 
@@ -92,11 +92,11 @@ impl QueuePairCore {
         key: u32,
         receive: bool,
         outstanding: Outstanding,
-        said: WcResult,
+        result: WcResult,
         found: &mut Found,
     ) {
         let Outstanding { ticket, payload, silent, held, .. } = outstanding;
-        let mut status = status_of(said.status, receive);
+        let mut status = status_of(result.status, receive);
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
         if status == Status::SUCCESS && !receive && inner.failed.iter().any(|(receive, ..)| !receive) {
@@ -106,23 +106,23 @@ impl QueuePairCore {
             // First the connection is over, then its requests fail (`X3`).
             inner.failed.push((receive, ticket, Completed::failed(status, payload)));
             if !std::mem::replace(&mut inner.broken, true) {
-                found.broken = Some((said.status, key));
+                found.broken = Some((result.status, key));
             }
             return;
         }
         if let Held::Invalidating(window, bound) = held {
             window.invalidated(bound);
         }
-        if let Some(Told::Invalidated(invalidated)) = said.told {
+        if let Some(Told::Invalidated(invalidated)) = result.told {
             let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
-        let bytes = if receive { said.bytes as usize } else { inflight::length(&payload) };
+        let bytes = if receive { result.bytes as usize } else { inflight::length(&payload) };
         // Nobody has to be told once the connection is established.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
-            if receive { said.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
+            if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
         inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
     }
 

@@ -22,13 +22,13 @@ pub(crate) struct Outstanding {
     /// The device does not say that it has succeeded.
     pub(crate) unsignaled: bool,
     pub(crate) held: Held,
-    /// What the device has said of it, while something before it is not finished.
-    pub(crate) said: Option<WcResult>,
+    /// The result from the device, while a request before it is not finished.
+    pub(crate) result: Option<WcResult>,
 }
 
 impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
-        Self { ticket, payload, silent: false, unsignaled: false, held: Held::Nothing, said: None }
+        Self { ticket, payload, silent: false, unsignaled: false, held: Held::Nothing, result: None }
     }
 }
 
@@ -96,16 +96,16 @@ impl Queue {
 
     /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier; where
     /// requests are unsignaled, those before this one have finished, too.
-    pub(crate) fn finished(&mut self, sequence: u32, said: WcResult) -> bool {
+    pub(crate) fn finished(&mut self, sequence: u32, result: WcResult) -> bool {
         let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
         let found = self
             .outstanding
             .get_mut(place)
-            .is_some_and(|outstanding| outstanding.said.replace(said).is_none());
+            .is_some_and(|outstanding| outstanding.result.replace(result).is_none());
         if found {
             let before = self.outstanding.range_mut(..place).rev();
-            for outstanding in before.take_while(|other| other.unsignaled && other.said.is_none()) {
-                outstanding.said = Some(WcResult::SUCCESS);
+            for outstanding in before.take_while(|other| other.unsignaled && other.result.is_none()) {
+                outstanding.result = Some(WcResult::SUCCESS);
             }
         }
         found
@@ -113,10 +113,10 @@ impl Queue {
 
     /// The oldest request, if it is finished (`QP-17`).
     pub(crate) fn pop(&mut self) -> Option<(Outstanding, WcResult)> {
-        let said = self.outstanding.front()?.said?;
+        let result = self.outstanding.front()?.result?;
         let outstanding = self.outstanding.pop_front()?;
         self.front = self.front.wrapping_add(1);
-        Some((outstanding, said))
+        Some((outstanding, result))
     }
 }
 
