@@ -1,4 +1,4 @@
-//! Says in a sentence what the feature `verbs` lacks on this machine, and does nothing without that feature.
+//! Says in a sentence what the feature `rdma-sys` lacks on this machine, and does nothing without that feature.
 //!
 //! The bindings come from `rdma-sys`, whose own build script would fail, but with a page of backtrace, and only after
 //! its generator was compiled. This script needs nothing to be compiled before it, so cargo runs it earlier.
@@ -29,7 +29,7 @@ const VARIABLES: [&str; 7] = [
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     // What a cross-compiler would need is where only the build script of the bindings knows to look.
-    if env::var_os("CARGO_FEATURE_VERBS").is_none() || env::var_os("HOST") != env::var_os("TARGET") {
+    if env::var_os("CARGO_FEATURE_RDMA_SYS").is_none() || env::var_os("HOST") != env::var_os("TARGET") {
         return;
     }
     for variable in VARIABLES {
@@ -52,12 +52,12 @@ pub(crate) fn complaint(variable: impl Fn(&str) -> Option<OsString>) -> Option<S
             .is_ok_and(|status| status.success());
         if !found {
             return Some(format!(
-                "the feature `verbs` needs pkg-config and the headers of {library} {version} or newer: install \
+                "the feature `rdma-sys` needs pkg-config and the headers of {library} {version} or newer: install \
                  `pkg-config libibverbs-dev librdmacm-dev` on Debian, `pkgconf-pkg-config rdma-core-devel` on Fedora"
             ));
         }
     }
-    let needs = format!("the feature `verbs` needs libclang {NEWEST_LIBCLANG} or older");
+    let needs = format!("the feature `rdma-sys` needs libclang {NEWEST_LIBCLANG} or older");
     let install = "install `libclang-14-dev` on Debian, `clang15-devel` on Fedora, and set LIBCLANG_PATH to its folder if \
          another libclang is there, too";
     match libclang(&variable) {

@@ -8,6 +8,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "report/mod.rs"]
+mod report;
+
 use std::io;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -32,7 +35,7 @@ struct Options {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> io::Result<ExitCode> {
+async fn main() -> Result<ExitCode, report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
     let mut providers = Provider::all();
@@ -58,7 +61,7 @@ async fn main() -> io::Result<ExitCode> {
         list(provider)?;
     }
     if let Err(error) = Provider::verbs() {
-        println!("provider Verbs: {error}");
+        println!("provider verbs: {error}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -66,7 +69,7 @@ async fn main() -> io::Result<ExitCode> {
 /// One provider: its addresses, then its adapters.
 fn list(provider: &Provider) -> Result<(), OpenError> {
     let software = if provider.is_software() { ", software" } else { "" };
-    println!("provider {:?}{software}", provider.kind());
+    println!("provider {}{software}", provider.kind());
     let addresses = provider.addresses()?;
     println!("  addresses: {}", join(&addresses));
     let mut ids = Vec::new();
@@ -90,23 +93,29 @@ fn join(addresses: &[IpAddr]) -> String {
 /// `NdAdapterInfo`'s output, more or less.
 fn show(info: &AdapterInfo) {
     println!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
-    println!("    addresses              {}", join(&info.addresses));
+    println!("    addresses                 {}", join(&info.addresses));
     println!(
-        "    max_read_limits        {} inbound, {} outbound",
+        "    max_read_limits           {} inbound, {} outbound",
         info.max_read_limits.inbound, info.max_read_limits.outbound
     );
     for (name, limit) in [
         ("max_request_data", info.max_request_data),
         ("max_reply_data", info.max_reply_data),
+        ("max_reject_data", info.max_reject_data),
         ("max_active_reject_data", info.max_active_reject_data),
         ("max_transfer", info.max_transfer),
         ("max_registration", info.max_registration),
         ("max_queue_depth", info.max_queue_depth),
         ("max_entries", info.max_entries),
         ("max_read_entries", info.max_read_entries),
+        ("max_inline", info.max_inline),
+        ("max_completion_depth", info.max_completion_depth),
+        ("max_shared_depth", info.max_shared_depth),
     ] {
-        println!("    {name:<22} {limit}");
+        println!("    {name:<25} {limit}");
     }
+    let timeout = info.answer_timeout.map_or("none".to_owned(), |limit| format!("{} s", limit.as_secs()));
+    println!("    {:<25} {timeout}", "answer_timeout");
     for (name, flag) in [
         ("iwarp", info.iwarp),
         ("three_phase", info.three_phase),
@@ -114,7 +123,21 @@ fn show(info: &AdapterInfo) {
         ("loopback", info.loopback),
         ("in_order_dma", info.in_order_dma),
         ("early_completion", info.early_completion),
+        ("passive_sends_first", info.passive_sends_first),
+        ("per_request_errors", info.per_request_errors),
+        ("accept_limits_reads", info.accept_limits_reads),
+        ("detects_withdrawal", info.detects_withdrawal),
+        ("checks_remote_read", info.checks_remote_read),
+        ("read_sink_required", info.read_sink_required),
+        ("memory_windows", info.memory_windows),
+        ("checks_window_bounds", info.checks_window_bounds),
+        ("atomics", info.atomics),
+        ("invalidates", info.invalidates),
+        ("solicited_events", info.solicited_events),
+        ("waits_for_shared_receives", info.waits_for_shared_receives),
+        ("immediate", info.immediate),
+        ("immediate_send", info.immediate_send),
     ] {
-        println!("    {name:<22} {}", if flag { "yes" } else { "no" });
+        println!("    {name:<25} {}", if flag { "yes" } else { "no" });
     }
 }

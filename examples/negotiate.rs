@@ -12,6 +12,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "report/mod.rs"]
+mod report;
+
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -31,10 +34,10 @@ struct Options {
 const SERVED: u32 = 8;
 
 #[tokio::main]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
-    let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+    let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
     let listener = adapter.listener();
     listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     listener.listen(0)?;
@@ -44,7 +47,8 @@ async fn main() -> io::Result<()> {
 }
 
 fn text(data: &PrivateData) -> String {
-    String::from_utf8_lossy(data).into_owned()
+    // InfiniBand and RoCE have zeros behind it.
+    String::from_utf8_lossy(data).trim_end_matches('\0').to_owned()
 }
 
 /// Serves `SERVED` reads at most, to peers that say which version they speak.
@@ -55,10 +59,7 @@ async fn passive(adapter: &Adapter, listener: &Listener) -> io::Result<()> {
     let connection = loop {
         let request = listener.request().await?;
         let (limits, data) = (request.read_limits(), text(request.private_data()));
-        println!(
-            "passive: asked for {} inbound and {} outbound reads, {data:?}",
-            limits.inbound, limits.outbound
-        );
+        println!("passive: asked for reads: {limits}, {data:?}",);
         if data != "version=2" {
             println!("passive: rejects");
             request.reject(b"speak version=2").await?;
@@ -76,7 +77,7 @@ async fn passive(adapter: &Adapter, listener: &Listener) -> io::Result<()> {
     let (outcome, buffer) = receive.await;
     let length = outcome?.bytes;
     println!("passive: received {:?}", String::from_utf8_lossy(&buffer[..length]));
-    println!("passive: the connection is over: {:?}", connection.disconnected().await);
+    println!("passive: the connection is over: {}", connection.disconnected().await);
     Ok(())
 }
 
@@ -93,7 +94,7 @@ async fn active(adapter: &Adapter, address: SocketAddr, reads: u32) -> io::Resul
     let Err(error) = connector.connect(&queue_pair, address, ask(1, reads)).await else {
         return Err(io::Error::other("version 1 was accepted"));
     };
-    println!("active:  {error}, {:?}", String::from_utf8_lossy(error.private_data()));
+    println!("active:  {error}");
 
     // Being refused burns nothing: the same connector asks again.
     let reply = connector.connect(&queue_pair, address, ask(2, reads)).await?;

@@ -9,6 +9,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "report/mod.rs"]
+mod report;
+
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -27,10 +30,10 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let length = usize::try_from(Options::parse().bytes).map_err(io::Error::other)?;
-    let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+    let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
     let listener = adapter.listener();
     listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     listener.listen(0)?;

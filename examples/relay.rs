@@ -10,6 +10,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "report/mod.rs"]
+mod report;
+
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -32,10 +35,10 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
-    let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+    let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
     let listener = adapter.listener();
     listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     listener.listen(0)?;
@@ -110,7 +113,7 @@ async fn connect(
     queue_pair: &QueuePair,
     name: &str,
 ) -> io::Result<Connection> {
-    let params = ConnectParams::default().private_data(name.as_bytes().to_vec());
+    let params = ConnectParams::default().private_data(name);
     Ok(adapter.connector().connect_and_complete(queue_pair, relay, params).await?)
 }
 

@@ -2,12 +2,15 @@
 //!
 //! After a refusal, an unreachable destination or a timeout, the connector can be used again and keeps its local port
 //! if it is bound, and the queue pair keeps its receives. [`ConnectError::is_retryable`] distinguishes these from
-//! failures that need a new connector.
+//! failures that another attempt does not cure, such as a rejection by the application of the server.
 //!
 //! ```sh
 //! cargo run --release --example retry
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
+
+#[path = "report/mod.rs"]
+mod report;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,10 +34,10 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
-    let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+    let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
     // A port that nobody listens on, so far.
     let server_address = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let (start, started) = oneshot::channel();

@@ -30,7 +30,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+//! let adapter = Adapter::open("127.0.0.1")?;
 //! let listener = adapter.listener();
 //! listener.bind(([127, 0, 0, 1], 0).into())?;
 //! listener.listen(0)?;
@@ -82,10 +82,12 @@
 //! | feature | adds |
 //! |---|---|
 //! | `soft` (default) | the software provider |
-//! | `verbs` | the device provider; a build needs the headers of libibverbs and librdmacm, pkg-config and libclang |
-//! | `tonic`, `hyper`, `tower`, `tarpc` | integrations for these crates, on streams and messages |
+//! | `verbs` | the device provider; libibverbs and librdmacm are loaded when they are first needed |
+//! | `rdma-sys` | `verbs` with both libraries linked, by the bindings of `rdma-sys`; a build needs their headers, pkg-config and libclang 15 or older |
+//! | `tonic`, `hyper`, `axum`, `tower`, `tarpc` | integrations for these crates, on streams and messages |
 //! | `rustls` | mutual TLS for streams |
 //! | `metrics` | counters and histograms through the `metrics` facade |
+//! | `sim` | for tests: a simulated network with faults, in virtual time, from a seed |
 //!
 //! # Platforms and security
 //!
@@ -123,13 +125,13 @@ pub mod cm;
 
 pub mod io;
 
-#[cfg(all(any(test, fuzzing), feature = "soft"))]
-#[doc(hidden)]
-pub mod internals;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 /// Settings of the soft provider.
 #[cfg(feature = "soft")]
 pub mod soft {
+    pub use crate::provider::net::capture::Capture;
     pub use crate::provider::soft::config::SoftConfig;
 }
 
@@ -140,8 +142,8 @@ pub mod verbs {
 }
 
 pub use cm::{
-    AcceptParams, Adapter, AdapterInfo, ConnectParams, Connection, Connector, Listener, Provider,
-    ProviderKind, Reply, Request, Requests,
+    AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connection, Connector,
+    Listener, Provider, ProviderKind, Reply, Request, Requests,
 };
 pub use io::{
     MessageListener, Messages, MessagesConfig, RdmaConnector, RdmaListener, RdmaStream, StreamConfig,

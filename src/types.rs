@@ -51,6 +51,15 @@ impl Default for ReadLimits {
     }
 }
 
+impl fmt::Display for ReadLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} inbound, {} outbound", self.inbound, self.outbound)
+    }
+}
+
+/// The number of characters of private data that a text shows.
+const SHOWN: usize = 128;
+
 /// The bytes that the peer sent with a connection request, an accept or a reject (`IND2Connector::GetPrivateData`).
 ///
 /// InfiniBand pads private data with zeros to a fixed length. [`is_exact`](Self::is_exact) returns whether the length
@@ -87,6 +96,20 @@ impl PrivateData {
         self.bytes
     }
 
+    /// Returns the bytes in quotation marks, escaped and shortened, if they are printable text.
+    ///
+    /// Text is UTF-8 without control characters other than white space. Padding does not count.
+    pub fn text(&self) -> Option<String> {
+        let end = if self.exact { self.len() } else { self.iter().rposition(|byte| *byte != 0)? + 1 };
+        let text = std::str::from_utf8(&self.bytes[..end]).ok().filter(|text| !text.is_empty())?;
+        if text.chars().any(|character| character.is_control() && !character.is_whitespace()) {
+            return None;
+        }
+        let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+        let rest = if text.chars().nth(SHOWN).is_some() { "..." } else { "" };
+        Some(format!("\"{shown}{rest}\""))
+    }
+
     /// Copies the bytes to `out` and returns the number of bytes copied.
     ///
     /// # Errors
@@ -95,7 +118,8 @@ impl PrivateData {
     pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, TooShort> {
         let length = self.bytes.len().min(out.len());
         out[..length].copy_from_slice(&self.bytes[..length]);
-        if length < self.bytes.len() { Err(TooShort { needed: self.bytes.len() }) } else { Ok(length) }
+        let short = TooShort { needed: self.bytes.len(), available: out.len() };
+        if length < self.bytes.len() { Err(short) } else { Ok(length) }
     }
 }
 
@@ -121,10 +145,12 @@ impl fmt::Debug for PrivateData {
 
 /// The error of a call whose buffer, slice or region is too short (`ND_BUFFER_OVERFLOW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too short: the required length is {needed}")]
+#[error("the buffer, slice or region has a length of {available}, and {needed} is needed")]
 pub struct TooShort {
     /// The required length, in bytes or elements.
     pub needed: usize,
+    /// The length that there is, in bytes or elements.
+    pub available: usize,
 }
 
 impl TooShort {
@@ -171,10 +197,17 @@ bitflags! {
     }
 }
 
+impl fmt::Display for Access {
+    /// Writes the names of the rights, for example `LOCAL_WRITE | READ_SINK`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
 /// The reason why a connection ended.
 ///
 /// `IND2Connector::NotifyDisconnect` reports only that a connection ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DisconnectReason {
     /// The peer disconnected.
@@ -202,6 +235,27 @@ impl DisconnectReason {
             Self::Lost { status, .. } => *status,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
             Self::Canceled => Status::CANCELED,
+        }
+    }
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer => f.write_str("the peer disconnected"),
+            Self::Lost { status, reason } => write!(f, "the connection was lost: {reason} ({status})"),
+            Self::Local => f.write_str("this side disconnected"),
+            Self::DeviceRemoved => f.write_str("the adapter was removed"),
+            Self::Canceled => f.write_str("the wait for the end of the connection was cancelled"),
+        }
+    }
+}
+
+impl std::error::Error for DisconnectReason {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Lost { reason, .. } => Some(reason),
+            _ => None,
         }
     }
 }
@@ -235,4 +289,41 @@ pub enum OpKind {
     Bind,
     /// Invalidation of a memory window.
     Invalidate,
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Receive => "receive",
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::CompareSwap => "compare-and-swap",
+            Self::FetchAdd => "fetch-and-add",
+            Self::Bind => "bind",
+            Self::Invalidate => "invalidate",
+        })
+    }
+}
+
+/// A queue that work requests are posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueKind {
+    /// The send queue of a queue pair.
+    Send,
+    /// The receive queue of a queue pair.
+    Receive,
+    /// A receive queue that several queue pairs share.
+    SharedReceive,
+}
+
+impl fmt::Display for QueueKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send queue",
+            Self::Receive => "receive queue",
+            Self::SharedReceive => "shared receive queue",
+        })
+    }
 }

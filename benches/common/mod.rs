@@ -21,7 +21,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// To be made inside of the runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
         let listener = adapter.listener();
         listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         listener.listen(0)?;

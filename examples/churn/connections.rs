@@ -64,7 +64,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(concurrency: u64) -> io::Result<Self> {
-        let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
         let listener = adapter.listener();
         listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         listener.listen(0)?;

@@ -11,6 +11,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 mod connections;
 mod usage;
 
@@ -55,7 +58,7 @@ fn allow(descriptors: u64) -> io::Result<()> {
 }
 
 #[tokio::main]
-async fn main() -> io::Result<ExitCode> {
+async fn main() -> Result<ExitCode, report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
     allow(2 * (options.hold + options.concurrency) + OTHERS)?;

@@ -7,8 +7,10 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 use std::error::Error;
-use std::net::SocketAddr;
 
 use axum::Router;
 use axum::body::Body;
@@ -22,7 +24,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::oneshot;
 use tokio_rdma::io::HttpInfo;
-use tokio_rdma::{RdmaConnector, RdmaListener, RdmaStream};
+use tokio_rdma::{RdmaConnector, RdmaListener};
 use tracing_subscriber::EnvFilter;
 
 /// A server that greets and echoes, and a client of it; both in this process unless told otherwise.
@@ -39,49 +41,25 @@ struct Options {
     bytes: usize,
 }
 
-/// What axum listens with.
-struct Incoming(RdmaListener);
-
-impl axum::serve::Listener for Incoming {
-    type Io = RdmaStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (RdmaStream, SocketAddr) {
-        match self.0.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // The adapter is gone, and nobody will come any more.
-                tracing::error!(%error, "cannot accept");
-                std::future::pending().await
-            }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.0.local_addr())
-    }
-}
-
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
     let options = Options::parse();
     if let Some(address) = &options.connect {
-        return client(address, options.bytes).await;
+        return Ok(client(address, options.bytes).await?);
     }
     let listener = RdmaListener::bind(options.listen.as_deref().unwrap_or("127.0.0.1:0")).await?;
-    let address = listener.local_addr();
+    let address = listener.local_addr()?;
     println!("server: listens on {address}");
     if options.listen.is_some() {
         let interrupted = async { tokio::signal::ctrl_c().await.unwrap_or(()) };
-        return Ok(axum::serve(Incoming(listener), routes()).with_graceful_shutdown(interrupted).await?);
+        return Ok(axum::serve(listener, routes()).with_graceful_shutdown(interrupted).await?);
     }
     let (done, told) = oneshot::channel::<()>();
-    let serve =
-        axum::serve(Incoming(listener), routes()).with_graceful_shutdown(async { told.await.unwrap_or(()) });
+    let serve = axum::serve(listener, routes()).with_graceful_shutdown(async { told.await.unwrap_or(()) });
     let server = tokio::spawn(serve.into_future());
     client(&address.to_string(), options.bytes).await?;
     drop(done);

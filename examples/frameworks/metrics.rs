@@ -6,7 +6,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
-use std::error::Error;
+#[path = "../report/mod.rs"]
+mod report;
+
 use std::io;
 
 use bytes::Bytes;
@@ -20,14 +22,14 @@ use tracing_subscriber::EnvFilter;
 const BUCKETS: &[f64] = &[0.0001, 0.001, 0.01, 0.1, 1.0, 10.0];
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     // First of all: what was there before the recorder is not counted.
     let prometheus = PrometheusBuilder::new().set_buckets(BUCKETS)?.install_recorder()?;
     tokio_rdma::metrics::describe();
 
     let listener = MessageListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr();
+    let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((messages, _peer)) = listener.accept().await {
             // Whatever is logged for it names the connection.

@@ -5,6 +5,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -48,15 +51,15 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let options = Options::parse();
     if let Some(server) = options.connect {
-        return ask(server).await;
+        return Ok(ask(server).await?);
     }
     let address = options.listen.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
     let listener = MessageListener::bind(address).await?;
-    let address = listener.local_addr();
+    let address = listener.local_addr()?;
     println!("listening on {address}");
     if options.listen.is_some() {
         serve(listener).await;
@@ -64,7 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     // The server ends with the program.
     tokio::spawn(serve(listener));
-    ask(address).await
+    Ok(ask(address).await?)
 }
 
 /// Serves whoever comes, each caller and each call in a task of its own.
@@ -81,7 +84,7 @@ async fn serve(listener: MessageListener) {
 /// Asks several things at once, over one connection.
 async fn ask(server: impl ToSocketAddrs) -> Result<(), Box<dyn Error>> {
     let messages = Messages::connect(server).await?;
-    println!("connected to {}", messages.peer_addr());
+    println!("connected to {}", messages.peer_addr()?);
     let client =
         StatisticsClient::new(client::Config::default(), transport(messages, Json::default())).spawn();
     let questions = [vec![1.0, 2.0, 4.5], vec![7.0], vec![]];

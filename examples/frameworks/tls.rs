@@ -8,6 +8,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +33,7 @@ const NAME: &str = "server.example";
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let (roots, [server, client]) = certificates([NAME, "client.example"])?;
 
@@ -39,7 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(server.0, server.1)?;
     let listener = RdmaListener::bind("127.0.0.1:0").await?;
     let mut listener = TlsListener::new(listener, Arc::new(config));
-    let address = listener.local_addr();
+    let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((mut stream, peer)) = listener.accept().await {
             let certificates = stream.get_ref().1.peer_certificates().map_or(0, <[_]>::len);

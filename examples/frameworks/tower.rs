@@ -7,6 +7,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -17,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 use tokio_rdma::{RdmaConnector, RdmaListener};
 use tower::retry::Policy;
-use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower::{ServiceBuilder, ServiceExt};
 
 /// How long to wait between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -49,9 +52,9 @@ impl<Q: Clone, A, E: Display> Policy<Q, A, E> for Patience {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
+async fn main() -> Result<(), report::Report> {
     // A port that was free a moment ago.
-    let address = RdmaListener::bind("127.0.0.1:0").await?.local_addr();
+    let address = RdmaListener::bind("127.0.0.1:0").await?.local_addr()?;
     let (failed, refused) = oneshot::channel();
     tokio::spawn(async move {
         // The server comes when the client has been refused.
@@ -63,7 +66,8 @@ async fn main() -> Result<(), BoxError> {
     let patience = Patience { attempts: 100, failed: Arc::new(Some(failed).into()) };
     let connector =
         ServiceBuilder::new().retry(patience).timeout(Duration::from_secs(5)).service(RdmaConnector::new());
-    let mut stream = connector.oneshot(format!("rdma://{address}").parse()?).await?;
+    let made = connector.oneshot(format!("rdma://{address}").parse()?).await;
+    let mut stream = made.map_err(std::io::Error::other)?;
     stream.write_all(b"at last").await?;
     stream.shutdown().await?;
     let mut answer = String::new();

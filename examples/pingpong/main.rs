@@ -5,6 +5,9 @@
 //! in separate processes. `--json` prints one object instead of the table.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 mod figure;
 mod measure;
 mod peer;
@@ -39,7 +42,7 @@ struct Args {
     quick: bool,
 }
 
-fn main() -> io::Result<()> {
+fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let args = Args::parse();
     // One worker on a core of its own for each end, as two processes would have, and the ends as tasks on it.
@@ -53,14 +56,14 @@ fn main() -> io::Result<()> {
     if let Some(address) = args.listen {
         let (address, server) = passive(address)?;
         println!("listening on {address}");
-        return there.block_on(server)?;
+        return Ok(there.block_on(server)??);
     }
     let Some(address) = args.connect else {
         let (address, server) = passive((Ipv4Addr::LOCALHOST, 0).into())?;
         here.block_on(here.spawn(run(args, address)))??;
-        return there.block_on(server)?;
+        return Ok(there.block_on(server)??);
     };
-    here.block_on(here.spawn(run(args, address)))?
+    Ok(here.block_on(here.spawn(run(args, address)))??)
 }
 
 /// A runtime whose worker stays on one of the cores that this process may use. Ends that wander between cores, or

@@ -11,6 +11,9 @@
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
+#[path = "../report/mod.rs"]
+mod report;
+
 mod client;
 mod messages;
 mod server;
@@ -84,11 +87,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), report::Report> {
     let options = Options::parse();
     let filter = if options.debug { EnvFilter::new("debug") } else { EnvFilter::from_default_env() };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
-    if options.server { server::run(&options).await } else { client::run(&options).await }
+    let outcome = if options.server { server::run(&options).await } else { client::run(&options).await };
+    Ok(outcome?)
 }
 
 impl Options {

@@ -41,5 +41,5 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
     }
     let reason = options.wait(connection.disconnected()).await?;
     eprintln!("server DISCONNECT EVENT...");
-    if reason == DisconnectReason::Peer { Ok(()) } else { Err(io::Error::other(format!("{reason:?}"))) }
+    if reason == DisconnectReason::Peer { Ok(()) } else { Err(io::Error::other(reason)) }
 }

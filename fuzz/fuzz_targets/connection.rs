@@ -1,4 +1,4 @@
 //! A connection of the soft provider, with a peer that does anything.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tokio_rdma::internals::fuzz_connection(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_harness::connection(bytes));

@@ -102,8 +102,7 @@ impl Adapter {
     /// Creates a buffer of `length` zero bytes.
     ///
     /// # Errors
-    /// `InsufficientResources` if there is not enough memory; with a device also `MemoryLockLimit`, `DeviceRemoved` and
-    /// `Os`.
+    /// `OutOfMemory`; with a device also `MemoryLockLimit`, `DeviceRemoved` and `Os`.
     pub fn buffer(&self, length: usize) -> Result<Buffer, RegisterError> {
         Buffer::zeroed(&self.provider, length)
     }
@@ -121,13 +120,18 @@ impl Adapter {
     /// Allocates `length` zero bytes and registers them with the rights of `access` (`IND2MemoryRegion::Register`).
     ///
     /// # Errors
-    /// `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit` if this
-    /// process may not lock that much memory, and `Os`.
+    /// `Empty`, `TooLarge`, `OutOfMemory`, `InsufficientResources`, `DeviceRemoved`; with a device also `MemoryLockLimit`
+    /// if this process may not lock that much memory, and `Os`.
     ///
     /// # Cancel safety
     /// If the future is dropped, no memory stays registered.
-    pub async fn register(&self, length: usize, access: Access) -> Result<Region, RegisterError> {
-        Region::register(&self.provider, length, access).await
+    pub fn register(
+        &self,
+        length: usize,
+        access: Access,
+    ) -> impl Future<Output = Result<Region, RegisterError>> + Send + use<> {
+        let provider = self.provider.clone();
+        async move { Region::register(&provider, length, access).await }
     }
 
     /// Registers memory of another device: `length` bytes of `dmabuf`, starting at `offset`.
@@ -137,7 +141,7 @@ impl Adapter {
     ///
     /// # Errors
     /// `NotSupported` with the soft provider, and with a device, kernel or library without dma-buf support: `rxe`,
-    /// `siw`, rdma-core before 34. `Empty`, `TooLarge`, `InsufficientResources`, `DeviceRemoved` and `Os`.
+    /// `siw`, rdma-core before 34. `Empty`, `TooLarge`, `OutOfMemory`, `InsufficientResources`, `DeviceRemoved` and `Os`.
     ///
     /// # Cancel safety
     /// If the future is dropped, no memory stays registered.

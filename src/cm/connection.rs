@@ -1,11 +1,15 @@
 //! Established connections.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::error::DisconnectError;
+use futures::FutureExt;
+use tokio::task::coop::cooperative;
+
+use crate::error::{DisconnectError, StateError};
 use crate::provider;
+use crate::provider::info::ProviderKind;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 /// A connector that has a peer: a request, a reply or a connection. Dropping it is ND's Release.
@@ -20,16 +24,19 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    pub(super) fn new(provider: provider::Connector) -> Self {
-        // An adapter that was removed in this very moment has taken the answers with it: there is no peer any more.
-        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Self {
-            read_limits: provider.read_limits().unwrap_or(ReadLimits::NONE),
-            private_data: provider.private_data().unwrap_or_else(|_| PrivateData::empty()),
-            local: provider.local_addr().unwrap_or(nowhere),
-            peer: provider.peer_addr().unwrap_or(nowhere),
-            provider,
-        }
+    /// Stores the answers of a connector that has a peer.
+    ///
+    /// # Errors
+    /// The connector, if the attempt was ended in this very moment, and its answers with it.
+    pub(super) fn new(provider: provider::Connector) -> Result<Self, provider::Connector> {
+        let answers = (|| {
+            let private_data = provider.private_data()?;
+            Ok((provider.read_limits()?, private_data, provider.local_addr()?, provider.peer_addr()?))
+        })();
+        let Ok::<_, StateError>((read_limits, private_data, local, peer)) = answers else {
+            return Err(provider);
+        };
+        Ok(Self { provider, read_limits, private_data, local, peer })
     }
 
     pub(super) fn provider(&self) -> &provider::Connector {
@@ -82,6 +89,11 @@ impl Connection {
         self.attempt.provider.id()
     }
 
+    /// Returns the provider of the adapter that the connection uses.
+    pub fn provider(&self) -> ProviderKind {
+        self.attempt.provider.kind()
+    }
+
     /// Returns a `tracing` span for work that belongs to the connection.
     ///
     /// The span is named `connection`. Its fields are `id` (the number of the connection), `local` and `peer` (its
@@ -105,6 +117,13 @@ impl Connection {
     /// span are in the `TcpConnectInfo` of the request's extensions.
     pub fn span(&self) -> tracing::Span {
         tracing::info_span!("connection", id = %self.id(), local = %self.local_addr(), peer = %self.peer_addr())
+    }
+
+    /// Returns whether the connection is established: neither side has ended it, and no loss has been detected.
+    ///
+    /// It may end at any time. [`disconnected`](Self::disconnected) waits for that and has the reason.
+    pub fn is_connected(&self) -> bool {
+        self.attempt.provider.is_connected()
     }
 
     /// Returns the local address, with the port that was assigned.
@@ -135,19 +154,29 @@ impl Connection {
     /// # Detecting a dead peer
     /// The `soft` provider probes a peer that has been silent for a while, see `SoftConfig::path_timeout`.
     ///
-    /// The devices of the `verbs` provider have no keepalive. They detect a dead peer or path only when the peer does
-    /// not acknowledge sent data. On InfiniBand and RoCE that takes [`retry_count`](crate::ConnectParams::retry_count)
-    /// times one to four [`ack_timeout`](crate::ConnectParams::ack_timeout)s. On iWARP it takes until the TCP of the
-    /// driver gives up, often 15 minutes. A side that only receives never detects a dead peer. Send a message
-    /// periodically and limit the wait for the response.
+    /// The `verbs` provider does the same on a connection without outstanding requests, see `VerbsConfig::path_timeout`.
+    /// Outstanding requests are left to the device, which detects that the peer does not acknowledge them. On InfiniBand
+    /// and RoCE that takes [`retry_count`](crate::ConnectParams::retry_count) times one to four
+    /// [`ack_timeout`](crate::ConnectParams::ack_timeout)s. On iWARP it takes until the TCP of the driver gives up, often 15
+    /// minutes.
     ///
     /// Some drivers also report that their own interface went down: `siw` does. `rxe` does not, and its connections
     /// continue if the interface is up again in time.
     ///
+    /// The future is independent of this handle and does not keep the connection: when the last handle is dropped, it
+    /// resolves.
+    ///
     /// # Cancel safety
     /// Dropping the future has no effect.
-    pub async fn disconnected(&self) -> DisconnectReason {
-        self.attempt.provider.disconnected().await
+    pub fn disconnected(&self) -> impl Future<Output = DisconnectReason> + Send + use<> {
+        let provider = self.attempt.provider.clone();
+        async move { cooperative(provider.disconnected()).await }
+    }
+
+    /// Returns why the connection has ended, if it has. Unlike [`disconnected`](Self::disconnected), this does not use the
+    /// budget of the task.
+    pub(crate) fn ended(&self) -> Option<DisconnectReason> {
+        self.attempt.provider.disconnected().now_or_never()
     }
 
     /// Disconnects (`IND2Connector::Disconnect`).
@@ -157,14 +186,19 @@ impl Connection {
     /// first: the data of completed requests reaches the peer before the disconnect does. The queue pair cannot be used
     /// again.
     ///
+    /// `Ok` means that the peer agreed: it responded, or it had disconnected itself.
+    ///
     /// # Errors
-    /// `TimedOut` if the peer did not respond; the connection has ended nevertheless. `Invalid` if the connection had
-    /// already ended, or another call is disconnecting it. `Canceled`, `DeviceRemoved`.
+    /// `Lost` with the reason if the connection was lost, now or before: data of requests that completed early may not
+    /// have arrived, see [`early_completion`](crate::cm::AdapterInfo::early_completion). `TimedOut` if the peer did not
+    /// respond; the connection has ended nevertheless. `Invalid` if this side has already disconnected, or another call
+    /// is disconnecting. `Canceled`, `DeviceRemoved`.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the disconnect.
-    pub async fn disconnect(&self) -> Result<(), DisconnectError> {
-        self.attempt.provider.disconnect().await
+    pub fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send + use<> {
+        let attempt = self.attempt.clone();
+        async move { cooperative(attempt.provider.disconnect()).await }
     }
 
     /// Cancels all pending [`disconnected`](Self::disconnected) and [`disconnect`](Self::disconnect) futures

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use tokio::task::coop::consume_budget;
+use tokio::time::Instant;
+
 use super::connection::{Attempt, Connection};
 use crate::error::{BindError, ConnectError, Retained, StateError};
 use crate::provider;
@@ -15,7 +18,7 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// A connector makes one connection. If [`connect`](Self::connect) fails because the peer refused it, the destination
 /// was unreachable, the attempt timed out, or an argument kept it from starting, the connector can be used again. So it
 /// can after `Active`, once the call that is in progress has failed. After any other error it cannot, and further calls
-/// return an error. [`ConnectError::is_retryable`] distinguishes the two.
+/// return an error. [`ConnectError::is_connector_usable`] distinguishes the two.
 ///
 /// # Examples
 /// ```
@@ -64,21 +67,38 @@ impl Connector {
     /// Resolves when the peer accepts. The returned [`Reply`] has the peer's private data and read limits, and
     /// [`Reply::complete`] establishes the connection. Receives can be posted to the queue pair at any time.
     ///
+    /// The future owns what it needs: it can outlive the connector and be spawned.
+    ///
     /// # Errors
-    /// See [`ConnectError`]; [`is_retryable`](ConnectError::is_retryable) returns whether this connector can connect
-    /// again. The queue pair is unchanged and keeps its posted receives.
+    /// See [`ConnectError`]. [`is_retryable`](ConnectError::is_retryable) returns whether another attempt may succeed, and
+    /// [`is_connector_usable`](ConnectError::is_connector_usable) whether this connector can make it. The queue pair is
+    /// unchanged and keeps its posted receives.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the attempt and rejects the peer, even if the peer has accepted. The connector
     /// cannot be used again. The queue pair can be used for another attempt.
-    pub async fn connect(
+    pub fn connect(
         &self,
         queue_pair: &QueuePair,
         peer: SocketAddr,
         params: ConnectParams,
-    ) -> Result<Reply, ConnectError> {
-        self.provider.connect(queue_pair.provider(), peer, &params).await?;
-        Ok(Reply { attempt: Attempt::new(self.provider.clone()) })
+    ) -> impl Future<Output = Result<Reply, ConnectError>> + Send + use<> {
+        let (provider, queue_pair) = (self.provider.clone(), queue_pair.clone());
+        async move {
+            let began = Instant::now();
+            match provider.connect(queue_pair.provider(), peer, &params).await {
+                Ok(()) => match Attempt::new(provider) {
+                    Ok(attempt) => Ok(Reply { attempt }),
+                    Err(provider) => Err(end_of(&provider).await),
+                },
+                // The system has limits of its own, which may be shorter.
+                Err(ConnectError::TimedOut { peer, .. }) => {
+                    let limit = params.timeout.filter(|limit| began.elapsed() >= *limit);
+                    Err(ConnectError::TimedOut { peer, limit })
+                }
+                Err(error) => Err(error),
+            }
+        }
     }
 
     /// Connects to a listener and completes the connection without inspecting the reply.
@@ -88,16 +108,19 @@ impl Connector {
     ///
     /// # Cancel safety
     /// As for [`connect`](Self::connect) and [`Reply::complete`].
-    pub async fn connect_and_complete(
+    pub fn connect_and_complete(
         &self,
         queue_pair: &QueuePair,
         peer: SocketAddr,
         params: ConnectParams,
-    ) -> Result<Connection, ConnectError> {
-        match self.connect(queue_pair, peer, params).await?.complete().await {
-            // Between the two calls only a cancel makes the state invalid.
-            Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
-            outcome => outcome,
+    ) -> impl Future<Output = Result<Connection, ConnectError>> + Send + use<> {
+        let connect = self.connect(queue_pair, peer, params);
+        async move {
+            match connect.await?.complete().await {
+                // Between the two calls only a cancel makes the state invalid.
+                Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
+                outcome => outcome,
+            }
         }
     }
 
@@ -146,6 +169,16 @@ impl Connector {
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// Returns why a connector ended that was connecting until now: a cancel, or the removal of its adapter.
+async fn end_of(provider: &provider::Connector) -> ConnectError {
+    let outcome = provider.complete().await;
+    provider.release();
+    match outcome {
+        Err(ConnectError::DeviceRemoved) => ConnectError::DeviceRemoved,
+        _ => ConnectError::Canceled,
     }
 }
 
@@ -212,6 +245,7 @@ impl Reply {
     /// # Cancel safety
     /// Dropping the future rejects the peer.
     pub async fn reject(self, data: &[u8]) -> Result<(), Retained<ConnectError, Self>> {
+        consume_budget().await;
         match self.attempt.provider().reject_reply(data) {
             Ok(()) => Ok(()),
             Err(error @ ConnectError::InvalidBufferSize { .. }) => {

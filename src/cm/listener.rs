@@ -1,15 +1,19 @@
 //! Listeners and requests: the passive side of a connection.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::Stream;
+use tokio::task::coop::consume_budget;
 
+use super::acceptor::{Acceptor, AcceptorConfig, AcceptorParts, none_later};
 use super::connection::{Attempt, Connection};
 use crate::error::{AcceptError, BindError, Retained, StateError};
+use crate::metrics::AcceptMetrics;
 use crate::provider;
 use crate::provider::params::AcceptParams;
 use crate::qp::QueuePair;
@@ -22,20 +26,10 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// connections stay established. The port is free immediately. Unlike in NDK, accepted connections do not hold it.
 ///
 /// # Examples
-/// ```
-/// # async fn example(adapter: &tokio_rdma::Adapter) -> std::io::Result<()> {
-/// use tokio_rdma::{AcceptParams, QueuePairConfig};
+/// A server uses [`acceptor`](Self::acceptor), so that one silent peer does not keep the others waiting:
 ///
-/// let listener = adapter.listener();
-/// listener.bind(([192, 0, 2, 1], 7000).into())?;
-/// listener.listen(0)?;
-/// loop {
-///     let request = listener.request().await?;
-///     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
-///     let connection = request.accept(&queue_pair, AcceptParams::default()).await?;
-///     println!("connected to {}", connection.peer_addr());
-/// }
-/// # }
+/// ```
+#[doc = include_str!("../../docs/snippets/accept_loop.rs")]
 /// ```
 #[derive(Clone)]
 pub struct Listener {
@@ -91,16 +85,27 @@ impl Listener {
     ///
     /// Several futures may be pending. They receive requests in the order in which they were first polled.
     ///
+    /// A peer may be slow to complete the connection after [`Request::accept`], or never do so. So a server accepts each
+    /// request in a task of its own with a time limit, and waits for the next request meanwhile.
+    /// [`acceptor`](Self::acceptor) does this and limits the number of handshakes, too. By hand:
+    ///
+    /// ```
+    #[doc = include_str!("../../docs/snippets/request_loop.rs")]
+    /// ```
+    ///
     /// # Errors
     /// `NotListening`, `Canceled`, `DeviceRemoved`.
     ///
     /// # Cancel safety
     /// Dropping the future loses no request. A request that was assigned to the future is assigned to the next one.
     pub async fn request(&self) -> Result<Request, AcceptError> {
-        self.handle.0.request().await.map(Request::new)
+        self.handle.0.request().await.and_then(Request::new)
     }
 
     /// Waits for the next connection request and accepts it without inspecting it.
+    ///
+    /// Resolves when the peer has completed the connection. A loop around this call serves nobody while one peer is
+    /// silent: a server uses [`acceptor`](Self::acceptor).
     ///
     /// # Errors
     /// The errors of [`request`](Self::request) and [`Request::accept`]. A request that cannot be accepted is rejected.
@@ -118,6 +123,36 @@ impl Listener {
     /// Returns the connection requests as a stream. The stream ends after the first error.
     pub fn requests(&self) -> Requests {
         Requests { listener: self.clone(), pending: None, done: false }
+    }
+
+    /// Answers requests in the background with `answer`, and returns the connections.
+    ///
+    /// A slow or silent peer delays no other: each request is answered in a task of its own, with a time limit. `answer`
+    /// usually creates a queue pair, posts receives and calls [`Request::accept`].
+    ///
+    /// The acceptor takes all requests: [`request`](Self::request) on another handle competes with it.
+    ///
+    /// # Errors
+    /// `InvalidState` if the listener is not listening.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// # Examples
+    /// The example of [`Listener`].
+    pub fn acceptor<T, F, H>(&self, config: AcceptorConfig, answer: F) -> Result<Acceptor<T>, BindError>
+    where
+        T: Send + 'static,
+        F: Fn(Request) -> H + Send + Sync + 'static,
+        H: Future<Output = io::Result<T>> + Send + 'static,
+    {
+        Acceptor::new(AcceptorParts {
+            listeners: vec![((), self.clone())],
+            later: none_later(),
+            config,
+            metrics: AcceptMetrics::new("acceptor"),
+            answer: move |(), request| answer(request),
+        })
     }
 
     /// Cancels all pending [`request`](Self::request) futures; the listener continues to listen
@@ -160,8 +195,9 @@ impl Stream for Requests {
             self.pending = Some(pending);
             return Poll::Pending;
         };
+        let outcome = outcome.and_then(Request::new);
         self.done = outcome.is_err();
-        Poll::Ready(Some(outcome.map(Request::new)))
+        Poll::Ready(Some(outcome))
     }
 }
 
@@ -190,8 +226,16 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(provider: provider::Connector) -> Self {
-        Self { attempt: Attempt::new(provider) }
+    /// The request of a connector that has one.
+    ///
+    /// # Errors
+    /// `DeviceRemoved` if the adapter was removed in this very moment.
+    fn new(provider: provider::Connector) -> Result<Self, AcceptError> {
+        let attempt = Attempt::new(provider).map_err(|provider| {
+            provider.release();
+            AcceptError::DeviceRemoved
+        });
+        Ok(Self { attempt: attempt? })
     }
 
     /// Returns the number of the connection in `tracing` output.
@@ -258,6 +302,7 @@ impl Request {
     /// # Cancel safety
     /// Dropping the future rejects the peer without the data.
     pub async fn reject(self, data: &[u8]) -> Result<(), Retained<AcceptError, Self>> {
+        consume_budget().await;
         self.attempt.provider().reject_request(data).map_err(|error| self.retain(error))
     }
 

@@ -3,16 +3,23 @@
 //! The active side uses [`Connector`] → [`Reply`] → [`Connection`], the passive side [`Listener`] → [`Request`] →
 //! [`Connection`]. [`Reply`] and [`Request`] are consumed by each step, so that a wrong order does not compile.
 
+mod acceptor;
 mod adapter;
 mod connection;
 mod connector;
 mod listener;
+mod local_address;
 mod provider;
 
 pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
+#[cfg(feature = "rustls")]
+pub(crate) use acceptor::grace;
+pub use acceptor::{Acceptor, AcceptorConfig};
+pub(crate) use acceptor::{AcceptorParts, none_later};
 pub use adapter::Adapter;
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
 pub use listener::{Listener, Request, Requests};
+pub use local_address::{AdapterChoice, LocalAddress};
 pub use provider::Provider;

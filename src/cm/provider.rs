@@ -3,9 +3,12 @@
 use std::net::IpAddr;
 
 use super::adapter::Adapter;
+use super::local_address::{AdapterChoice, LocalAddress};
 use crate::error::OpenError;
 use crate::provider;
 use crate::provider::info::ProviderKind;
+#[cfg(feature = "soft")]
+use crate::provider::net::Host;
 #[cfg(feature = "soft")]
 use crate::provider::soft::config::SoftConfig;
 #[cfg(feature = "verbs")]
@@ -52,7 +55,13 @@ impl Provider {
     /// Returns the user-space iWARP provider. `config` applies to the adapters that it opens.
     #[cfg(feature = "soft")]
     pub fn soft_with(config: SoftConfig) -> Self {
-        Self { provider: provider::Provider::Soft(config) }
+        Self { provider: provider::Provider::Soft(Host::Kernel, config) }
+    }
+
+    /// Returns the user-space iWARP provider on a host of a simulated network.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(host: Host, config: SoftConfig) -> Self {
+        Self { provider: provider::Provider::Soft(host, config) }
     }
 
     /// Returns the verbs provider, for RDMA devices, with default settings.
@@ -101,7 +110,8 @@ impl Provider {
     /// call fails. On error `addresses` is not modified.
     pub fn copy_addresses(&self, addresses: &mut [IpAddr]) -> Result<usize, OpenError> {
         let known = self.addresses()?;
-        let place = addresses.get_mut(..known.len()).ok_or(TooShort { needed: known.len() })?;
+        let short = TooShort { needed: known.len(), available: addresses.len() };
+        let place = addresses.get_mut(..known.len()).ok_or(short)?;
         place.copy_from_slice(&known);
         Ok(known.len())
     }
@@ -128,15 +138,16 @@ impl Provider {
         self.provider.is_usable(address)
     }
 
-    /// Opens an adapter (`IND2Provider::OpenAdapter`).
+    /// Opens the adapter with an id, or with a local address (`IND2Provider::OpenAdapter`).
     ///
     /// Each open adapter is its own protection domain. The tasks of the adapter run on the tokio runtime of the caller,
     /// which must have I/O and time enabled.
     ///
     /// # Errors
-    /// `InvalidAdapter` if no adapter has the id; `Unsupported` outside of a runtime; `Os`.
-    pub fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
-        Ok(Adapter::new(self.provider.open(id)?))
+    /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address; `Unsupported` outside of a
+    /// runtime, and if the runtime has no I/O or no timers; `Os`.
+    pub fn open(&self, adapter: impl AdapterChoice) -> Result<Adapter, OpenError> {
+        Ok(Adapter::new(self.provider.open(adapter.id(&self.provider)?)?))
     }
 }
 
@@ -145,9 +156,19 @@ impl Adapter {
     ///
     /// The verbs provider is tried first, then the soft provider.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let adapter = tokio_rdma::Adapter::open("127.0.0.1")?;
+    /// # drop(adapter);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
-    pub fn open(address: IpAddr) -> Result<Self, OpenError> {
+    pub fn open(address: impl LocalAddress) -> Result<Self, OpenError> {
+        let address = address.local_ip()?;
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in Provider::all() {
             match provider.resolve(address) {

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
+use super::Reason;
 use crate::status::Status;
+use crate::types::{Access, OpKind, QueueKind};
 
 /// The reason why a work request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,33 +15,100 @@ pub enum PostErrorKind {
     /// The queue pair is not connected (`CONNECTION_INVALID`).
     #[error("the queue pair is not connected")]
     ConnectionInvalid,
+    /// The connection of the queue pair was lost (`CONNECTION_INVALID`).
+    #[error("the connection of the queue pair was lost: {reason}")]
+    ConnectionLost {
+        /// The cause, as the provider detected it.
+        #[source]
+        reason: Reason,
+    },
     /// The queue is full (`NO_MORE_ENTRIES`).
-    #[error("the queue is full")]
-    QueueFull,
-    /// The request is longer than the adapter allows, or than the inline data of the queue pair (`BUFFER_OVERFLOW`).
-    #[error("the request exceeds the maximum length of the adapter or of inline data")]
-    TooLong,
-    /// The request has more scatter-gather entries than the queue pair allows (`DATA_OVERRUN`).
-    #[error("the request has more scatter-gather entries than the queue pair allows")]
-    TooManyEntries,
-    /// The memory lacks an access right, or belongs to another adapter (`ACCESS_VIOLATION`).
-    #[error("the memory lacks an access right or belongs to another adapter")]
-    AccessViolation,
+    #[error("the {queue} is full: its depth is {depth}")]
+    QueueFull {
+        /// The queue.
+        queue: QueueKind,
+        /// The number of requests that it holds.
+        depth: usize,
+    },
+    /// Memory, keys or resources of the device are exhausted (`INSUFFICIENT_RESOURCES`).
+    #[error("out of resources: {0}")]
+    InsufficientResources(&'static str),
+    /// The request is longer than [`AdapterInfo::max_transfer`](crate::cm::AdapterInfo::max_transfer)
+    /// (`BUFFER_OVERFLOW`).
+    #[error("the request has {length} bytes, and the adapter transfers at most {maximum}")]
+    TooLong {
+        /// The length of the request.
+        length: usize,
+        /// The maximum of the adapter.
+        maximum: usize,
+    },
+    /// The inline data is longer than [`QueuePairConfig::inline`](crate::qp::QueuePairConfig::inline)
+    /// (`BUFFER_OVERFLOW`).
+    #[error("the inline data has {length} bytes, and the queue pair allows {maximum}")]
+    InlineTooLong {
+        /// The length of the inline data.
+        length: usize,
+        /// The maximum of the queue pair.
+        maximum: usize,
+    },
+    /// The request has more scatter-gather entries than its queue allows (`DATA_OVERRUN`).
+    ///
+    /// The maximum is that of the configuration of the queue, for reads and atomics also that of the adapter.
+    #[error("the {kind} has {entries} scatter-gather entries, and its queue allows {maximum}")]
+    TooManyEntries {
+        /// The kind of the request.
+        kind: OpKind,
+        /// The number of entries of the request.
+        entries: usize,
+        /// The maximum of the queue for this kind of request.
+        maximum: usize,
+    },
+    /// The memory lacks access rights that the request needs (`ACCESS_VIOLATION`).
+    #[error("the memory lacks the access right {missing}, which the request needs")]
+    AccessViolation {
+        /// The rights that the memory lacks.
+        missing: Access,
+    },
+    /// The memory window is not bound, or was bound by another queue pair (`ACCESS_VIOLATION`).
+    #[error("the memory window is not bound by this queue pair")]
+    NotBound,
+    /// The memory belongs to another adapter, or is not registered any more (`ACCESS_VIOLATION`).
+    #[error("the memory belongs to another adapter than the queue, or is not registered any more")]
+    ForeignMemory,
+    /// The buffer is longer than the memory of the peer (`ACCESS_VIOLATION`).
+    #[error("the buffer of {length} bytes is longer than the peer's memory of {remote} bytes")]
+    BeyondRemote {
+        /// The length of the buffer.
+        length: usize,
+        /// The length of the peer's memory.
+        remote: u32,
+    },
     /// The negotiated outbound read limit is 0 (`REMOTE_ERROR`).
-    #[error("the outbound read limit is 0")]
+    #[error("the outbound read limit of the connection is 0: no read or atomic can be posted")]
     NoReads,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
     /// The request does not accept an option, or two options exclude each other (`INVALID_PARAMETER_n`).
-    #[error("the request does not accept this combination of options")]
+    #[error("the {kind} does not accept the option {option}")]
     InvalidOptions {
         /// The number of the flags among the arguments of the ND method, 1-based.
         argument: u8,
+        /// The kind of the request.
+        kind: OpKind,
+        /// The option, and the option that excludes it.
+        option: &'static str,
     },
     /// The memory of an atomic is not eight bytes at an address that is a multiple of eight (`INVALID_PARAMETER`).
-    #[error("an atomic requires 8 bytes at an address that is a multiple of 8")]
-    NotAtomic,
+    #[error(
+        "an atomic requires 8 bytes at an address that is a multiple of 8, not {length} bytes at {address:#x}"
+    )]
+    NotAtomic {
+        /// The length of the buffer or of the peer's memory, whichever is not eight bytes.
+        length: usize,
+        /// The address of the peer's memory.
+        address: u64,
+    },
     /// The adapter or the queue pair does not support the request (`NOT_SUPPORTED`).
     #[error("not supported: {0}")]
     NotSupported(&'static str),
@@ -52,14 +122,18 @@ impl PostErrorKind {
     pub fn status(&self) -> Status {
         match self {
             Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
-            Self::ConnectionInvalid => Status::CONNECTION_INVALID,
-            Self::QueueFull => Status::NO_MORE_ENTRIES,
-            Self::TooLong => Status::BUFFER_OVERFLOW,
-            Self::TooManyEntries => Status::DATA_OVERRUN,
-            Self::AccessViolation => Status::ACCESS_VIOLATION,
+            Self::ConnectionInvalid | Self::ConnectionLost { .. } => Status::CONNECTION_INVALID,
+            Self::QueueFull { .. } => Status::NO_MORE_ENTRIES,
+            Self::InsufficientResources(_) => Status::INSUFFICIENT_RESOURCES,
+            Self::TooLong { .. } | Self::InlineTooLong { .. } => Status::BUFFER_OVERFLOW,
+            Self::TooManyEntries { .. } => Status::DATA_OVERRUN,
+            Self::AccessViolation { .. }
+            | Self::NotBound
+            | Self::ForeignMemory
+            | Self::BeyondRemote { .. } => Status::ACCESS_VIOLATION,
             Self::NoReads => Status::REMOTE_ERROR,
-            Self::InvalidOptions { argument } => Status::invalid_parameter(*argument),
-            Self::NotAtomic => Status::INVALID_PARAMETER,
+            Self::InvalidOptions { argument, .. } => Status::invalid_parameter(*argument),
+            Self::NotAtomic { .. } => Status::INVALID_PARAMETER,
             Self::NotSupported(_) => Status::NOT_SUPPORTED,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
         }
@@ -95,7 +169,7 @@ impl<B> fmt::Display for PostError<B> {
 
 impl<B> std::error::Error for PostError<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        None
+        self.kind.source()
     }
 }
 
@@ -130,8 +204,11 @@ pub enum NotifyError {
     /// The completion queue was full when a completion arrived (`BUFFER_OVERFLOW`).
     ///
     /// Completions are lost, and the connections of the queue pairs that use the queue have ended.
-    #[error("the completion queue overran")]
-    Overrun,
+    #[error("a completion arrived while the completion queue was full: its depth is {depth}")]
+    Overrun {
+        /// The number of completions that the queue can hold.
+        depth: usize,
+    },
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
@@ -141,25 +218,29 @@ impl NotifyError {
     /// The ND status.
     pub fn status(&self) -> Status {
         match self {
-            Self::Overrun => Status::BUFFER_OVERFLOW,
+            Self::Overrun { .. } => Status::BUFFER_OVERFLOW,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
         }
     }
 }
 
 /// The error of resizing a completion queue or a shared receive queue. The queue is unchanged.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
     /// The queue holds more entries than the new size (`BUFFER_OVERFLOW`).
-    #[error("cannot shrink: the queue holds {held} entries")]
+    #[error("the queue cannot shrink to {asked} entries: it holds {held}")]
     TooSmall {
+        /// The size that was asked for.
+        asked: usize,
         /// The number of entries in the queue.
         held: usize,
     },
     /// The size is 0 or larger than the adapter allows (`INVALID_PARAMETER`).
-    #[error("the size is not between 1 and {maximum}")]
+    #[error("the new size of the queue is {asked}, not between 1 and {maximum}")]
     OutOfRange {
+        /// The size that was asked for.
+        asked: usize,
         /// The largest size that is allowed.
         maximum: usize,
     },
@@ -167,13 +248,13 @@ pub enum ResizeError {
     #[error(transparent)]
     Ended(#[from] NotifyError),
     /// The operating system failed.
-    #[error("{call} failed")]
+    #[error("{call} failed: {source}")]
     Os {
         /// The call that failed.
         call: &'static str,
         /// Its error.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
 }
 
@@ -190,23 +271,29 @@ impl ResizeError {
 }
 
 /// The error of allocating, registering or deregistering memory.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The length is 0 (`INVALID_BUFFER_SIZE`).
-    #[error("the length is 0")]
+    #[error("the length of the memory is 0")]
     Empty,
     /// The length exceeds the adapter's maximum (`INVALID_PARAMETER`).
-    #[error("length {length} exceeds the adapter's maximum of {maximum}")]
+    #[error("memory of {length} bytes exceeds the adapter's maximum of {maximum}")]
     TooLarge {
         /// The requested length.
         length: usize,
         /// The maximum of the adapter.
         maximum: usize,
     },
-    /// Out of memory or keys (`INSUFFICIENT_RESOURCES`).
-    #[error("out of memory or keys")]
-    InsufficientResources,
+    /// There is not enough memory (`INSUFFICIENT_RESOURCES`).
+    #[error("there is not enough memory for {length} bytes")]
+    OutOfMemory {
+        /// The requested length.
+        length: usize,
+    },
+    /// Keys or resources of the device are exhausted (`INSUFFICIENT_RESOURCES`).
+    #[error("out of resources: {0}")]
+    InsufficientResources(&'static str),
     /// The process may not lock enough memory for a device (`INSUFFICIENT_RESOURCES`).
     ///
     /// Raise the limit with `ulimit -l`, `RLIMIT_MEMLOCK`, or `LimitMEMLOCK=` of a service.
@@ -218,19 +305,19 @@ pub enum RegisterError {
         limit: u64,
     },
     /// The operating system failed.
-    #[error("{call} failed")]
+    #[error("{call} failed: {source}")]
     Os {
         /// The call that failed.
         call: &'static str,
         /// Its error.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The adapter does not support this kind of memory (`NOT_SUPPORTED`).
     #[error("not supported: {0}")]
     NotSupported(&'static str),
     /// The region is in use or still registered (`DEVICE_BUSY`).
-    #[error("the region is in use")]
+    #[error("the region is in use by requests or a window, or is still registered")]
     Busy,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
@@ -243,7 +330,9 @@ impl RegisterError {
         match self {
             Self::Empty => Status::INVALID_BUFFER_SIZE,
             Self::TooLarge { .. } => Status::INVALID_PARAMETER,
-            Self::InsufficientResources | Self::MemoryLockLimit { .. } => Status::INSUFFICIENT_RESOURCES,
+            Self::OutOfMemory { .. } | Self::InsufficientResources(_) | Self::MemoryLockLimit { .. } => {
+                Status::INSUFFICIENT_RESOURCES
+            }
             Self::Os { source, .. } => Status::from_io(source),
             Self::NotSupported(_) => Status::NOT_SUPPORTED,
             Self::Busy => Status::DEVICE_BUSY,

@@ -3,24 +3,26 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::{AcceptError, BindError, ConnectError, OpenError, PostErrorKind, Reason, RegisterError};
 use crate::status::Status;
 use crate::types::DisconnectReason;
 
 /// The error of connecting or accepting a stream, or of creating a listener for streams.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The name cannot be resolved.
-    #[error("the name cannot be resolved")]
-    Resolve(#[source] io::Error),
+    #[error("the name cannot be resolved: {0}")]
+    Resolve(#[source] Arc<io::Error>),
     /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
     /// The URI is not a valid destination.
     #[error("{0}")]
-    Destination(&'static str),
+    Destination(String),
     /// All addresses of the name failed.
     #[error("all addresses failed: {}", listed(.0))]
     Attempts(Vec<(SocketAddr, StreamError)>),
@@ -43,16 +45,47 @@ pub enum StreamError {
     #[error(transparent)]
     Accept(#[from] AcceptError),
     /// The peer does not implement the protocol of the stream.
-    #[error("the peer does not implement the protocol of the stream")]
-    Protocol(#[from] ProtocolError),
+    #[error("{peer} does not implement the protocol of the stream: {error}")]
+    Protocol {
+        /// The address of the peer.
+        peer: SocketAddr,
+        /// The violation of the protocol.
+        #[source]
+        error: ProtocolError,
+    },
     /// A setting is out of range.
-    #[error("{0} is out of range")]
-    OutOfRange(&'static str),
+    #[error("{what} is {value}, not between {least} and {most}")]
+    OutOfRange {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// The smallest value that is allowed.
+        least: usize,
+        /// The largest value that is allowed.
+        most: usize,
+    },
+    /// The peer did not accept, or the name was not resolved, within the limit of the connector.
+    #[error("{} within {limit:?}", late(*peer))]
+    TimedOut {
+        /// The address of the peer, if it was resolved in time.
+        peer: Option<SocketAddr>,
+        /// The limit of the connector.
+        limit: Duration,
+    },
+}
+
+/// The beginning of the text of [`StreamError::TimedOut`].
+fn late(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "the name was not resolved".into(), |peer| format!("{peer} did not accept"))
 }
 
 /// The text of [`StreamError::Attempts`].
 fn listed(attempts: &[(SocketAddr, StreamError)]) -> String {
-    let each = attempts.iter().map(|(address, error)| format!("{address}: {error}"));
+    let each = attempts.iter().map(|(address, error)| {
+        let (address, text) = (address.to_string(), error.to_string());
+        if text.contains(&address) { text } else { format!("{address}: {text}") }
+    });
     each.collect::<Vec<_>>().join("; ")
 }
 
@@ -71,8 +104,9 @@ impl StreamError {
             Self::Bind(error) => error.status(),
             Self::Connect(error) => error.status(),
             Self::Accept(error) => error.status(),
-            Self::Protocol(_) => Status::DATA_ERROR,
-            Self::OutOfRange(_) => Status::INVALID_PARAMETER,
+            Self::Protocol { .. } => Status::DATA_ERROR,
+            Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
+            Self::TimedOut { .. } => Status::IO_TIMEOUT,
         }
     }
 }
@@ -124,11 +158,7 @@ impl fmt::Display for StreamBroken {
             Self::Connection(DisconnectReason::Peer) => {
                 f.write_str("the peer disconnected before it closed the stream")
             }
-            Self::Connection(DisconnectReason::Lost { status, reason }) => {
-                write!(f, "the connection was lost: {reason} ({status})")
-            }
-            Self::Connection(DisconnectReason::DeviceRemoved) => f.write_str("the adapter was removed"),
-            Self::Connection(_) => f.write_str("this side disconnected"),
+            Self::Connection(reason) => reason.fmt(f),
             Self::Protocol(error) => write!(f, "the peer violated the protocol of the stream: {error}"),
             Self::Post(error) => write!(f, "a request could not be posted: {error}"),
         }
@@ -138,7 +168,7 @@ impl fmt::Display for StreamBroken {
 impl std::error::Error for StreamBroken {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Connection(_) => None,
+            Self::Connection(reason) => reason.source(),
             Self::Protocol(error) => Some(error),
             Self::Post(error) => Some(error),
         }

@@ -1,8 +1,9 @@
-//! Completions that wait to be polled: what a completion queue is, whoever the provider.
+//! Completions that wait to be polled: the completion queues of all providers.
 //!
-//! A request whose queue pair has a completion queue of the user's completes into a [`CompletionRing`]. There its completion stays
-//! until it is polled; only then does it reach the slot of its future. Whoever would rather sleep asks to be notified: of
-//! any result, of those that the peer solicited, or of failures (IND2CompletionQueue::Notify).
+//! A request whose queue pair has a completion queue of the user's completes into a [`CompletionRing`]. There
+//! its completion stays until it is polled; only then does it reach the slot of its future. A task that would
+//! rather sleep asks for a notification: of any result, of those that the peer solicited, or of failures
+//! (IND2CompletionQueue::Notify).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -71,7 +72,7 @@ struct Inner {
     pending: Option<NotifyKind>,
     waiting: WaitSet<Notification, NotifyKind>,
     listeners: Slab<Weak<dyn OverrunListener>>,
-    /// Why it is closed, if it is.
+    /// The status with which the ring was closed, if it is closed.
     closed: Option<Status>,
 }
 
@@ -159,17 +160,17 @@ impl CompletionRing {
         count
     }
 
-    /// How many results there are.
+    /// Returns the number of results in the queue.
     pub(crate) fn len(&self) -> usize {
         self.0.lock().entries.len()
     }
 
-    /// How many results there is room for.
+    /// Returns the number of results that the queue can hold.
     pub(crate) fn depth(&self) -> usize {
         self.0.lock().depth
     }
 
-    /// Why it is closed, if it is.
+    /// The status with which the ring was closed, if it is closed.
     pub(crate) fn closed(&self) -> Option<Status> {
         self.0.lock().closed
     }
@@ -177,7 +178,7 @@ impl CompletionRing {
     /// Makes room for so many results.
     ///
     /// # Errors
-    /// How many there are, when they are more.
+    /// The number of results, if it is larger than `depth`.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
         let mut inner = self.0.lock();
         let held = inner.entries.len();
@@ -211,7 +212,7 @@ impl CompletionRing {
 }
 
 impl Drop for CompletionRing {
-    /// Nobody polls any more: what is left reaches its futures.
+    /// Nobody polls any more: the results that are left are given to their futures.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let entries = std::mem::take(&mut self.0.lock().entries);

@@ -6,7 +6,7 @@ use super::completion_ring::{CompletionRing, Entry};
 use super::{Completed, ReceiveCounter, Table, Ticket, WakeList};
 use crate::status::Status;
 
-/// Where the completions of one queue of a queue pair go.
+/// The destination of the completions of one queue of a queue pair.
 #[derive(Clone)]
 pub(crate) struct CompletionSink {
     table: Arc<Table>,
@@ -32,7 +32,7 @@ impl CompletionSink {
         Self { count: Some(count), ..self }
     }
 
-    /// Whether results have to be polled before their futures see them.
+    /// Returns whether results have to be polled before their futures see them.
     #[cfg(feature = "verbs")]
     pub(crate) fn is_polled(&self) -> bool {
         self.ring.is_some()

@@ -1,4 +1,4 @@
-//! Who owns a buffer while a device may touch it.
+//! The ownership of buffers while a device may access them.
 //!
 //! A work request is posted by a call and completed by a future. In between its memory belongs to the provider, as
 //! a [`Payload`]; the [`Table`] of the queue pair keeps one slot per request, in which the completion and the

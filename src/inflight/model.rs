@@ -21,7 +21,7 @@ fn complete(sink: &CompletionSink, ticket: Ticket, status: Status) {
     wakes.wake_all();
 }
 
-/// What the future of a request does.
+/// Waits for the completion of a request, as its future does.
 fn collect(table: &Table, ticket: Ticket) -> Option<Completed> {
     block_on(poll_fn(|cx| table.poll(ticket, cx)))
 }

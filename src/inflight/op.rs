@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use super::table::{Table, Ticket};
 use crate::error::CompletionError;
 use crate::status::Status;
+use crate::sync::poll_budgeted;
 use crate::types::{OpKind, RemoteKey};
 
 /// The result of a work request that succeeded. Source: `ND2_RESULT`.
@@ -45,17 +46,17 @@ pub(crate) mod sealed {
     pub struct LentList<T> {
         /// The scatter-gather list.
         pub(crate) payload: Payload,
-        /// What the buffer needs to be put together again.
+        /// The parts of the buffer that are not lent, from which it is put together again.
         pub(crate) state: T,
     }
 
-    /// How a buffer is lent to a provider and comes back.
+    /// A buffer that can be lent to a provider and returned.
     pub trait WorkBuffer: Sized + Send + 'static {
-        /// What stays with the future.
+        /// The parts of the buffer that stay with the future.
         type State: Send + Unpin + 'static;
-        /// Whether a request of the adapter with this domain may use the buffer in this way.
+        /// Returns whether a request of the adapter with this domain may use the buffer in this way.
         fn allows(&self, domain: u64, access: Access) -> bool;
-        /// How many bytes it lends.
+        /// Returns the number of bytes that it lends.
         fn length(&self) -> usize;
         /// Takes it apart.
         fn lend(self) -> LentList<Self::State>;
@@ -69,6 +70,9 @@ pub(crate) mod sealed {
 /// The request was posted by the call that returned this future. It executes whether or not the future is polled. If
 /// the queue pair reports to a [`CompletionQueue`](crate::qp::CompletionQueue), the future resolves when
 /// [`CompletionQueue::poll`](crate::qp::CompletionQueue::poll) returns this completion.
+///
+/// Like tokio's own futures, it uses the [cooperative budget](tokio::task::coop) of its task: a task that awaits many
+/// completed requests yields to other tasks now and then.
 ///
 /// # Cancel safety
 /// Dropping the future discards the result. The request still executes. Its memory stays with the provider until the
@@ -96,7 +100,7 @@ impl<B: WorkBuffer> Future for Op<B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
-        let completed = ready!(self.table.poll(self.ticket, cx));
+        let completed = ready!(poll_budgeted(cx, |cx| self.table.poll(self.ticket, cx)));
         let (Some(completed), Some(state)) = (completed, self.state.take()) else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };

@@ -13,7 +13,7 @@ struct Inner {
     /// Fewer than this are few.
     threshold: usize,
     waiting: WaitSet<()>,
-    /// Why it is closed, if it is.
+    /// The status with which the counter was closed, if it is closed.
     closed: Option<Status>,
 }
 
@@ -52,12 +52,12 @@ impl ReceiveCounter {
         inner.notify(wakes);
     }
 
-    /// How many receives there are.
+    /// Returns the number of receives.
     pub(crate) fn held(&self) -> usize {
         self.0.lock().held
     }
 
-    /// How many receives there is room for.
+    /// Returns the number of receives that the queue can hold.
     pub(crate) fn depth(&self) -> usize {
         self.0.lock().depth
     }
@@ -65,7 +65,7 @@ impl ReceiveCounter {
     /// Sets what is given. The threshold is at most the depth.
     ///
     /// # Errors
-    /// How many receives there are, when they are more than `depth`. Nothing has changed then.
+    /// The number of receives, if it is larger than `depth`. Nothing has changed then.
     pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
@@ -82,7 +82,7 @@ impl ReceiveCounter {
         Ok(())
     }
 
-    /// Nobody waits any more.
+    /// Closes the counter: no task waits any more.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();

@@ -9,11 +9,14 @@ use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::OpKind;
 
+/// The number of slots that stay allocated when none is in use.
+const KEEP: usize = 32;
+
 /// Names the slot of one work request, until its completion has been collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket(usize);
 
-/// What the provider hands back when it is done with a work request.
+/// The result of a work request, with its payload, as the provider returns it.
 #[derive(Debug)]
 pub(crate) struct Completed {
     pub(crate) status: Status,
@@ -35,7 +38,7 @@ impl Completed {
     }
 }
 
-/// What only some completions have.
+/// The properties that only some completions have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompletionInfo {
     /// The sender of the message asked for a solicited event.
@@ -48,7 +51,7 @@ pub(crate) struct CompletionInfo {
     pub(crate) invalidated: Option<u32>,
 }
 
-/// What a work request is to its owner.
+/// The properties of a work request that its completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestMeta {
     pub(crate) kind: OpKind,
@@ -90,8 +93,8 @@ impl Table {
         drop(slot);
     }
 
-    /// The provider is done: hands over what it had. What is left to do for it, waking the future or freeing what an
-    /// abandoned one left behind, runs foreign code: the caller drops its locks first, see [`WakeList`].
+    /// Completes a request that the provider is done with. The rest, waking the future or freeing the payload
+    /// of an abandoned one, runs foreign code: the caller drops its locks first, see [`WakeList`].
     pub(crate) fn complete(
         &self,
         ticket: Ticket,
@@ -111,6 +114,7 @@ impl Table {
             }
             State::Orphaned => {
                 slots.remove(ticket.0);
+                trim(&mut slots);
                 wakes.free(completed);
             }
             // A second completion of one request would be a bug of the provider; the first one stands.
@@ -130,10 +134,12 @@ impl Table {
                 waker.replace(cx.waker().clone())
             }
             _ => {
-                return Poll::Ready(match slots.try_remove(ticket.0) {
+                let completed = match slots.try_remove(ticket.0) {
                     Some(Slot { state: State::Done(completed), .. }) => Some(completed),
                     _ => None,
-                });
+                };
+                trim(&mut slots);
+                return Poll::Ready(completed);
             }
         };
         drop(slots);
@@ -141,24 +147,36 @@ impl Table {
         Poll::Pending
     }
 
-    /// The future is gone. What it would have got is dropped now, or when the provider is done with it.
+    /// Abandons a request whose future was dropped. Its completion is dropped now, or when the provider is
+    /// done with it.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         let mut slots = self.slots.lock();
         let old = match slots.get_mut(ticket.0) {
             Some(Slot { state: state @ State::Pending(_), .. }) => {
                 Some(std::mem::replace(state, State::Orphaned))
             }
-            Some(Slot { state: State::Done(_), .. }) => slots.try_remove(ticket.0).map(|slot| slot.state),
+            Some(Slot { state: State::Done(_), .. }) => {
+                let removed = slots.try_remove(ticket.0).map(|slot| slot.state);
+                trim(&mut slots);
+                removed
+            }
             Some(Slot { state: State::Orphaned, .. }) | None => None,
         };
         drop(slots);
         drop(old);
     }
 
-    /// How many requests are open, orphans included.
-    #[cfg(any(test, fuzzing))]
+    /// Returns the number of open requests, orphans included.
+    #[cfg(all(test, tokio_rdma_model))]
     pub(crate) fn len(&self) -> usize {
         self.slots.lock().len()
+    }
+}
+
+/// Gives back what many requests at once have left behind.
+fn trim(slots: &mut Slab<Slot>) {
+    if slots.is_empty() && slots.capacity() > KEEP {
+        *slots = Slab::new();
     }
 }
 

@@ -44,7 +44,7 @@ impl WakeList {
         }
     }
 
-    /// How many requests it frees.
+    /// Returns the number of requests that it frees.
     #[cfg(test)]
     pub(super) fn frees(&self) -> usize {
         self.0.iter().filter(|after| matches!(after, After::Free(_))).count()

@@ -1,10 +1,12 @@
 //! The wakers of the reader and the writer of a stream.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use futures::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// One of the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,24 +22,70 @@ const BOTH: u8 = Side::Reader as u8 | Side::Writer as u8;
 #[derive(Debug, Default)]
 pub(super) struct Bells {
     held: AtomicBool,
-    /// Whom to wake.
+    /// The sides whose tasks are to be woken, as bits.
     rung: AtomicU8,
     /// The reader waits for completions of its own requests, too.
     eager: AtomicBool,
-    reader: AtomicWaker,
-    writer: AtomicWaker,
+    reader: Tasks,
+    writer: Tasks,
+}
+
+/// The tasks that wait in one direction: the one that polls, and those that wait by a shared reference.
+#[derive(Debug, Default)]
+struct Tasks {
+    poller: AtomicWaker,
+    /// The number of other tasks that wait: nearly always none.
+    others: AtomicUsize,
+    notify: Notify,
+}
+
+impl Tasks {
+    fn wake(&self) {
+        self.poller.wake();
+        if self.others.load(Ordering::SeqCst) > 0 {
+            self.notify.notify_waiters();
+        }
+    }
+}
+
+/// A task that waits by a shared reference.
+pub(super) struct Waits<'a>(&'a Tasks);
+
+impl Waits<'_> {
+    /// Resolves when the task is woken after this call.
+    pub(super) fn next(&self) -> Notified<'_> {
+        self.0.notify.notified()
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.others.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Bells {
-    /// Whoever waits in this direction is woken by this from now on. Not while the state is held.
+    /// Sets the waker of the task that waits in this direction. It must not be called while the state is
+    /// held.
     pub(super) fn register(&self, side: Side, waker: &Waker) {
+        self.tasks(side).poller.register(waker);
+    }
+
+    /// The waits in this direction without [`register`](Self::register), until that is dropped.
+    pub(super) fn waits(&self, side: Side) -> Waits<'_> {
+        let tasks = self.tasks(side);
+        tasks.others.fetch_add(1, Ordering::SeqCst);
+        Waits(tasks)
+    }
+
+    fn tasks(&self, side: Side) -> &Tasks {
         match side {
-            Side::Reader => self.reader.register(waker),
-            Side::Writer => self.writer.register(waker),
+            Side::Reader => &self.reader,
+            Side::Writer => &self.writer,
         }
     }
 
-    /// Whether completions of this end's own requests wake the reader.
+    /// Sets whether completions of this end's own requests wake the reader.
     pub(super) fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }

@@ -1,21 +1,57 @@
 //! The local addresses that listeners for streams are bound to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use futures::StreamExt;
+use futures::future::ready;
+use futures::stream::{self, BoxStream};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tracing::warn;
 
-use crate::cm::{Adapter, Listener, Provider, ProviderKind};
+use crate::cm::{Adapter, AdapterInfo, Listener, Provider, ProviderKind, none_later};
 use crate::error::{BindError, OpenError, StreamError};
+use crate::provider::net::kernel::monitor::AddressMonitor;
 use crate::types::AdapterId;
 
-/// How often a port that is free at all addresses is searched: one that is free at one address may be taken at the
-/// next.
+/// The number of searches for a port that is free at all addresses: a port that is free at one address may be
+/// taken at the next.
 const PORTS: usize = 16;
 
+/// The listeners of an address.
+pub(super) struct Bound {
+    /// At least one, each with its adapter, all on one port.
+    pub(super) listeners: Vec<(Adapter, Listener)>,
+    /// Those of addresses that are added later, if the address is unspecified.
+    pub(super) later: BoxStream<'static, (Adapter, Listener)>,
+}
+
+impl Bound {
+    /// Compares settings with the adapter of each listener. A listener that is added later to an adapter that they do not
+    /// fit is closed, and a warning logged.
+    ///
+    /// # Errors
+    /// The first error of `check`.
+    pub(super) fn checked(
+        self,
+        check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
+    ) -> Result<Self, StreamError> {
+        let Self { listeners, later } = self;
+        listeners.iter().try_for_each(|(adapter, _)| check(&adapter.info()))?;
+        let fits = move |(adapter, listener): &(Adapter, Listener)| {
+            let outcome = check(&adapter.info());
+            if let Err(error) = &outcome {
+                let address = listener.local_addr().ok();
+                warn!(?address, %error, "an address that was added is not served");
+            }
+            ready(outcome.is_ok())
+        };
+        Ok(Self { listeners, later: later.filter(fits).boxed() })
+    }
+}
+
 /// Binds listeners to an address, or to the first address of a name that can be bound, and returns them with their
-/// adapters. For an unspecified address (`0.0.0.0`, `[::]`) there is one listener for each address of the family that
-/// is usable now, all on one port.
+/// adapters. For an unspecified address there is one listener for each address that is usable now, all on one port, and
+/// one for each that is added later: for `0.0.0.0` those of IPv4, for `[::]` all, as tokio has it.
 ///
 /// If two providers have an address, the device provider serves it, as for connectors.
 ///
@@ -25,9 +61,9 @@ const PORTS: usize = 16;
 ///
 /// # Cancel safety
 /// Dropping the future binds nothing.
-pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Vec<(Adapter, Listener)>, StreamError> {
+pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Bound, StreamError> {
     let mut failed = Vec::new();
-    for address in lookup_host(address).await.map_err(StreamError::Resolve)? {
+    for address in lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into()))? {
         match listeners_at(address) {
             Ok(listeners) => return Ok(listeners),
             Err(error) => failed.push((address, error)),
@@ -41,29 +77,76 @@ pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Vec<(Adapte
 }
 
 /// Binds the listeners of one address, like [`listeners`].
-fn listeners_at(address: SocketAddr) -> Result<Vec<(Adapter, Listener)>, StreamError> {
+fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
     if !address.ip().is_unspecified() {
         let adapter = Adapter::open(address.ip())?;
         let listener = listener(&adapter, address)?;
-        return Ok(vec![(adapter, listener)]);
+        return Ok(Bound { listeners: vec![(adapter, listener)], later: none_later() });
     }
-    let places = places(address.is_ipv4())?;
+    // Before the addresses are listed: what is added in between is not missed.
+    let monitor =
+        AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
+    let only_v4 = address.is_ipv4();
+    let places = places(only_v4, &|_| true)?;
     let mut tries = if address.port() == 0 { PORTS } else { 1 };
     loop {
         tries -= 1;
         match on_one_port(&places, address.port()) {
-            Err(BindError::SharingViolation) if tries > 0 => {}
-            outcome => return Ok(outcome?),
+            Err(BindError::SharingViolation(_)) if tries > 0 => {}
+            outcome => {
+                let listeners = outcome?;
+                let later = later(monitor, only_v4, &listeners);
+                return Ok(Bound { listeners, later });
+            }
         }
     }
 }
 
-/// Returns every usable address of a family, with its adapter. Each adapter is opened once. An adapter that cannot be
-/// opened is skipped.
+/// Binds a listener to each address that is added, on the port of these listeners.
+fn later(
+    monitor: AddressMonitor,
+    only_v4: bool,
+    listeners: &[(Adapter, Listener)],
+) -> BoxStream<'static, (Adapter, Listener)> {
+    // An adapter that was removed takes its listeners along; its addresses may come back.
+    let mut served: Vec<(Adapter, SocketAddr)> = Vec::new();
+    for (adapter, listener) in listeners {
+        served.extend(listener.local_addr().ok().map(|local| (adapter.clone(), local)));
+    }
+    let port = served.first().map_or(0, |(_, local)| local.port());
+    let added = stream::unfold((monitor, served), move |(monitor, mut served)| async move {
+        // Without the monitor no address is noticed any more.
+        monitor.changed().await.ok()?;
+        served.retain(|(adapter, _)| !adapter.is_removed());
+        let is_new = |ip: &IpAddr| !served.iter().any(|(_, local)| local.ip() == *ip);
+        let mut added = Vec::new();
+        for (adapter, ip) in places(only_v4, &is_new).unwrap_or_default() {
+            let address = SocketAddr::new(ip, port);
+            match listener(&adapter, address) {
+                Ok(listener) => added.push((adapter, listener)),
+                Err(error) => warn!(%address, %error, "an address that was added is not served"),
+            }
+        }
+        let locals = added.iter().filter_map(|(adapter, listener): &(Adapter, Listener)| {
+            Some((adapter.clone(), listener.local_addr().ok()?))
+        });
+        served.extend(locals);
+        Some((stream::iter(added), (monitor, served)))
+    });
+    added.flatten().boxed()
+}
+
+/// Returns the unspecified address of a family.
+fn any(v4: bool) -> IpAddr {
+    if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Returns every usable address that is wanted, of IPv4 or of both families, with its adapter. Each adapter is opened once.
+/// An adapter that cannot be opened is skipped.
 ///
 /// # Errors
 /// The last error if no address remains.
-fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
+fn places(only_v4: bool, is_wanted: &dyn Fn(&IpAddr) -> bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
     let mut last = OpenError::Unsupported("no provider can be used here");
@@ -75,8 +158,9 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
                 continue;
             }
         };
-        last = OpenError::InvalidAddress;
-        for ip in addresses.into_iter().filter(|ip| ip.is_ipv4() == v4 && provider.is_usable(*ip)) {
+        last = OpenError::InvalidAddress(any(only_v4));
+        let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
+        for ip in addresses.into_iter().filter(|ip| family(ip) && is_wanted(ip) && provider.is_usable(*ip)) {
             if places.iter().any(|(_, taken)| *taken == ip) {
                 continue;
             }
@@ -113,7 +197,7 @@ fn places(v4: bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
 /// Those of [`listener`]. `InvalidAddress` and `DeviceRemoved` only if no place remains.
 fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapter, Listener)>, BindError> {
     let mut bound = Vec::new();
-    let mut last = BindError::InvalidAddress;
+    let mut last = BindError::InvalidAddress(any(true));
     for (adapter, ip) in places {
         let bind = || {
             let listener = listener(adapter, SocketAddr::new(*ip, port))?;
@@ -125,7 +209,7 @@ fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapt
                 port = same;
                 bound.push((adapter.clone(), listener));
             }
-            Err(error @ (BindError::InvalidAddress | BindError::DeviceRemoved)) => last = error,
+            Err(error @ (BindError::InvalidAddress(_) | BindError::DeviceRemoved)) => last = error,
             Err(error) => return Err(error),
         }
     }
@@ -147,17 +231,21 @@ pub(super) fn listener(adapter: &Adapter, address: SocketAddr) -> Result<Listene
 mod tests {
     use super::*;
 
-    fn addresses(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
+    fn addresses(bound: &Bound) -> Vec<SocketAddr> {
+        own(&bound.listeners)
+    }
+
+    fn own(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
         listeners.iter().map(|(_, listener)| listener.local_addr().expect("it listens")).collect()
     }
 
     #[tokio::test]
     async fn one_address_has_one_listener() {
         let bound = listeners("127.0.0.1:0").await.expect("bound");
-        let [address] = addresses(&bound)[..] else { panic!("{bound:?}") };
+        let [address] = addresses(&bound)[..] else { panic!("{:?}", bound.listeners) };
         assert!(address.ip().is_loopback() && address.port() != 0);
-        let error = listeners(address).await.expect_err("taken");
-        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation)), "{error:?}");
+        let error = listeners(address).await.map(drop).expect_err("taken");
+        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         drop(bound);
         assert_eq!(addresses(&listeners(address).await.expect("free again")), [address]);
     }
@@ -174,20 +262,44 @@ mod tests {
             assert_eq!(own.iter().filter(|address| address.ip() == ip).count(), 1, "{ip}: {own:?}");
         }
         assert!(own.iter().all(|address| address.port() == own[0].port() && address.is_ipv4()), "{own:?}");
-        let error = listeners(("0.0.0.0", own[0].port())).await.expect_err("taken");
-        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation)), "{error:?}");
+        let error = listeners(("0.0.0.0", own[0].port())).await.map(drop).expect_err("taken");
+        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn settings_fit_what_is_added_later_too() {
+        let mut given = Vec::new();
+        for _ in 0..3 {
+            given.extend(listeners("127.0.0.1:0").await.expect("bound").listeners);
+        }
+        let places = own(&given);
+        let now = vec![given.remove(0)];
+        let bound = Bound { listeners: now, later: stream::iter(given).boxed() };
+        // The adapter at the first place and at the third has room for them.
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let check = move |_: &AdapterInfo| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            1 => Err(StreamError::NoAddress),
+            _ => Ok(()),
+        };
+        let bound = bound.checked(check).expect("the first one fits");
+        let later: Vec<_> = bound.later.collect().await;
+        assert_eq!(own(&later), [places[2]]);
+        listeners(places[1]).await.expect("the port is free again");
+        let bound = listeners("127.0.0.1:0").await.expect("bound");
+        let error = bound.checked(|_| Err(StreamError::NoAddress)).map(drop).expect_err("nothing fits");
+        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 
     #[tokio::test]
     async fn an_address_that_has_gone_is_left_out() {
-        let adapter = Adapter::open([127, 0, 0, 1].into()).expect("opened");
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST).expect("opened");
         // 192.0.2.0/24 is for documentation: no machine has it.
-        let (gone, own) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
-        let bound = on_one_port(&[(adapter.clone(), gone), (adapter.clone(), own)], 0).expect("one is left");
-        let [address] = addresses(&bound)[..] else { panic!("{bound:?}") };
-        assert!(address.ip() == own && address.port() != 0, "{address}");
+        let (gone, mine) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
+        let bound = on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
+        let [address] = own(&bound)[..] else { panic!("{bound:?}") };
+        assert!(address.ip() == mine && address.port() != 0, "{address}");
         let error = on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
-        assert!(matches!(error, BindError::InvalidAddress), "{error:?}");
+        assert!(matches!(error, BindError::InvalidAddress(_)), "{error:?}");
     }
 
     #[tokio::test]
@@ -198,19 +310,19 @@ mod tests {
         let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
         let bound = listeners(&[foreign, taken, free][..]).await.expect("the third is free");
         assert_ne!(addresses(&bound), [taken]);
-        let error = listeners(&[foreign, taken][..]).await.expect_err("neither");
+        let error = listeners(&[foreign, taken][..]).await.map(drop).expect_err("neither");
         let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
         assert!(
             matches!(
                 &attempts[..],
                 [
-                    (_, StreamError::Open(OpenError::InvalidAddress)),
-                    (_, StreamError::Bind(BindError::SharingViolation))
+                    (_, StreamError::Open(OpenError::InvalidAddress(_))),
+                    (_, StreamError::Bind(BindError::SharingViolation(_)))
                 ]
             ),
             "{error:?}"
         );
-        let error = listeners(&[][..]).await.expect_err("nothing to bind");
+        let error = listeners(&[][..]).await.map(drop).expect_err("nothing to bind");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::cm::{AdapterInfo, ProviderKind};
+use super::options::{ConnectionOptions, connection_setters};
+use crate::cm::{AcceptorConfig, AdapterInfo, ProviderKind};
 use crate::error::StreamError;
 
 /// The fewest messages that may be on their way: rsocket's own lower limit (`RS_QP_MIN_SIZE`).
@@ -24,6 +25,9 @@ const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 /// memory counts only once it is used.
 const SOFT_BUFFERS: [usize; 2] = [1 << 18, 1 << 19];
 
+/// The time that a connect waits for the peer.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Settings of streams: the sizes of buffers and queues, spinning and time limits.
 ///
 /// The defaults are those of rsocket(7), except for the buffers on the soft provider.
@@ -35,13 +39,18 @@ pub struct StreamConfig {
     pub(super) receive_depth: usize,
     pub(super) inline: usize,
     pub(super) spin: Duration,
-    pub(super) handshake_timeout: Duration,
+    pub(super) acceptor: AcceptorConfig,
     pub(super) close_timeout: Duration,
+    pub(super) connect_timeout: Option<Duration>,
+    pub(super) options: ConnectionOptions,
 }
+
+connection_setters!(StreamConfig);
 
 impl Default for StreamConfig {
     /// Buffers of 128 KiB in each direction, or on the soft provider 256 KiB to send and 512 KiB to receive; 384
-    /// messages in each direction; 64 bytes inline; no spinning; 10 seconds for a handshake and 30 seconds to close.
+    /// messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
+    /// to close.
     fn default() -> Self {
         Self {
             send_buffer: None,
@@ -50,8 +59,10 @@ impl Default for StreamConfig {
             receive_depth: 384,
             inline: 64,
             spin: Duration::ZERO,
-            handshake_timeout: Duration::from_secs(10),
+            acceptor: AcceptorConfig::default(),
             close_timeout: Duration::from_secs(30),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            options: ConnectionOptions::default(),
         }
     }
 }
@@ -111,19 +122,21 @@ impl StreamConfig {
         self
     }
 
-    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
-    #[must_use]
-    pub fn handshake_timeout(mut self, time: Duration) -> Self {
-        self.handshake_timeout = time;
-        self
-    }
-
-    /// Sets how long a dropped stream continues to send the written data.
+    /// Sets how long a dropped stream continues to send the written data, from the drop of its last half.
     ///
-    /// Then the connection ends, even if the peer has not received all of it.
+    /// It ends earlier when the peer has received all of it. Then the connection ends in either case.
     #[must_use]
     pub fn close_timeout(mut self, time: Duration) -> Self {
         self.close_timeout = time;
+        self
+    }
+
+    /// Sets how long [`RdmaStream::connect_on`](super::RdmaStream::connect_on) and
+    /// [`RdmaConnector::connect`](super::RdmaConnector::connect) wait for the peer, over all addresses. `None` waits for as
+    /// long as the network and the peer let it. Default: 10 seconds.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
@@ -146,11 +159,12 @@ impl StreamConfig {
             ("the receive depth", self.receive_depth, MIN_DEPTH, MAX_DEPTH),
         ] {
             if value < least || value > most {
-                return Err(StreamError::OutOfRange(what));
+                return Err(StreamError::OutOfRange { what, value, least, most });
             }
         }
         if info.max_queue_depth < MIN_DEPTH {
-            return Err(StreamError::OutOfRange("the queue depth of the adapter"));
+            let (what, value) = ("the queue depth of the adapter", info.max_queue_depth);
+            return Err(StreamError::OutOfRange { what, value, least: MIN_DEPTH, most: MAX_DEPTH });
         }
         self.send_depth = self.send_depth.min(info.max_queue_depth);
         self.receive_depth = self.receive_depth.min(info.max_queue_depth);

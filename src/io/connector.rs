@@ -4,10 +4,12 @@ use std::fmt;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Id;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::config::StreamConfig;
@@ -15,6 +17,7 @@ use super::race::{HEAD_START, in_turns, race};
 use super::stream::RdmaStream;
 use crate::cm::{Adapter, Provider, ProviderKind};
 use crate::error::{OpenError, StreamError};
+use crate::provider::runtime;
 use crate::sync::Mutex;
 use crate::types::AdapterId;
 
@@ -107,20 +110,24 @@ impl RdmaConnector {
 
     /// Connects a stream to an address or a name.
     ///
-    /// The addresses of a name are tried as [`connect_with`](Self::connect_with) describes. There is no time limit; use
-    /// `tokio::time::timeout` to set one.
+    /// The addresses of a name are tried as [`connect_with`](Self::connect_with) describes. The future owns what it needs:
+    /// it can outlive the connector and be spawned.
     ///
     /// # Errors
     /// Those of [`connect_with`](Self::connect_with), and of [`RdmaStream::connect_on`] for each address.
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempts.
-    pub async fn connect<A: ToSocketAddrs>(&self, address: A) -> Result<RdmaStream, StreamError> {
-        let config = &self.config;
-        self.connect_with(address, |adapter, peer| async move {
-            RdmaStream::connect_on(&adapter, peer, config).await
-        })
-        .await
+    pub fn connect<A: ToSocketAddrs>(
+        &self,
+        address: A,
+    ) -> impl Future<Output = Result<RdmaStream, StreamError>> + use<A> {
+        // The limit of all attempts is that of the connector.
+        let config = self.config.connect_timeout(None);
+        let connect = move |adapter: Adapter, peer| async move {
+            RdmaStream::connect_on(&adapter, peer, &config).await
+        };
+        self.connect_with(address, connect)
     }
 
     /// Connects with a protocol of the caller: `attempt` is called for each address, with the adapter that has a route
@@ -130,53 +137,95 @@ impl RdmaConnector {
     /// each address has a head start of 250 ms before the next is also tried, and a failure starts the next attempt
     /// immediately. The first attempt that succeeds is the result; the other attempts are dropped.
     ///
+    /// All of this takes at most [`StreamConfig::connect_timeout`], 10 seconds by default.
+    ///
     /// # Errors
     /// `Resolve` if the name cannot be resolved; `NoAddress` if it has no address. If there was one address, its own
-    /// error, such as `Open` if no adapter has a route to it. If there were several, `Attempts` with the error of each.
+    /// error, such as `Open` if no adapter has a route to it. If there were several, `Attempts` with the error of each:
+    /// `TimedOut` if it was still in progress when the time was over. `TimedOut` also if resolving the name took that
+    /// long.
     ///
     /// # Cancel safety
     /// Dropping the future drops the attempts in progress.
-    pub async fn connect_with<A, T, F>(
+    pub fn connect_with<A, T, F, C>(
         &self,
         address: A,
-        attempt: impl Fn(Adapter, SocketAddr) -> F,
-    ) -> Result<T, StreamError>
+        attempt: C,
+    ) -> impl Future<Output = Result<T, StreamError>> + use<A, T, F, C>
     where
         A: ToSocketAddrs,
         F: Future<Output = Result<T, StreamError>>,
+        C: Fn(Adapter, SocketAddr) -> F,
     {
-        let addresses = in_turns(lookup_host(address).await.map_err(StreamError::Resolve)?);
-        let attempt = |peer: SocketAddr| {
-            let begun = self.adapter_for(peer.ip()).map(|adapter| attempt(adapter, peer));
-            async move {
-                let outcome = match begun {
-                    Ok(attempt) => attempt.await,
-                    Err(error) => Err(error.into()),
-                };
-                if let Err(error) = &outcome {
-                    debug!(%peer, %error, "attempt failed");
+        let (source, limit) = (self.source.clone(), self.config.connect_timeout);
+        let from = self.config.options.source;
+        async move {
+            // The timers of the race are those of this runtime.
+            runtime::current()?;
+            let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+            let resolved =
+                async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
+            let addresses = in_turns(within(None, limit, resolved).await?);
+            let attempt = |peer: SocketAddr| {
+                let begun = source.adapter_for(from, peer.ip()).map(|adapter| attempt(adapter, peer));
+                async move {
+                    let outcome = match begun {
+                        Ok(attempt) => attempt.await,
+                        Err(error) => Err(error.into()),
+                    };
+                    if let Err(error) = &outcome {
+                        debug!(%peer, %error, "attempt failed");
+                    }
+                    outcome
                 }
-                outcome
-            }
-        };
-        race(&addresses, HEAD_START, attempt).await.map_err(|mut failed| match failed.len() {
-            0 => StreamError::NoAddress,
-            1 => failed.remove(0).1,
-            _ => StreamError::Attempts(failed),
-        })
+            };
+            let expired = |peer| StreamError::TimedOut { peer: Some(peer), limit: limit.unwrap_or_default() };
+            race(&addresses, HEAD_START, attempt, deadline, expired).await.map_err(one_or_all)
+        }
     }
+}
 
-    /// Returns the adapter with a route to a peer, of the first provider that has one.
-    fn adapter_for(&self, peer: IpAddr) -> Result<Adapter, OpenError> {
-        let (only, kept) = match &self.source {
-            Source::Adapter(adapter) => return Ok(adapter.clone()),
-            Source::Providers(only, kept) => (only, kept),
+/// Returns the error of the only attempt, or of all.
+fn one_or_all(mut failed: Vec<(SocketAddr, StreamError)>) -> StreamError {
+    match failed.len() {
+        0 => StreamError::NoAddress,
+        1 => failed.remove(0).1,
+        _ => StreamError::Attempts(failed),
+    }
+}
+
+/// Limits the time of a connect to this peer, or of the resolution of a name.
+///
+/// # Errors
+/// `TimedOut` after it.
+pub(super) async fn within<T>(
+    peer: Option<SocketAddr>,
+    limit: Option<Duration>,
+    connect: impl Future<Output = Result<T, StreamError>>,
+) -> Result<T, StreamError> {
+    let Some(limit) = limit else { return connect.await };
+    // Of the runtime that polls, which need not be the adapter's.
+    runtime::current()?;
+    match tokio::time::timeout(limit, connect).await {
+        Ok(outcome) => outcome,
+        Err(_elapsed) => Err(StreamError::TimedOut { peer, limit }),
+    }
+}
+
+impl Source {
+    /// Returns the adapter with the source address, or without one the adapter with a route to a peer, of the first provider
+    /// that has one.
+    fn adapter_for(&self, from: Option<IpAddr>, peer: IpAddr) -> Result<Adapter, OpenError> {
+        let (only, kept) = match self {
+            Self::Adapter(adapter) => return Ok(adapter.clone()),
+            Self::Providers(only, kept) => (only, kept),
         };
         // Listed at each call: a device may have been added since the last.
         let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
-            match provider.local_for(peer).and_then(|local| provider.resolve(local)) {
+            match from.map_or_else(|| provider.local_for(peer), Ok).and_then(|local| provider.resolve(local))
+            {
                 Ok(id) => return open_once(&mut kept.lock(), &provider, id),
                 Err(error) => last = error,
             }
@@ -187,8 +236,7 @@ impl RdmaConnector {
 
 /// Returns an adapter that is already open, or opens one and keeps it.
 fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result<Adapter, OpenError> {
-    let runtime = Handle::try_current()
-        .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
+    let runtime = runtime::current()?;
     kept.retain(Kept::is_usable);
     let place = (runtime.id(), provider.kind(), id);
     if let Some(known) = kept.iter().find(|kept| (kept.runtime, kept.provider, kept.id) == place) {
@@ -216,8 +264,8 @@ impl RdmaStream {
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempt.
-    pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
-        RdmaConnector::new().connect(address).await
+    pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = Result<Self, StreamError>> + use<A> {
+        RdmaConnector::new().connect(address)
     }
 }
 
@@ -259,7 +307,8 @@ mod tests {
         Ok(adapter)
     }
 
-    /// Whether it is one open adapter: one protection domain, where one takes what the other has made.
+    /// Returns whether it is one open adapter: one protection domain, where one takes what the other has
+    /// made.
     fn same(one: &Adapter, other: &Adapter) -> bool {
         let completions = one.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
         let config = QueuePairConfig::default().receive_completions(&completions);
@@ -328,8 +377,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "all addresses failed: \
-             127.0.0.1:7: 127.0.0.1:7 is not a valid destination; \
-             127.0.0.1:8: 127.0.0.1:8 is not a valid destination"
+             127.0.0.1:7 is not a valid destination; \
+             127.0.0.1:8 is not a valid destination"
         );
         let error = connector.connect_with(&[][..], refuse).await.expect_err("nobody");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
@@ -337,6 +386,6 @@ mod tests {
         assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
         // An address that is nobody's peer: no adapter leads there, and no attempt is made.
         let error = connector.connect_with("224.0.0.1:7", refuse).await.expect_err("multicast");
-        assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress)), "{error:?}");
+        assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     }
 }

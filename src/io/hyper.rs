@@ -13,6 +13,8 @@ use tower_service::Service;
 
 use super::connector::RdmaConnector;
 use super::stream::RdmaStream;
+use super::tower::place;
+use crate::cm::{self, ProviderKind};
 use crate::error::StreamError;
 use crate::types::ConnectionId;
 
@@ -23,7 +25,8 @@ use crate::types::ConnectionId;
 /// reading and writing.
 ///
 /// Streams are not encrypted. A URI of `https` is an error, so that data meant to be secret is not sent in plain text. If a
-/// layer above adds TLS to the streams, call [`enforce_http(false)`](Self::enforce_http).
+/// layer above adds TLS to the streams, call [`enforce_http(false)`](Self::enforce_http). For tonic, with or without TLS,
+/// use `RdmaConnector::tonic`.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/hyper.md"))]
 #[derive(Clone, Debug, Default)]
@@ -67,15 +70,23 @@ impl Service<Uri> for HttpConnector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         if !self.secured && uri.scheme() == Some(&Scheme::HTTPS) {
-            let error =
-                StreamError::Destination("the scheme of the URI is https, but the connector has no TLS");
-            return ready(Err(error)).boxed();
+            let error = format!(
+                "the scheme of {} is https, and the connector has no TLS: call enforce_http(false) if a layer above \
+                 it adds TLS, or make the connector by RdmaConnector::tonic() if that layer is tonic",
+                place(&uri),
+            );
+            return ready(Err(StreamError::Destination(error))).boxed();
         }
         self.connector.call(uri).map(|stream| stream.map(TokioIo::new)).boxed()
     }
 }
 
-/// The connection of a response, in the extensions of every response of hyper-util's client.
+/// The connection of a request or a response: its addresses, its provider, and its number in `tracing` output.
+///
+/// Every response of hyper-util's client has one in its extensions. In an axum handler, `ConnectInfo<HttpInfo>` extracts that
+/// of the request, if the router was served by `into_make_service_with_connect_info::<HttpInfo>()`. In a tonic service it is in
+/// the extensions of the request, if the server was given `RdmaListener::tonic`. A server of hyper itself has the stream when
+/// it begins to serve it, and converts its [`connection`](RdmaStream::connection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpInfo {
@@ -83,16 +94,25 @@ pub struct HttpInfo {
     pub local_addr: SocketAddr,
     /// The address of the peer.
     pub peer_addr: SocketAddr,
+    /// The provider of the connection.
+    pub provider: ProviderKind,
     /// The number of the connection in `tracing` output.
     pub connection: ConnectionId,
 }
 
+impl From<&cm::Connection> for HttpInfo {
+    fn from(connection: &cm::Connection) -> Self {
+        Self {
+            local_addr: connection.local_addr(),
+            peer_addr: connection.peer_addr(),
+            provider: connection.provider(),
+            connection: connection.id(),
+        }
+    }
+}
+
 impl Connection for RdmaStream {
     fn connected(&self) -> Connected {
-        Connected::new().extra(HttpInfo {
-            local_addr: self.local_addr(),
-            peer_addr: self.peer_addr(),
-            connection: self.connection().id(),
-        })
+        Connected::new().extra(HttpInfo::from(self.connection()))
     }
 }

@@ -1,37 +1,43 @@
-//! The engine of a stream: reads, writes, and the processing of completions.
+//! The engine of a stream: its state, its wakers, and the processing of completions.
+
+mod close;
+mod post;
+mod transfer;
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::future::poll_fn;
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use futures::FutureExt;
-use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
+use tokio::task::coop;
 
 use super::bells::{Bells, Side};
 use super::config::StreamConfig;
-use super::resources::{ENTRIES, Memory, Queues, RING, StreamResources};
+use super::resources::{Memory, Queues, StreamResources};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::metrics::Traffic;
-use crate::mr::RemoteRegion;
-use crate::proto::rsocket::{Carrier, Control, Event, Hello, Machine, Message, Span, Transfer};
-use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion, WorkOptions};
+use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
+use crate::provider::runtime;
+use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
-use crate::types::{DisconnectReason, OpKind, RemoteKey};
+use crate::types::{DisconnectReason, OpKind};
 
-/// How many completions are polled at once.
+/// The number of completions that are polled at once.
 const RESULTS: usize = 64;
 
-/// How often one poll of the stream polls the queues before it yields to other tasks.
+/// The number of times that one poll of the stream polls the queues before it yields to other tasks.
 const TURNS: usize = 16;
 
 /// The kinds of requests of the send queue, as contexts in the completion queue.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
+const CONFIRMATION: u64 = 2;
 
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
 pub(super) struct StreamInner {
@@ -42,6 +48,8 @@ pub(super) struct StreamInner {
     carrier: Carrier,
     config: StreamConfig,
     inline: usize,
+    /// A send may complete before the peer's device has received it, and that device answers empty reads.
+    confirms: bool,
     traffic: Traffic,
     /// The runtime for the remaining work when the stream is dropped.
     runtime: Option<Handle>,
@@ -63,11 +71,22 @@ struct State {
     ended: Option<StreamBroken>,
     /// `ended` has just been set. It is logged and counted when the lock is released.
     news: bool,
+    /// A write waits for room.
+    exhausted: bool,
+    confirmation: Confirmation,
     /// The pending notifications of the two completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
-    /// How long each side polls before it sleeps.
+    /// The spin times of both sides: each side polls before it sleeps.
     spins: [Spin; 2],
+}
+
+/// The empty read behind the last message, which the peer's device answers when it has received that message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Confirmation {
+    Unasked,
+    Asked,
+    Given,
 }
 
 /// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
@@ -122,11 +141,14 @@ impl StreamInner {
             entries: 0,
             ended: None,
             news: false,
+            exhausted: false,
+            confirmation: Confirmation::Unasked,
             receives: None,
             completions: None,
             spins: [Spin::new(config.spin); 2],
         };
         let bells = Arc::<Bells>::default();
+        let confirms = settings.confirms && peer.confirms && connection.read_limits().outbound > 0;
         let end = Self {
             connection,
             queue_pair,
@@ -135,8 +157,10 @@ impl StreamInner {
             carrier: settings.carrier,
             config,
             inline,
+            confirms,
             traffic: Traffic::new("stream"),
-            runtime: Handle::try_current().ok(),
+            // One without timers could not limit the close.
+            runtime: runtime::current().ok(),
             received: bells.for_receives(),
             completed: bells.for_completions(),
             bells,
@@ -165,86 +189,6 @@ impl StreamInner {
         Held { end: self, guard: Some(guard) }
     }
 
-    /// Reads the bytes that have arrived, up to the room in `into`.
-    pub(super) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if into.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let before = into.remaining();
-        let outcome = ready!(self.poll_for(cx, Side::Reader, |state, collected| {
-            if self.copy_out(state, into) {
-                return Some(Ok(()));
-            }
-            match &state.ended {
-                // What arrived before that counts.
-                _ if !collected => None,
-                _ if state.machine.is_peer_done() => Some(Ok(())),
-                ended => ended.clone().map(|broken| Err(broken.into())),
-            }
-        }));
-        budget.made_progress();
-        self.traffic.received(before - into.remaining());
-        Poll::Ready(outcome)
-    }
-
-    /// Copies unread bytes to `into`. Returns whether there were any.
-    fn copy_out(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
-        let before = into.remaining();
-        while into.remaining() > 0 {
-            let unread = state.machine.unread();
-            let length = unread.len().min(into.remaining());
-            if length == 0 || self.memory.exposed.read_to(RING + unread.start, length, into).is_err() {
-                break;
-            }
-            state.machine.consume(length);
-        }
-        let read = into.remaining() < before;
-        if read {
-            self.advance(state);
-        }
-        read
-    }
-
-    /// Writes one message, as long as the peer and the ring have room for.
-    pub(super) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
-        let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let mut waited = false;
-        let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
-            if state.machine.is_shutdown() {
-                let error = io::Error::new(io::ErrorKind::BrokenPipe, "the stream has been shut down");
-                return Some(Err(error));
-            }
-            if wanted == 0 {
-                return Some(Ok(0));
-            }
-            let room = if state.ended.is_none() { state.machine.room().min(wanted) } else { 0 };
-            // There may be more room, or no peer any more.
-            if room > 0 && (collected || room == wanted && self.queues.receives.is_empty()) {
-                return Some(self.copy_in(state, parts, room).map_err(Into::into));
-            }
-            waited = collected;
-            match &state.ended {
-                _ if !collected => None,
-                _ if state.machine.is_peer_gone() => {
-                    let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
-                    Some(Err(error))
-                }
-                ended => ended.clone().map(|broken| Err(broken.into())),
-            }
-        });
-        if waited {
-            self.traffic.exhausted();
-        }
-        let outcome = ready!(outcome);
-        budget.made_progress();
-        if let Ok(length) = &outcome {
-            self.traffic.sent(*length);
-        }
-        Poll::Ready(outcome)
-    }
-
     /// Resolves when this end may send, or when the connection has ended.
     pub(super) fn poll_speaks(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_for(cx, Side::Reader, |state, _| {
@@ -256,70 +200,6 @@ impl StreamInner {
     pub(super) fn speak(&self) {
         let mut state = self.hold();
         state.machine.speak();
-        self.advance(&mut state);
-    }
-
-    /// Copies the first `length` bytes to the ring and posts them.
-    ///
-    /// # Errors
-    /// Nothing was posted, and the stream is broken.
-    fn copy_in(
-        &self,
-        state: &mut State,
-        parts: &[IoSlice<'_>],
-        length: usize,
-    ) -> Result<usize, StreamBroken> {
-        let mut left = length;
-        let parts = parts.iter().map(move |part| {
-            let part = &part[..part.len().min(left)];
-            left -= part.len();
-            part
-        });
-        let at = state.machine.send_at();
-        let inline: Option<Vec<&[u8]>> = (length <= self.inline).then(|| parts.clone().collect());
-        if inline.is_none() {
-            let mut place = at;
-            for part in parts {
-                // It is in bounds: the machine has said that there is room.
-                let _ = self.memory.own.write(place, part);
-                place += part.len();
-            }
-        }
-        let Transfer { from, to, message } = state.machine.transfer(length);
-        let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
-        self.post(state, Some((source, to)), message, DATA).map(|()| length).map_err(|kind| {
-            self.refused(state, kind);
-            state.ended.clone().unwrap_or(StreamBroken::Post(kind))
-        })
-    }
-
-    /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
-    /// peer.
-    pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_for(cx, Side::Writer, |state, collected| {
-            self.advance(state);
-            match &state.ended {
-                _ if !collected => None,
-                _ if state.machine.is_settled() => Some(Ok(())),
-                // It went in good order, and takes what was on its way with it.
-                Some(_) if state.machine.is_peer_gone() => Some(Ok(())),
-                ended => ended.clone().map(|broken| Err(broken.into())),
-            }
-        })
-    }
-
-    /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
-    pub(super) fn shutdown(&self) -> bool {
-        let mut state = self.hold();
-        state.machine.shutdown();
-        self.advance(&mut state);
-        state.machine.has_said_so() || state.ended.is_some()
-    }
-
-    /// Ends both directions.
-    pub(super) fn disconnect(&self) {
-        let mut state = self.hold();
-        state.machine.disconnect();
         self.advance(&mut state);
     }
 
@@ -336,21 +216,25 @@ impl StreamInner {
             return Poll::Ready(done);
         }
         self.bells.register(side, cx.waker());
+        self.poll_registered(cx, side, attempt)
+    }
+
+    /// Like [`poll_for`](Self::poll_for), for a task that is woken in this direction already.
+    fn poll_registered<T>(
+        &self,
+        cx: &mut Context<'_>,
+        side: Side,
+        mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
+    ) -> Poll<T> {
         self.queues.receives.progress();
         let mut state = self.hold();
         for _ in 0..TURNS {
-            if self.collect(&mut state, side) {
-                if let Some(done) = attempt(&mut state, false) {
-                    state.spins[side as usize - 1].stop();
-                    return Poll::Ready(done);
-                }
-                continue;
-            }
-            if let Some(done) = attempt(&mut state, true) {
+            let more = self.collect(&mut state, side);
+            if let Some(done) = attempt(&mut state, !more) {
                 state.spins[side as usize - 1].stop();
                 return Poll::Ready(done);
             }
-            if !self.listen(&mut state, side) {
+            if !more && !self.listen(&mut state, side) {
                 let spin = &mut state.spins[side as usize - 1];
                 if !spin.is_started() {
                     spin.start();
@@ -367,6 +251,45 @@ impl StreamInner {
         drop(state);
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Waits like [`poll_for`](Self::poll_for), for any number of tasks.
+    async fn wait_for<T>(&self, side: Side, mut attempt: impl FnMut(&mut State, bool) -> Option<T>) -> T {
+        let waits = self.bells.waits(side);
+        let mut woken = pin!(waits.next());
+        poll_fn(|cx| {
+            let budget = ready!(coop::poll_proceed(cx));
+            while woken.as_mut().poll(cx).is_ready() {
+                woken.set(waits.next());
+            }
+            let done = ready!(self.poll_registered(cx, side, &mut attempt));
+            budget.made_progress();
+            Poll::Ready(done)
+        })
+        .await
+    }
+
+    /// Returns the outcome of `attempt`, or `WouldBlock` if it has none.
+    fn try_for<T>(
+        &self,
+        side: Side,
+        mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
+    ) -> io::Result<T> {
+        if let Some(outcome) = attempt(&mut self.hold(), false) {
+            return outcome;
+        }
+        self.queues.receives.progress();
+        let mut state = self.hold();
+        for _ in 0..TURNS {
+            let more = self.collect(&mut state, side);
+            if let Some(outcome) = attempt(&mut state, !more) {
+                return outcome;
+            }
+            if !more {
+                break;
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
@@ -387,11 +310,11 @@ impl StreamInner {
             (&self.queues.receives, &self.received, &mut state.receives)
         };
         let notify = asked.get_or_insert_with(|| queue.notify(NotifyKind::Any));
-        let Poll::Ready(outcome) = notify.poll_unpin(&mut Context::from_waker(waker)) else { return false };
+        let Poll::Ready(outcome) = notify.poll_now(&mut Context::from_waker(waker)) else { return false };
         *asked = None;
         match outcome {
             Ok(()) => true,
-            // What was outstanding has ended with it. This cannot come to pass twice.
+            // The outstanding requests have ended with the adapter. This happens only once.
             Err(NotifyError::DeviceRemoved) => {
                 let first = state.ended.is_none();
                 self.collect_from(state, &self.queues.receives);
@@ -447,6 +370,9 @@ impl StreamInner {
                 }
             }
             (Status::SUCCESS, _) if result.context == DATA => state.machine.transferred(),
+            (Status::SUCCESS, _) if result.context == CONFIRMATION => {
+                state.confirmation = Confirmation::Given;
+            }
             (Status::SUCCESS, _) => state.machine.controlled(),
             _ => self.failed(state),
         }
@@ -492,86 +418,10 @@ impl StreamInner {
         }
     }
 
-    fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
-        let target = control.target.map(|(entry, place)| {
-            let start = self.memory.entries + state.entries * Span::LEN;
-            state.entries = (state.entries + 1) % ENTRIES;
-            // The places are in bounds.
-            let _ = self.memory.own.write(start, &entry);
-            (Source::Own(start..start + Span::LEN), place)
-        });
-        self.post(state, target, control.message, CONTROL)
-    }
-
-    /// Posts a message, and a write before it.
-    fn post(
-        &self,
-        state: &mut State,
-        write: Option<(Source<'_>, Span)>,
-        message: Message,
-        context: u64,
-    ) -> Result<(), PostErrorKind> {
-        let options = WorkOptions::default().context(context);
-        match (self.carrier, write) {
-            (Carrier::Immediate, write) => {
-                // A message without data is an empty write.
-                let (source, to) = write.unwrap_or((Source::Inline(&[]), Span::default()));
-                self.write(&self.queue_pair, source, to, options.immediate(message.encode()))
-            }
-            (Carrier::Send, None) => self.send(&self.queue_pair, state, message, options),
-            (Carrier::Send, Some((source, to))) => {
-                let batch = self.queue_pair.batch();
-                // The completion of the send that follows is enough.
-                self.write(&batch, source, to, WorkOptions::default().silent())?;
-                self.send(&batch, state, message, options)
-            }
-        }
-    }
-
-    fn write(
-        &self,
-        queue_pair: &QueuePair,
-        source: Source<'_>,
-        to: Span,
-        options: WorkOptions,
-    ) -> Result<(), PostErrorKind> {
-        let to = RemoteRegion::new(to.address, RemoteKey(to.key), to.length);
-        match source {
-            Source::Own(range) => {
-                let slice = self.memory.own.slice(range).map_err(|_| PostErrorKind::AccessViolation)?;
-                queue_pair.write_with(slice, &to, options).map(drop).map_err(|error| error.kind)
-            }
-            Source::Inline([]) => {
-                queue_pair.write_with((), &to, options).map(drop).map_err(|error| error.kind)
-            }
-            Source::Inline(parts) => queue_pair.write_inline(parts, &to, options).map(drop),
-        }
-    }
-
-    /// Sends a message as librdmacm does on iWARP.
-    fn send(
-        &self,
-        queue_pair: &QueuePair,
-        state: &mut State,
-        message: Message,
-        options: WorkOptions,
-    ) -> Result<(), PostErrorKind> {
-        if self.inline >= Message::LEN {
-            return queue_pair.send_inline(&[&message.to_bytes()], options).map(drop);
-        }
-        let start = self.memory.outgoing + state.messages * Message::LEN;
-        state.messages = (state.messages + 1) % self.config.send_depth;
-        // The places are in bounds.
-        let _ = self.memory.own.write(start, &message.to_bytes());
-        let slice = self.memory.own.slice(start..start + Message::LEN);
-        let slice = slice.map_err(|_| PostErrorKind::AccessViolation)?;
-        queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
-    }
-
     /// Handles a failed request: the stream ends with the reason of the connection.
     fn failed(&self, state: &mut State) {
         // The reason is known before the first request completes.
-        let reason = self.connection.disconnected().now_or_never().unwrap_or(DisconnectReason::Local);
+        let reason = self.connection.ended().unwrap_or(DisconnectReason::Local);
         if matches!(state.ended, Some(StreamBroken::Post(_))) {
             state.ended = None;
         }
@@ -581,7 +431,7 @@ impl StreamInner {
     /// Handles a request that could not be posted. The stream has a gap then, so the connection is ended if it has not
     /// ended before.
     fn refused(&self, state: &mut State, kind: PostErrorKind) {
-        match self.connection.disconnected().now_or_never() {
+        match self.connection.ended() {
             Some(reason) => self.end_with(state, StreamBroken::Connection(reason)),
             None => {
                 self.end_with(state, StreamBroken::Post(kind));

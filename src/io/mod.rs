@@ -1,6 +1,7 @@
-//! Byte streams and messages over queue pairs, and their integrations with tonic, hyper, tower, tarpc and rustls.
+//! Byte streams and messages over queue pairs, and their integrations with axum, tonic, hyper, tower, tarpc and rustls.
 
-mod acceptor;
+#[cfg(feature = "axum")]
+mod axum;
 mod bells;
 mod bind;
 mod config;
@@ -10,6 +11,7 @@ mod hyper;
 mod inner;
 mod listener;
 mod messages;
+mod options;
 mod race;
 mod resources;
 mod shared;
@@ -34,3 +36,5 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf
 pub use stream::RdmaStream;
 #[cfg(feature = "rustls")]
 pub use tls::TlsListener;
+#[cfg(feature = "tonic")]
+pub use tonic::TonicStream;

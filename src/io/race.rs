@@ -2,12 +2,13 @@
 //!
 //! This module handles addresses and time. The caller defines what an attempt does.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 /// The time from the start of an attempt to the start of the next: the Connection Attempt Delay of RFC 8305 section 8.
 pub(super) const HEAD_START: Duration = Duration::from_millis(250);
@@ -39,7 +40,8 @@ pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<S
 /// passed, or when any attempt has failed.
 ///
 /// # Errors
-/// If all attempts have failed: the address and the error of each, in the order of the addresses.
+/// If all attempts have failed, or the deadline has passed: the address and the error of each that has begun, in the
+/// order of the addresses. `expired` is the error of one that was still in progress.
 ///
 /// # Cancel safety
 /// Dropping the future drops the attempts in progress. So does the first success.
@@ -47,41 +49,66 @@ pub(super) async fn race<T, E, F>(
     addresses: &[SocketAddr],
     head_start: Duration,
     mut attempt: impl FnMut(SocketAddr) -> F,
+    deadline: Option<Instant>,
+    expired: impl Fn(SocketAddr) -> E,
 ) -> Result<T, Vec<(SocketAddr, E)>>
 where
     F: Future<Output = Result<T, E>>,
 {
     let mut waiting = addresses.iter().copied().enumerate();
     let mut running = FuturesUnordered::new();
-    let mut failed = Vec::new();
+    let mut begun = 0;
+    let mut failed: Vec<(usize, E)> = Vec::new();
     loop {
-        let begun = waiting.next().map(|(place, address)| {
-            let attempt = attempt(address);
-            running.push(async move { (place, address, attempt.await) });
-        });
         // After the last attempt there is no next one to start.
-        let alone = begun.is_none();
+        let next = waiting.next().map(|(place, address)| {
+            let attempt = attempt(address);
+            running.push(async move { (place, attempt.await) });
+            begun = place + 1;
+        });
+        let turn = next.and_then(|()| Instant::now().checked_add(head_start));
         tokio::select! {
+            biased;
             ended = running.next() => match ended {
-                Some((_, _, Ok(winner))) => return Ok(winner),
-                Some((place, address, Err(error))) => failed.push((place, address, error)),
+                Some((_, Ok(winner))) => return Ok(winner),
+                Some((place, Err(error))) => failed.push((place, error)),
                 None => break,
             },
-            () = sleep(head_start), if !alone => {}
+            () = until(turn) => {}
+            () = until(deadline) => break,
         }
     }
-    failed.sort_unstable_by_key(|(place, ..)| *place);
-    Err(failed.into_iter().map(|(_, address, error)| (address, error)).collect())
+    let error = |place| match failed.iter().position(|(failed, _)| *failed == place) {
+        Some(found) => failed.swap_remove(found).1,
+        None => expired(addresses[place]),
+    };
+    let errors: Vec<E> = (0..begun).map(error).collect();
+    Err(addresses.iter().copied().zip(errors).collect())
+}
+
+/// Resolves at this instant, without one never.
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::future::pending;
-
-    use tokio::time::Instant;
+    use tokio::time::sleep;
 
     use super::*;
+
+    /// A race without a limit.
+    async fn race<T, E, F: Future<Output = Result<T, E>>>(
+        addresses: &[SocketAddr],
+        head_start: Duration,
+        attempt: impl FnMut(SocketAddr) -> F,
+    ) -> Result<T, Vec<(SocketAddr, E)>> {
+        super::race(addresses, head_start, attempt, None, |_| unreachable!("there is no limit")).await
+    }
 
     fn address(text: &str) -> SocketAddr {
         text.parse().expect("an address")
@@ -91,7 +118,7 @@ mod tests {
         (1..=count).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect()
     }
 
-    /// What became of an attempt.
+    /// An event of an attempt.
     #[derive(Debug, PartialEq, Eq, Clone, Copy)]
     enum Event {
         Begun,
@@ -223,13 +250,29 @@ mod tests {
         assert_eq!(failures, [(600, 3, Event::Failed), (650, 2, Event::Failed), (700, 1, Event::Failed)]);
     }
 
+    // IO-07: the limit holds for all attempts, and the error has the result of each that had begun.
+    #[tokio::test(start_paused = true)]
+    async fn at_the_limit_everyone_is_called_off() {
+        let diary = Diary::new();
+        let all = addresses(4);
+        let attempt =
+            |address: SocketAddr| diary.attempt(address, (address.port() == 2).then_some(100), Err(()));
+        let limit = diary.start + Duration::from_millis(500);
+        let errors = super::race(&all, HEAD_START, attempt, Some(limit), |_| "too late").await;
+        let expected = vec![(all[0], "too late"), (all[1], "no"), (all[2], "too late")];
+        assert_eq!(errors, Err(expected));
+        let last = diary.entries.into_inner().split_off(4);
+        assert!(last.iter().all(|(at, _, event)| (*at, *event) == (500, Event::Dropped)), "{last:?}");
+        assert_eq!(last.len(), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_race_without_runners_is_over() {
         let nobody = race(&[], HEAD_START, |_| pending::<Result<(), ()>>()).await;
         assert_eq!(nobody, Err(vec![]));
     }
 
-    // Whoever stops waiting stops the attempts.
+    // Dropping the race drops the attempts.
     #[tokio::test(start_paused = true)]
     async fn a_race_that_is_dropped_drops_its_attempts() {
         let diary = Diary::new();

@@ -95,6 +95,8 @@ impl StreamResources {
             receives: u16::try_from(receives).unwrap_or(u16::MAX),
             send_ring: send_buffer,
             send_entries: sends,
+            // On devices a write completes when the peer's device has received it, or siw may give a wrong answer.
+            confirms: info.provider == ProviderKind::Soft,
         };
         let memory = Memory { exposed, own, outgoing, entries, incoming };
         for slot in 0..receives {
@@ -113,6 +115,10 @@ impl StreamResources {
     }
 }
 
+/// The error of a message that has no place in the memory of its stream. The sizes of the memory rule it out.
+pub(super) const NO_PLACE: PostErrorKind =
+    PostErrorKind::InsufficientResources("the memory of the stream has no place for the message");
+
 impl Memory {
     pub(super) fn post_receive(
         &self,
@@ -126,7 +132,7 @@ impl Memory {
             Carrier::Send => {
                 let place = self.incoming + slot * Message::LEN;
                 let Ok(slice) = self.own.slice(place..place + Message::LEN) else {
-                    return Err(PostErrorKind::AccessViolation);
+                    return Err(NO_PLACE);
                 };
                 queue_pair.receive_with(slice, context).map(drop).map_err(|error| error.kind)
             }

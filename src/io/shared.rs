@@ -1,62 +1,102 @@
 //! The engine of a stream, shared by the stream and its halves, and the close when the last of them is dropped.
+//!
+//! Each end of a stream waits for something else:
+//!
+//! | end | waits for | at most | the peer reads |
+//! |---|---|---|---|
+//! | `shutdown` | all sends, and over the soft provider an answer behind the last of them | – | all data, the end of file |
+//! | drop of the write half | the same, in a task | – | the same |
+//! | drop of the stream, or of its second half | the same, in a task; then the disconnect | the close timeout, then that of the provider | the same; an error if the time was too short |
+//! | drop after `set_zero_linger` | nothing | – | the data that had arrived, an error |
+//! | end of the runtime | nothing | – | as much as the kernel delivers; an error unless the end of file had been sent |
+//!
+//! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has
+//! placed all data when it arrives, and a reset of the connection or the end of this process destroys none.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 use super::inner::StreamInner;
+use crate::sync::Mutex;
 
 /// Closes the stream when it is dropped.
-pub(super) struct Shared(Arc<StreamInner>);
+pub(super) struct Shared {
+    end: Arc<StreamInner>,
+    /// The task that sends the end of the write direction after its half was dropped.
+    ending: Mutex<Option<JoinHandle<()>>>,
+    /// The drop aborts the connection.
+    aborts: AtomicBool,
+}
 
 impl Shared {
     pub(super) fn new(end: StreamInner) -> Arc<Self> {
-        Arc::new(Self(Arc::new(end)))
+        Arc::new(Self { end: Arc::new(end), ending: Mutex::new(None), aborts: AtomicBool::new(false) })
     }
 
     pub(super) fn end(&self) -> &StreamInner {
-        &self.0
+        &self.end
     }
 
-    /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once. The task
-    /// keeps the stream alive meanwhile, because the close on drop would wait for the same.
-    pub(super) fn shutdown(self: &Arc<Self>) {
-        if let (false, Some(runtime)) = (self.0.shutdown(), self.0.runtime()) {
-            let shared = self.clone();
-            runtime.spawn(async move {
-                let end = shared.end();
-                let told = async {
-                    // The read half returns the reason of the end.
-                    tokio::select! {
-                        _ = std::future::poll_fn(|cx| end.poll_settled(cx)) => {}
-                        _ = end.connection().disconnected() => {}
-                    }
-                };
-                let _ = tokio::time::timeout(end.config().close_timeout, told).await;
+    pub(super) fn set_aborts(&self, aborts: bool) {
+        self.aborts.store(aborts, Ordering::Relaxed);
+    }
+
+    pub(super) fn aborts(&self) -> bool {
+        self.aborts.load(Ordering::Relaxed)
+    }
+
+    /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once.
+    pub(super) fn shutdown(&self) {
+        if let (false, Some(runtime)) = (self.end.shutdown(), self.end.runtime()) {
+            let end = self.end.clone();
+            let ending = runtime.spawn(async move {
+                // The read half returns the reason if it fails.
+                tokio::select! {
+                    biased;
+                    _ = poll_fn(|cx| end.poll_settled(cx)) => {}
+                    _ = end.connection().disconnected() => {}
+                }
             });
+            *self.ending.lock() = Some(ending);
         }
     }
 
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.shutdown();
-        self.0.poll_settled(cx)
+        self.end.shutdown();
+        self.end.poll_settled(cx)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.0.disconnect();
+        let ending = self.ending.get_mut().take();
+        if self.aborts() {
+            ending.inspect(JoinHandle::abort);
+            self.end.abort();
+            return;
+        }
+        self.end.disconnect();
         // Without a runtime it ends here and now, with the queue pair.
-        if let Some(runtime) = self.0.runtime() {
-            runtime.spawn(close(self.0.clone(), self.0.config().close_timeout));
+        if let Some(runtime) = self.end.runtime() {
+            runtime.spawn(close(self.end.clone(), ending, self.end.config().close_timeout));
         }
     }
 }
 
 /// Waits until the written data has been delivered, for at most `limit`, and disconnects.
-async fn close(end: Arc<StreamInner>, limit: Duration) {
-    let settled = std::future::poll_fn(|cx| end.poll_settled(cx));
+async fn close(end: Arc<StreamInner>, ending: Option<JoinHandle<()>>, limit: Duration) {
+    if let Some(ending) = ending {
+        // Its waker would displace the one of this task.
+        ending.abort();
+        let _ = ending.await;
+    }
+    let settled = poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
     let _ = tokio::time::timeout(limit, settled).await;
     let _ = end.connection().disconnect().await;

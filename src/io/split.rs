@@ -5,10 +5,13 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop;
 
+use super::bells::Side;
+use super::inner::StreamInner;
 use super::shared::Shared;
 
 /// The read half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
@@ -27,7 +30,7 @@ pub struct OwnedReadHalf {
 /// Dropping it shuts its direction down.
 pub struct OwnedWriteHalf {
     shared: Arc<Shared>,
-    /// Dropping this half shuts nothing down, because `reunite` has consumed it.
+    /// Dropping this half shuts nothing down, because `reunite` or `forget` has consumed it.
     joined: bool,
 }
 
@@ -61,6 +64,35 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
+impl OwnedWriteHalf {
+    /// Drops this half without shutting its direction down. It is closed when the read half is dropped.
+    pub fn forget(mut self) {
+        self.joined = true;
+    }
+}
+
+pub(super) fn poll_peek(
+    end: &StreamInner,
+    cx: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<usize>> {
+    let before = buffer.remaining();
+    ready!(end.poll_peek(cx, buffer))?;
+    Poll::Ready(Ok(before - buffer.remaining()))
+}
+
+pub(super) fn try_read(end: &StreamInner, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut buffer = ReadBuf::new(buffer);
+    end.try_read(&mut buffer)?;
+    Ok(buffer.filled().len())
+}
+
+/// Every write is sent at once, so there is nothing to flush.
+pub(super) fn poll_flush(cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    ready!(coop::poll_proceed(cx)).made_progress();
+    Poll::Ready(Ok(()))
+}
+
 macro_rules! half {
     ($half:ty, |$this:ident| $shared:expr) => {
         impl $half {
@@ -70,13 +102,19 @@ macro_rules! half {
             }
 
             /// Returns the local address.
-            pub fn local_addr(&self) -> SocketAddr {
-                self.shared().end().connection().local_addr()
+            ///
+            /// # Errors
+            /// None. The type is that of tokio's method.
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.shared().end().connection().local_addr())
             }
 
             /// Returns the address of the peer.
-            pub fn peer_addr(&self) -> SocketAddr {
-                self.shared().end().connection().peer_addr()
+            ///
+            /// # Errors
+            /// None. The type is that of tokio's method.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.shared().end().connection().peer_addr())
             }
         }
 
@@ -92,6 +130,53 @@ macro_rules! half {
 
 macro_rules! reads {
     ($half:ty) => {
+        impl $half {
+            /// Copies received bytes like [`RdmaStream::peek`](super::RdmaStream::peek).
+            ///
+            /// # Errors
+            /// Those of a read.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses no data.
+            pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let mut buffer = ReadBuf::new(buffer);
+                self.shared().end().peek(&mut buffer).await?;
+                Ok(buffer.filled().len())
+            }
+
+            /// Copies received bytes like [`peek`](Self::peek), and returns their number.
+            ///
+            /// # Errors
+            /// Those of a read.
+            pub fn poll_peek(
+                &mut self,
+                cx: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<usize>> {
+                poll_peek(self.shared().end(), cx, buffer)
+            }
+
+            /// Waits like [`RdmaStream::readable`](super::RdmaStream::readable).
+            ///
+            /// # Errors
+            /// None. The read returns the error if the stream has ended.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses no data.
+            pub async fn readable(&self) -> io::Result<()> {
+                self.shared().end().ready(Side::Reader).await;
+                Ok(())
+            }
+
+            /// Reads like [`RdmaStream::try_read`](super::RdmaStream::try_read).
+            ///
+            /// # Errors
+            /// `WouldBlock` if nothing has arrived, or the error of a read.
+            pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                try_read(self.shared().end(), buffer)
+            }
+        }
+
         impl AsyncRead for $half {
             fn poll_read(
                 self: Pin<&mut Self>,
@@ -106,6 +191,36 @@ macro_rules! reads {
 
 macro_rules! writes {
     ($half:ty) => {
+        impl $half {
+            /// Waits like [`RdmaStream::writable`](super::RdmaStream::writable).
+            ///
+            /// # Errors
+            /// None. The write returns the error if the stream has ended.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses no data.
+            pub async fn writable(&self) -> io::Result<()> {
+                self.shared().end().ready(Side::Writer).await;
+                Ok(())
+            }
+
+            /// Writes like [`RdmaStream::try_write`](super::RdmaStream::try_write).
+            ///
+            /// # Errors
+            /// `WouldBlock` if there is no room, or the error of a write.
+            pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+                self.shared().end().try_write(&[IoSlice::new(bytes)])
+            }
+
+            /// Writes like [`try_write`](Self::try_write), from several buffers.
+            ///
+            /// # Errors
+            /// Those of [`try_write`](Self::try_write).
+            pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.shared().end().try_write(parts)
+            }
+        }
+
         impl AsyncWrite for $half {
             fn poll_write(
                 self: Pin<&mut Self>,
@@ -127,8 +242,8 @@ macro_rules! writes {
                 true
             }
 
-            fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(Ok(()))
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                poll_flush(cx)
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::bells::Side;
 use super::config::StreamConfig;
+use super::connector::within;
 use super::inner::StreamInner;
 use super::resources::StreamResources;
 use super::shared::Shared;
@@ -23,9 +25,10 @@ use crate::proto::rsocket::Hello;
 /// relies (librdmacm does the same).
 const RETRIES: u8 = 7;
 
-/// How long the passive end of an iWARP connection waits for the first message of the active one (RFC 5044, section 7.1.3)
-/// before it sends. An rsocket sends one when its program first reads, polls or writes, which it need not do; and `siw`
-/// may have received it and look at it only when something follows. By then the peer has long seen the reply.
+/// The time that the passive end of an iWARP connection waits for the first message of the active one (RFC
+/// 5044, section 7.1.3) before it sends. An rsocket sends one when its program first reads, polls or writes,
+/// which it need not do; and `siw` may have received it and look at it only when something follows. By then
+/// the peer has long seen the reply.
 const FIRST_MESSAGE: Duration = Duration::from_millis(200);
 
 /// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket.
@@ -38,18 +41,31 @@ const FIRST_MESSAGE: Duration = Duration::from_millis(200);
 /// peer's ring is full, so a slow reader slows the writer. Written data is sent immediately; `flush` does nothing.
 ///
 /// # Closing
-/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes the direction of this side. It resolves when the
-/// device has completed the sends of all written data. The peer reads the data and then the end of file, and can still
-/// write.
+/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes the direction of this side. The peer reads the data and then
+/// the end of file, and can still write. `shutdown` resolves when the peer's device has received all written data,
+/// however long that takes; it does not wait until the peer's application reads. It fails if the connection ends before.
+/// If that device does not confirm what it has received, it resolves when the local device has completed the sends: on
+/// iWARP, except between two ends on the soft provider.
 ///
+/// Dropping the stream closes it. A task of the runtime in which the stream was created then does what `shutdown` does,
+/// for at most [`close_timeout`](StreamConfig::close_timeout), and disconnects
+/// ([`Connection::disconnect`]), which takes at most the disconnect timeout of the provider. Data that was not sent by
+/// then is lost. The peer reads the data that had arrived and then the end of file if that has arrived, or else an error.
+/// [`set_zero_linger`](Self::set_zero_linger) makes the drop abort the connection instead.
+///
+/// Dropping the [`OwnedWriteHalf`] closes its direction, and a task sends the data and the end of file, without a time
+/// limit. Dropping the [`OwnedReadHalf`] alone changes nothing: the peer can write until the buffer is full. The second
+/// drop is that of the stream, with one `close_timeout` for both directions.
+///
+/// When the runtime ends, these tasks end, and so does the connection. Written data that was not received by then can be
+/// lost, and the peer's reads fail. Before a program exits, it should call `shutdown` and await it.
+///
+/// # Ends of the peer
 /// After the peer has closed its direction or the stream, reads return the data that had arrived and then the end of
-/// file. If the connection is lost, reads return the data that had arrived and then an error that contains a
-/// [`StreamBroken`](crate::error::StreamBroken) with the reason. The time until a loss is detected by a side that only
-/// waits depends on the adapter: see [`Connection::disconnected`].
-///
-/// Dropping the stream closes it. Written data is still sent, for at most
-/// [`close_timeout`](StreamConfig::close_timeout). Before a program exits, it should call `shutdown`, because the
-/// runtime ends with the program.
+/// file. So do they if a program that uses rsocket(7) exits without closing. If the connection is lost, reads return the
+/// data that had arrived and then an error that contains a [`StreamBroken`](crate::error::StreamBroken) with the reason.
+/// The time until a loss is detected by a side that only waits depends on the adapter: see
+/// [`Connection::disconnected`].
 ///
 /// # Cancel safety
 /// A future of `read`, `read_buf`, `write` or `write_vectored` that is dropped before it resolves has transferred no
@@ -63,7 +79,7 @@ const FIRST_MESSAGE: Duration = Duration::from_millis(200);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
 /// let listener = RdmaListener::bind("127.0.0.1:0").await?;
-/// let address = listener.local_addr();
+/// let address = listener.local_addr()?;
 /// let server = tokio::spawn(async move {
 ///     let (mut stream, _peer) = listener.accept().await?;
 ///     let mut question = String::new();
@@ -89,8 +105,10 @@ impl RdmaStream {
     /// [`RdmaConnector`](super::RdmaConnector) also resolves names and chooses the adapter.
     ///
     /// # Errors
-    /// `Connect` if no connection is made; `Protocol` if the peer does not use the rsocket protocol; `OutOfRange` if a
-    /// setting is out of range; `Open`, `Register` or `Post` if the queues or the memory could not be created.
+    /// `Connect` if no connection is made; `TimedOut` if the peer does not accept within
+    /// [`connect_timeout`](StreamConfig::connect_timeout); `Protocol` if the peer does not use the rsocket protocol;
+    /// `OutOfRange` if a setting is out of range; `Bind` if the [`source`](StreamConfig::source) cannot be used; `Open`,
+    /// `Register` or `Post` if the queues or the memory could not be created.
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempt.
@@ -99,18 +117,27 @@ impl RdmaStream {
         peer: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
+        within(Some(peer), config.connect_timeout, Self::connect_to(adapter, peer, config)).await
+    }
+
+    async fn connect_to(
+        adapter: &Adapter,
+        peer: SocketAddr,
+        config: &StreamConfig,
+    ) -> Result<Self, StreamError> {
         let end = StreamResources::new(adapter, config).await?;
-        let mut params = ConnectParams::default().private_data(end.private_data().to_vec());
+        let mut params = ConnectParams::default().private_data(end.private_data());
         if !adapter.info().iwarp {
             params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
         }
-        let reply = adapter.connector().connect(end.queue_pair(), peer, params).await?;
+        let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
+        let reply = connector.connect(end.queue_pair(), peer, params).await?;
         let hello = match Hello::decode(reply.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
                 // If this fails, the peer receives the end of the connection instead.
                 let _ = reply.reject(&[]).await;
-                return Err(error.into());
+                return Err(StreamError::Protocol { peer, error });
             }
         };
         let connection = reply.complete().await?;
@@ -138,16 +165,18 @@ impl RdmaStream {
             Ok(hello) => hello,
             Err(error) => {
                 // If the peer has gone meanwhile, there is nothing to reject.
+                let peer = request.peer_addr();
                 let _ = request.reject(&[]).await;
-                return Err(error.into());
+                return Err(StreamError::Protocol { peer, error });
             }
         };
         let end = StreamResources::new(adapter, config).await?;
-        let mut params = AcceptParams::default().private_data(end.private_data().to_vec());
+        let mut params = AcceptParams::default().private_data(end.private_data());
         let info = adapter.info();
         if !info.iwarp {
             params = params.rnr_retry_count(RETRIES);
         }
+        let params = config.options.accept(params);
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
         let end = StreamInner::new(end, connection, hello, info.passive_sends_first);
@@ -170,18 +199,154 @@ impl RdmaStream {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.connection().local_addr()
+    ///
+    /// # Errors
+    /// None. The type is that of tokio's method, like those of the other methods that cannot fail.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection().local_addr())
     }
 
     /// Returns the address of the peer.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.connection().peer_addr()
+    ///
+    /// # Errors
+    /// None.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection().peer_addr())
     }
 
     /// Returns the underlying connection, with its read limits, its private data and its end.
     pub fn connection(&self) -> &Connection {
         self.end().connection()
+    }
+
+    /// Copies received bytes, which stay to be read. Waits until there are any. Returns 0 at the end of file.
+    ///
+    /// # Errors
+    /// Those of a read.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no data.
+    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut buffer = ReadBuf::new(buffer);
+        self.end().peek(&mut buffer).await?;
+        Ok(buffer.filled().len())
+    }
+
+    /// Copies received bytes like [`peek`](Self::peek), and returns their number.
+    ///
+    /// Only the waker of the last read, `poll_peek` or `poll_read_ready` is woken.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        split::poll_peek(self.end(), cx, buffer)
+    }
+
+    /// Waits until a read returns at once: data has arrived, or the stream has ended. Any number of tasks may wait.
+    ///
+    /// # Errors
+    /// None. The read returns the error if the stream has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no data.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.end().ready(Side::Reader).await;
+        Ok(())
+    }
+
+    /// Waits until a write returns at once: there is room, or the stream has ended. Any number of tasks may wait.
+    ///
+    /// # Errors
+    /// None. The write returns the error if the stream has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no data.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.end().ready(Side::Writer).await;
+        Ok(())
+    }
+
+    /// Waits like [`readable`](Self::readable).
+    ///
+    /// Only the waker of the last read, `poll_peek` or `poll_read_ready` is woken.
+    ///
+    /// # Errors
+    /// None.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end().poll_ready(cx, Side::Reader).map(Ok)
+    }
+
+    /// Waits like [`writable`](Self::writable).
+    ///
+    /// Only the waker of the last write, shutdown or `poll_write_ready` is woken.
+    ///
+    /// # Errors
+    /// None.
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end().poll_ready(cx, Side::Writer).map(Ok)
+    }
+
+    /// Reads the bytes that have arrived, without waiting. Returns 0 at the end of file.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has arrived, or the error of a read.
+    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        split::try_read(self.end(), buffer)
+    }
+
+    /// Writes as many bytes as there is room for, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room, or the error of a write.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.end().try_write(&[IoSlice::new(bytes)])
+    }
+
+    /// Writes like [`try_write`](Self::try_write), from several buffers.
+    ///
+    /// # Errors
+    /// Those of [`try_write`](Self::try_write).
+    pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.end().try_write(parts)
+    }
+
+    /// Returns `true`: written data is always sent at once.
+    ///
+    /// # Errors
+    /// None.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Does nothing: written data is always sent at once.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns `Some(Duration::ZERO)` after [`set_zero_linger`](Self::set_zero_linger), and `None` before.
+    ///
+    /// # Errors
+    /// None.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(self.shared.aborts().then_some(Duration::ZERO))
+    }
+
+    /// Makes dropping the stream abort the connection: data that the peer has not received is discarded, and the peer's
+    /// reads and writes fail with `ConnectionReset`.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_aborts(true);
+        Ok(())
+    }
+
+    /// Sets whether dropping the stream aborts the connection.
+    pub(super) fn set_aborts(&self, aborts: bool) {
+        self.shared.set_aborts(aborts);
     }
 
     /// Borrows the two directions, for two futures of one task.
@@ -230,8 +395,8 @@ impl AsyncWrite for RdmaStream {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        split::poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -243,8 +408,8 @@ impl fmt::Debug for RdmaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RdmaStream")
             .field("id", &self.connection().id())
-            .field("local", &self.local_addr())
-            .field("peer", &self.peer_addr())
+            .field("local", &self.connection().local_addr())
+            .field("peer", &self.connection().peer_addr())
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! TLS over streams, with client certificates.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -9,18 +10,26 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::io::AsyncWriteExt;
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::listener::RdmaListener;
 use super::stream::RdmaStream;
+use crate::cm::grace;
+use crate::metrics::AcceptMetrics;
+use crate::proto::half_open::{HalfOpen, PeerKey};
+use crate::sync::Throttle;
 
 /// The default number of peers in their TLS handshake.
 const HANDSHAKES: usize = 256;
+
+/// TLS listeners, in the metrics.
+const ACCEPTS: AcceptMetrics = AcceptMetrics::new("tls");
 
 /// The default time limit of a TLS handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,20 +64,43 @@ pub struct TlsListener {
     acceptor: TlsAcceptor,
     timeout: Duration,
     most: usize,
-    handshakes: JoinSet<Option<TlsStream<RdmaStream>>>,
+    tasks: JoinSet<Option<TlsStream<RdmaStream>>>,
+    /// The handshakes that may be dropped.
+    handshakes: HalfOpen<Handshake>,
+    /// All handshakes, with those that were dropped and have not ended.
+    keys: HashMap<Id, PeerKey>,
+    /// A stream that waits for a place.
+    waiting: Option<RdmaStream>,
+    /// When the oldest handshake may be dropped.
+    timer: Pin<Box<Sleep>>,
+    logged: Throttle,
     /// The listener has ended.
     ended: bool,
 }
 
+/// A handshake that is under way.
+struct Handshake {
+    since: Instant,
+    task: AbortHandle,
+}
+
 impl TlsListener {
     /// Secures what `listener` accepts.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
     pub fn new(listener: RdmaListener, config: Arc<ServerConfig>) -> Self {
         Self {
             listener,
             acceptor: config.into(),
             timeout: TIMEOUT,
             most: HANDSHAKES,
-            handshakes: JoinSet::new(),
+            tasks: JoinSet::new(),
+            handshakes: HalfOpen::new(),
+            keys: HashMap::new(),
+            waiting: None,
+            timer: Box::pin(sleep(Duration::ZERO)),
+            logged: Throttle::default(),
             ended: false,
         }
     }
@@ -79,14 +111,20 @@ impl TlsListener {
         self
     }
 
-    /// Sets how many peers may be in their handshake at the same time. Default: 256. Further peers wait in the listener.
+    /// Sets how many peers may be in their handshake at the same time. Default: 256.
+    ///
+    /// If there is no place for another peer, the oldest handshake of the address that has most is dropped. Each peer has
+    /// at least 1 s, or 50 ms if its address has more than an eighth of the places.
     pub fn handshakes(mut self, most: usize) -> Self {
         self.most = most.max(1);
         self
     }
 
     /// Returns the local address, with the port.
-    pub fn local_addr(&self) -> SocketAddr {
+    ///
+    /// # Errors
+    /// None. The type is that of the method of tokio's `TcpListener`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
@@ -99,18 +137,91 @@ impl TlsListener {
     /// Dropping the future loses no stream: handshakes continue, and the next call returns it.
     pub async fn accept(&mut self) -> io::Result<(TlsStream<RdmaStream>, SocketAddr)> {
         let stream = self.next().await.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
-        let peer = stream.get_ref().0.peer_addr();
+        let peer = stream.get_ref().0.connection().peer_addr();
         Ok((stream, peer))
     }
 
     /// Begins the handshake of a stream.
     fn begin(&mut self, stream: RdmaStream) {
-        let peer = stream.peer_addr();
-        let (handshake, limit) = (self.acceptor.accept(stream), self.timeout);
-        self.handshakes.spawn(async move {
-            let outcome = timeout(limit, handshake).await.unwrap_or_else(|late| Err(late.into()));
-            outcome.inspect_err(|error| debug!(%peer, %error, "TLS handshake failed")).ok()
+        let peer = stream.connection().peer_addr();
+        // A peer that is dropped may never confirm the end, and a stream that waits for it is not in its place any more.
+        stream.set_aborts(true);
+        let (handshake, limit) = (self.acceptor.accept(stream).into_fallible(), self.timeout);
+        let task = self.tasks.spawn(async move {
+            let _half_open = ACCEPTS.half_open();
+            match timeout(limit, handshake).await {
+                Ok(Ok(stream)) => {
+                    stream.get_ref().0.set_aborts(false);
+                    ACCEPTS.count("accepted");
+                    Some(stream)
+                }
+                Ok(Err((error, mut stream))) => {
+                    debug!(%peer, %error, "TLS handshake failed");
+                    ACCEPTS.count("failed");
+                    // The alert is under way. The peer keeps its place until it has received it.
+                    let _ = timeout(limit, stream.shutdown()).await;
+                    None
+                }
+                Err(_elapsed) => {
+                    debug!(%peer, "TLS handshake timed out");
+                    ACCEPTS.count("timed_out");
+                    None
+                }
+            }
         });
+        let id = task.id();
+        let handshake = Handshake { since: Instant::now(), task };
+        self.keys.insert(id, self.handshakes.insert(peer.ip(), handshake));
+    }
+
+    /// Begins the handshakes of streams that the listener has, and drops old ones if they need the place.
+    fn poll_begin(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        loop {
+            if self.waiting.is_none() && !self.ended {
+                match self.listener.poll_next_unpin(cx) {
+                    Poll::Ready(Some(stream)) => self.waiting = Some(stream?),
+                    Poll::Ready(None) => self.ended = true,
+                    Poll::Pending => {}
+                }
+            }
+            if self.keys.len() < self.most {
+                match self.waiting.take() {
+                    Some(stream) => self.begin(stream),
+                    None => return Ok(()),
+                }
+            } else if self.waiting.is_none() || self.poll_replace(cx).is_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Drops the oldest handshake of the address that has most. Pending until it may be dropped, and until it has ended:
+    /// the task is woken by both.
+    fn poll_replace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let grace = grace(&self.handshakes, self.most);
+        let victim = self.handshakes.victim().map(|(key, oldest)| (key, oldest.since + grace));
+        let Some((key, expendable)) = victim.filter(|_| self.handshakes.len() == self.keys.len()) else {
+            return Poll::Pending;
+        };
+        if expendable > Instant::now() {
+            self.timer.as_mut().reset(expendable);
+            return self.timer.as_mut().poll(cx);
+        }
+        if let Some(handshake) = self.handshakes.remove(key) {
+            handshake.task.abort();
+            ACCEPTS.count("replaced");
+            if let Some(held_back) = self.logged.admit() {
+                warn!(held_back, "too many TLS handshakes: the oldest is dropped");
+            }
+        }
+        Poll::Pending
+    }
+
+    /// A handshake has ended.
+    fn remove(&mut self, id: Id) {
+        if let Some(key) = self.keys.remove(&id) {
+            self.handshakes.remove(key);
+        }
     }
 }
 
@@ -119,18 +230,15 @@ impl Stream for TlsListener {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            while !self.ended && self.handshakes.len() < self.most {
-                match self.listener.poll_next_unpin(cx) {
-                    Poll::Ready(Some(Ok(stream))) => self.begin(stream),
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                    Poll::Ready(None) => self.ended = true,
-                    Poll::Pending => break,
+            self.poll_begin(cx)?;
+            match ready!(self.tasks.poll_join_next_with_id(cx)) {
+                Some(Ok((id, stream))) => {
+                    self.remove(id);
+                    if let Some(stream) = stream {
+                        return Poll::Ready(Some(Ok(stream)));
+                    }
                 }
-            }
-            match ready!(self.handshakes.poll_join_next(cx)) {
-                Some(Ok(Some(stream))) => return Poll::Ready(Some(Ok(stream))),
-                // One that failed has made room for another.
-                Some(Ok(None) | Err(_)) => {}
+                Some(Err(error)) => self.remove(error.id()),
                 // Handshakes that have begun are finished, whatever has become of the listener.
                 None => return if self.ended { Poll::Ready(None) } else { Poll::Pending },
             }
@@ -142,7 +250,7 @@ impl fmt::Debug for TlsListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsListener")
             .field("listener", &self.listener)
-            .field("handshakes", &self.handshakes.len())
+            .field("handshakes", &self.keys.len())
             .finish_non_exhaustive()
     }
 }

@@ -1,15 +1,110 @@
 //! The implementation of tonic's `Connected` for streams.
 
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::{Stream, TryStreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use super::connector::RdmaConnector;
+use super::hyper::{HttpConnector, HttpInfo};
+use super::listener::RdmaListener;
 use super::stream::RdmaStream;
 
+impl RdmaConnector {
+    /// Converts this connector into one for tonic's `Endpoint::connect_with_connector`, with and without TLS.
+    ///
+    /// A URI of `https` is allowed, because tonic itself adds TLS to it, and fails without
+    /// `Endpoint::tls_config`.
+    ///
+    #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tonic_tls.md"))]
+    pub fn tonic(self) -> HttpConnector {
+        self.http().enforce_http(false)
+    }
+}
+
 /// tonic's `Request::remote_addr` and `Request::local_addr` return the addresses of the connection. tonic reads them
-/// from the type that it uses for TCP, so this is that type.
+/// from the type that it uses for TCP, so this is that type. [`RdmaListener::tonic`] has more information for a request.
 impl Connected for RdmaStream {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        TcpConnectInfo { local_addr: Some(self.local_addr()), remote_addr: Some(self.peer_addr()) }
+        TcpConnectInfo {
+            local_addr: Some(self.connection().local_addr()),
+            remote_addr: Some(self.connection().peer_addr()),
+        }
+    }
+}
+
+impl RdmaListener {
+    /// Converts this listener into connections for tonic's `serve_with_incoming` whose requests have an [`HttpInfo`] in
+    /// their extensions, with the provider and the number of the connection.
+    ///
+    /// tonic's `Request::remote_addr` and `Request::local_addr` return `None` for them, because tonic inserts one type only.
+    /// [`HttpInfo`] has both addresses. With tonic's own TLS the type is `TlsConnectInfo<HttpInfo>`.
+    pub fn tonic(self) -> impl Stream<Item = io::Result<TonicStream>> + Send + Unpin + 'static {
+        self.map_ok(TonicStream)
+    }
+}
+
+/// A stream of [`RdmaListener::tonic`].
+#[derive(Debug)]
+pub struct TonicStream(RdmaStream);
+
+impl TonicStream {
+    /// Returns a reference to the stream.
+    pub fn get_ref(&self) -> &RdmaStream {
+        &self.0
+    }
+
+    /// Returns the stream.
+    pub fn into_inner(self) -> RdmaStream {
+        self.0
+    }
+}
+
+impl Connected for TonicStream {
+    type ConnectInfo = HttpInfo;
+
+    fn connect_info(&self) -> HttpInfo {
+        self.0.connection().into()
+    }
+}
+
+impl AsyncRead for TonicStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for TonicStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -35,17 +35,23 @@ impl Service<Uri> for RdmaConnector {
     }
 }
 
+/// Names a URI in an error, without the parts that may be secret: the user, the path and the query.
+pub(super) fn place(uri: &Uri) -> String {
+    format!("{}://{}", uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default())
+}
+
 /// Returns the host and the port of a URI.
 fn destination(uri: &Uri) -> Result<(&str, u16), StreamError> {
     let host = uri.host().filter(|host| !host.is_empty());
-    let host = host.ok_or(StreamError::Destination("the URI has no host"))?;
+    let host =
+        host.ok_or_else(|| StreamError::Destination(format!("the URI of {} has no host", place(uri))))?;
     let port = uri.port_u16().or_else(|| match uri.scheme_str() {
         Some("http") => Some(80),
         Some("https") => Some(443),
         _ => None,
     });
-    let port =
-        port.ok_or(StreamError::Destination("the URI has no port, and its scheme has no default port"))?;
+    let none = || format!("the URI of {} has no port, and its scheme has no default port", place(uri));
+    let port = port.ok_or_else(|| StreamError::Destination(none()))?;
     // An IPv6 address stands in brackets in a URI, and without them elsewhere.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     Ok((bare.unwrap_or(host), port))

@@ -4,31 +4,37 @@
 //! time. There are three kinds of handles:
 //!
 //! * [`Owned`] is the only handle to its allocation and dereferences to bytes.
-//! * [`Shared`] can be cloned. Its bytes are only copied in and out through atomics, because others may write them.
+//! * [`Shared`] can be cloned. Its bytes are only copied in and out, by atomic accesses of one size, because others may write
+//!   them: see [`words`].
 //! * [`Frozen`] dereferences to bytes, because a frozen allocation is only read. A [`Slice`] of it refuses writes.
 //!
 //! In the `soft` provider the kernel has the role of the device: `readv` and `sendmsg` work on raw ranges of live
 //! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
-use std::alloc::{self, Layout};
+mod block;
+#[cfg(feature = "soft")]
+mod socket;
+#[cfg(feature = "soft")]
+mod vectored;
+mod words;
+
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+#[cfg(any(feature = "verbs", feature = "sim"))]
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 
+use block::Block;
 #[cfg(feature = "soft")]
-pub(crate) use vectored::{Piece, Target, receive, send};
-
-/// The alignment of an allocation: a cache line, the best alignment for direct memory access.
-const ALIGNMENT: usize = 64;
-const WORD: usize = size_of::<u64>();
-/// The number of words copied in one step.
-const BLOCK: usize = 8;
+pub(crate) use socket::{unacknowledged, unanswered};
+#[cfg(feature = "soft")]
+pub(crate) use vectored::{Piece, Target, gather, receive, room, scatter, send};
+use words::{WORD, Words};
 
 /// The registration of an allocation with a device.
 pub(crate) trait Attachment: Send + Sync {
@@ -57,10 +63,9 @@ pub(crate) trait Recycler: Send + Sync {
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
 }
 
-/// Zeroed heap memory and its registration with a device. Dropping it deregisters and frees the memory.
+/// Zeroed memory and its registration with a device. Dropping it deregisters and frees the memory.
 pub(crate) struct Memory {
-    start: NonNull<u8>,
-    length: usize,
+    block: Block,
     attachment: Option<Arc<dyn Attachment>>,
 }
 
@@ -71,24 +76,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn layout(length: usize) -> Option<Layout> {
-        Layout::from_size_align(length, ALIGNMENT).ok()
-    }
-
-    /// Returns memory of length 0.
-    fn nothing() -> Self {
-        Self { start: NonNull::<Aligned>::dangling().cast(), length: 0, attachment: None }
-    }
-
-    /// Allocates zeroed memory. Returns `None` if there is not enough memory.
-    fn zeroed(length: usize) -> Option<Self> {
-        if length == 0 {
-            return Some(Self::nothing());
-        }
-        let layout = Self::layout(length)?;
-        // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { start, length, attachment: None })
+    fn of(block: Block) -> Self {
+        Self { block, attachment: None }
     }
 }
 
@@ -96,11 +85,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if self.attachment.as_ref().is_some_and(|attachment| !attachment.detach()) {
             // The device may write to the memory at any later time: leaking it is safer than reusing it.
-            return;
-        }
-        if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout, and drop runs once.
-            unsafe { alloc::dealloc(self.start.as_ptr(), layout) }
+            self.block.leak();
         }
     }
 }
@@ -121,7 +106,7 @@ struct Allocation {
 
 impl Allocation {
     fn of(memory: Memory) -> Self {
-        let length = memory.length;
+        let length = memory.block.len();
         Self {
             memory,
             length,
@@ -132,9 +117,9 @@ impl Allocation {
         }
     }
 
-    /// Whether the bytes are in host memory, not in memory of another device.
+    /// Returns whether the bytes are in host memory, not in memory of another device.
     fn is_host_mapped(&self) -> bool {
-        self.memory.length == self.length
+        self.memory.block.len() == self.length
     }
 
     fn is_frozen(&self) -> bool {
@@ -145,7 +130,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let memory = std::mem::replace(&mut self.memory, Memory::nothing());
+        let memory = std::mem::replace(&mut self.memory, Memory::of(Block::empty()));
         match (self.recycler.take(), memory.attachment.clone()) {
             (Some(recycler), _) => recycler.recycle(Owned(Arc::new(Self::of(memory)))),
             (None, Some(attachment)) => attachment.retire(memory),
@@ -153,9 +138,6 @@ impl Drop for Allocation {
         }
     }
 }
-
-#[repr(align(64))]
-struct Aligned;
 
 /// The only handle to an allocation: ordinary bytes, read and written by reference.
 ///
@@ -165,12 +147,13 @@ pub(crate) struct Owned(Arc<Allocation>);
 impl Owned {
     /// Allocates zeroed memory. Returns `None` if there is not enough memory.
     pub(crate) fn zeroed(length: usize) -> Option<Self> {
-        Memory::zeroed(length).map(|memory| Self(Arc::new(Allocation::of(memory))))
+        let memory = Memory::of(Block::zeroed(length)?);
+        Some(Self(Arc::new(Allocation::of(memory))))
     }
 
     /// Returns memory of length 0.
     pub(crate) fn empty() -> Self {
-        Self(Arc::new(Allocation::of(Memory::nothing())))
+        Self(Arc::new(Allocation::of(Memory::of(Block::empty()))))
     }
 
     /// Registers the memory with a device. The device may access it after [`share`](Self::share). Memory of length 0 is
@@ -178,15 +161,15 @@ impl Owned {
     ///
     /// # Errors
     /// The errors of `register`, which is called with the first address and the length.
-    #[cfg(feature = "verbs")]
+    #[cfg(any(feature = "verbs", feature = "sim"))]
     pub(crate) fn attach<E>(
         mut self,
         register: impl FnOnce(NonNull<u8>, usize) -> Result<Arc<dyn Attachment>, E>,
     ) -> Result<Self, E> {
         if let Some(Allocation { memory, .. }) = Arc::get_mut(&mut self.0)
-            && memory.length > 0
+            && memory.block.len() > 0
         {
-            memory.attachment = Some(register(memory.start, memory.length)?);
+            memory.attachment = Some(register(memory.block.start(), memory.block.len())?);
         }
         Ok(self)
     }
@@ -218,16 +201,18 @@ impl Owned {
 impl Deref for Owned {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        let block = &self.0.memory.block;
         // SAFETY: the range is one live, initialised allocation, and by the invariant nobody else has a handle,
         // so nobody writes it while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.0.memory.start.as_ptr(), self.0.memory.length) }
+        unsafe { std::slice::from_raw_parts(block.start().as_ptr(), block.len()) }
     }
 }
 
 impl DerefMut for Owned {
     fn deref_mut(&mut self) -> &mut [u8] {
+        let block = &self.0.memory.block;
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.0.memory.start.as_ptr(), self.0.memory.length) }
+        unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), block.len()) }
     }
 }
 
@@ -241,8 +226,9 @@ pub(crate) struct Frozen(Arc<Allocation>);
 impl Deref for Frozen {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        let block = &self.0.memory.block;
         // SAFETY: the range is one live, initialised allocation, which by the invariant nobody writes.
-        unsafe { std::slice::from_raw_parts(self.0.memory.start.as_ptr(), self.0.memory.length) }
+        unsafe { std::slice::from_raw_parts(block.start().as_ptr(), block.len()) }
     }
 }
 
@@ -264,7 +250,7 @@ impl Shared {
     /// Creates a handle to memory of another device. Only the device of the attachment can access it.
     #[cfg(feature = "verbs")]
     pub(crate) fn device_only(length: usize, attachment: Arc<dyn Attachment>) -> Self {
-        let mut memory = Memory::nothing();
+        let mut memory = Memory::of(Block::empty());
         memory.attachment = Some(attachment);
         let mut allocation = Allocation::of(memory);
         allocation.length = length;
@@ -328,13 +314,13 @@ impl Slice {
         self.length
     }
 
-    /// Whether the memory has or had a remote key.
+    /// Returns whether the memory has or had a remote key.
     #[cfg(feature = "soft")]
     pub(crate) fn is_remotely_addressable(&self) -> bool {
         self.memory.0.remotely_addressable.load(Ordering::Relaxed)
     }
 
-    /// Whether a provider may write to the memory: it is not frozen.
+    /// Returns whether a provider may write to the memory: it is not frozen.
     pub(crate) fn is_writable(&self) -> bool {
         !self.memory.0.is_frozen()
     }
@@ -386,23 +372,9 @@ impl Slice {
         if !self.is_writable() {
             return 0;
         }
-        let cells = self.cells(at, from.len());
-        let (head, rest) = from.split_at(cells.head.len());
-        let (body, rest) = rest.split_at(cells.body.len() * WORD);
-        let store = |(cell, byte): (&AtomicU8, &u8)| cell.store(*byte, Ordering::Relaxed);
-        let store_word = |cell: &AtomicU64, word: &[u8; WORD]| {
-            cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        };
-        cells.head.iter().zip(head).for_each(store);
-        let ((blocks, cells_left), (groups, left)) =
-            (cells.body.as_chunks::<BLOCK>(), body.as_chunks::<WORD>().0.as_chunks::<BLOCK>());
-        for (cells, words) in blocks.iter().zip(groups) {
-            // As many as a compiler writes out one by one: it leaves a longer loop of atomics as it is.
-            (0..BLOCK).for_each(|index| store_word(&cells[index], &words[index]));
-        }
-        cells_left.iter().zip(left).for_each(|(cell, word)| store_word(cell, word));
-        cells.tail.iter().zip(rest).for_each(store);
-        cells.len()
+        let words = self.words(at, from.len());
+        words.write(from);
+        words.length
     }
 
     /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied.
@@ -434,47 +406,32 @@ impl Slice {
 
     /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied. They are initialised then.
     fn copy_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) -> usize {
-        let cells = self.cells(at, into.len());
-        let (head, rest) = into.split_at_mut(cells.head.len());
-        let (body, rest) = rest.split_at_mut(cells.body.len() * WORD);
-        let load = |(cell, byte): (&AtomicU8, &mut MaybeUninit<u8>)| {
-            byte.write(cell.load(Ordering::Relaxed));
-        };
-        let load_word = |cell: &AtomicU64, word: &mut [MaybeUninit<u8>; WORD]| {
-            let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
-            // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the
-            // same, but calls a closure for each byte in a build without optimisation.)
-            *word = unsafe { std::mem::transmute::<[u8; WORD], [MaybeUninit<u8>; WORD]>(bytes) };
-        };
-        cells.head.iter().zip(head).for_each(load);
-        let ((blocks, cells_left), (groups, left)) =
-            (cells.body.as_chunks::<BLOCK>(), body.as_chunks_mut::<WORD>().0.as_chunks_mut::<BLOCK>());
-        for (cells, words) in blocks.iter().zip(groups) {
-            (0..BLOCK).for_each(|index| load_word(&cells[index], &mut words[index]));
-        }
-        cells_left.iter().zip(left).for_each(|(cell, word)| load_word(cell, word));
-        cells.tail.iter().zip(rest).for_each(load);
-        cells.len()
+        let words = self.words(at, into.len());
+        words.read(into);
+        words.length
     }
 
-    /// Returns at most `length` bytes, starting at `at`, as aligned words and the bytes around them. Empty if the bytes
-    /// are not in host memory.
-    fn cells(&self, at: usize, length: usize) -> Cells<'_> {
-        if !self.is_host_mapped() {
-            return Cells { head: &[], body: &[], tail: &[] };
-        }
+    /// Returns at most `length` bytes, starting at `at`, as words. Empty if the bytes are not in host memory.
+    fn words(&self, at: usize, length: usize) -> Words<'_> {
         let at = at.min(self.length);
         let length = length.min(self.length - at);
-        // SAFETY: `length` bytes of the slice, which lies within one live, initialised allocation, start there, and
-        // live as long as the slice is borrowed. It is not exclusive while there is a `Slice`, so it is only accessed
-        // by atomics or the kernel; or it is frozen: then everybody reads, here by atomics and there without.
-        let bytes = unsafe { std::slice::from_raw_parts(self.address(at).cast::<AtomicU8>(), length) };
-        // SAFETY: an `AtomicU64` is any eight bytes, and as many atomics of one byte have the same layout.
-        let (head, body, tail) = unsafe { bytes.align_to::<AtomicU64>() };
-        Cells { head, body, tail }
+        if length == 0 || !self.is_host_mapped() {
+            return Words { words: &[], before: 0, length: 0 };
+        }
+        let first = self.address(at);
+        // The start of an allocation is the start of a word.
+        let before = first.addr() % WORD;
+        let (start, count) =
+            (first.wrapping_sub(before).cast::<AtomicU64>(), (before + length).div_ceil(WORD));
+        // SAFETY: the slice lies within one live, initialised allocation, which has all of the words that the slice touches,
+        // and lives as long as the slice is borrowed. The allocation is not exclusive while there is a `Slice`, so it is only
+        // accessed by atomics of this size or the kernel; or it is frozen: then everybody reads, here by atomics and there
+        // without.
+        let words = unsafe { std::slice::from_raw_parts(start, count) };
+        Words { words, before, length }
     }
 
-    /// Whether the bytes are in host memory, not in memory of another device.
+    /// Returns whether the bytes are in host memory, not in memory of another device.
     fn is_host_mapped(&self) -> bool {
         self.memory.0.is_host_mapped()
     }
@@ -486,14 +443,16 @@ impl Slice {
         if !self.is_writable() {
             return None;
         }
-        let Cells { head: [], body: [word, ..], .. } = self.cells(0, self.length) else { return None };
+        let Words { words: [word, ..], before: 0, length: WORD.. } = self.words(0, self.length) else {
+            return None;
+        };
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
     }
 
     /// Returns the address `at` bytes into a slice of host memory; `at <= length`.
     fn address(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.length && self.is_host_mapped());
-        self.memory.0.memory.start.as_ptr().wrapping_add(self.offset + at)
+        self.memory.0.memory.block.start().as_ptr().wrapping_add(self.offset + at)
     }
 }
 
@@ -514,22 +473,6 @@ impl fmt::Debug for Slice {
         write!(f, "Slice({}+{})", self.offset, self.length)
     }
 }
-
-/// A range of memory that others may write, split into aligned words and the bytes around them.
-struct Cells<'a> {
-    head: &'a [AtomicU8],
-    body: &'a [AtomicU64],
-    tail: &'a [AtomicU8],
-}
-
-impl Cells<'_> {
-    fn len(&self) -> usize {
-        self.head.len() + self.body.len() * WORD + self.tail.len()
-    }
-}
-
-#[cfg(feature = "soft")]
-mod vectored;
 
 #[cfg(test)]
 mod tests {
@@ -667,13 +610,15 @@ mod tests {
 
     #[cfg(feature = "verbs")]
     mod attached {
+        use std::sync::atomic::AtomicUsize;
+
         use super::*;
 
         /// A device that gives memory back or does not.
         struct Fake {
             gives_back: bool,
             retired: Mutex<Vec<Memory>>,
-            asked: AtomicU8,
+            asked: AtomicUsize,
         }
 
         impl Attachment for Fake {
@@ -696,7 +641,7 @@ mod tests {
         }
 
         fn fake(gives_back: bool) -> Arc<Fake> {
-            Arc::new(Fake { gives_back, retired: Mutex::default(), asked: AtomicU8::new(0) })
+            Arc::new(Fake { gives_back, retired: Mutex::default(), asked: AtomicUsize::new(0) })
         }
 
         // MR-01: where it takes long is up to the attachment, and the memory is freed only after.

@@ -1,8 +1,10 @@
-//! The two system calls that work on device-visible memory in place.
+//! The two system calls that work on device-visible memory in place, and what stands in for them where bytes are copied: in a simulated
+//! network, and for a capture.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use bytes::BufMut;
 use smallvec::SmallVec;
 
 use super::Slice;
@@ -26,18 +28,81 @@ pub(crate) enum Piece<'a> {
     Bytes(&'a [u8]),
 }
 
+/// Checks that every target may be written.
+///
+/// # Errors
+/// `PermissionDenied`.
+fn check(targets: &[Target<'_>]) -> io::Result<()> {
+    let forbidden = |target: &Target<'_>| match target {
+        Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),
+        Target::Bytes(_) => false,
+    };
+    if targets.iter().any(forbidden) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+}
+
+/// The number of bytes that the targets have room for.
+pub(crate) fn room(targets: &[Target<'_>]) -> usize {
+    let lengths = targets.iter().map(|target| match target {
+        Target::Memory(slice) => slice.length,
+        Target::Bytes(bytes) => bytes.len(),
+    });
+    lengths.sum()
+}
+
+/// Copies bytes into the targets, in order: how many had room. What [`receive`] does with the bytes of a socket.
+///
+/// # Errors
+/// `PermissionDenied` for memory that may not be written.
+pub(crate) fn scatter(bytes: &[u8], targets: &mut [Target<'_>]) -> io::Result<usize> {
+    check(targets)?;
+    let mut rest = bytes;
+    for target in targets {
+        let count = match target {
+            Target::Memory(slice) => slice.write(0, &rest[..rest.len().min(slice.length)]),
+            Target::Bytes(place) => {
+                let count = rest.len().min(place.len());
+                place[..count].copy_from_slice(&rest[..count]);
+                count
+            }
+        };
+        rest = &rest[count..];
+    }
+    Ok(bytes.len() - rest.len())
+}
+
+/// Appends the pieces, in order, to at most `room` bytes: how many these were. What [`send`] does for a socket.
+///
+/// # Errors
+/// `EFAULT` if not even the first piece is in host memory.
+pub(crate) fn gather<'a>(
+    pieces: impl Iterator<Item = Piece<'a>>,
+    room: usize,
+    into: &mut impl BufMut,
+) -> io::Result<usize> {
+    let mut done = 0;
+    for piece in pieces {
+        match piece {
+            Piece::Memory(slice) if !slice.is_host_mapped() => {
+                let fault = || io::Error::from_raw_os_error(libc::EFAULT);
+                return if done > 0 { Ok(done) } else { Err(fault()) };
+            }
+            Piece::Memory(slice) => done += slice.append_to(room - done, into),
+            Piece::Bytes(bytes) => {
+                let count = bytes.len().min(room - done);
+                into.put_slice(&bytes[..count]);
+                done += count;
+            }
+        }
+    }
+    Ok(done)
+}
+
 /// `readv(2)` into the targets, in order; 0 is the end of the stream.
 ///
 /// # Errors
 /// The errors of the system call, including `WouldBlock`; `PermissionDenied` for memory that may not be written.
 pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io::Result<usize> {
-    let forbidden = |target: &Target<'_>| match target {
-        Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),
-        Target::Bytes(_) => false,
-    };
-    if targets.iter().any(forbidden) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
+    check(targets)?;
     let entries: SmallVec<[libc::iovec; 4]> = targets
         .iter_mut()
         .take(MOST)

@@ -8,6 +8,8 @@
 //! | `tokio_rdma_connections` | gauge | `state` | connections and connection attempts |
 //! | `tokio_rdma_phase_seconds` | histogram | `state` | time that a connection spent in a state |
 //! | `tokio_rdma_errors_total` | counter | `call`, `status` | failed calls on connections, and lost connections |
+//! | `tokio_rdma_accepts_total` | counter | `kind`, `outcome` | peers of listeners, by what became of them |
+//! | `tokio_rdma_half_open` | gauge | `kind` | peers that a listener waits for before it can go on |
 //! | `tokio_rdma_streams` | gauge | `kind` | open streams |
 //! | `tokio_rdma_sent_bytes_total` | counter | `kind` | bytes written to streams |
 //! | `tokio_rdma_received_bytes_total` | counter | `kind` | bytes read from streams |
@@ -29,14 +31,25 @@
 //! name of a [`Status`](crate::Status). `kind` is `stream` for an [`RdmaStream`](crate::RdmaStream) and `messages` for
 //! [`Messages`](crate::Messages).
 
+//!
+//! The `kind` of `tokio_rdma_accepts_total` and `tokio_rdma_half_open` is the kind of the listener:
+//!
+//! | `kind` | a peer is half open | `outcome` |
+//! |---|---|---|
+//! | `listener` | from its TCP connection until its request is complete (soft provider) | `requested`, `refused` (the backlog is full), `closed`, `invalid`, `timed_out`, `replaced`, `no_resources` (no descriptors or memory to accept) |
+//! | `stream`, `messages`, `acceptor` | from the beginning of the answer to its request until the connection is established | `accepted`, `failed`, `timed_out`, `replaced`, `no_resources` (no memory for its connection) |
+//! | `tls` | during its TLS handshake | `accepted`, `failed`, `timed_out`, `replaced` |
+//!
+//! `replaced` counts half-open peers that were dropped because there were too many.
+
 #[cfg(not(feature = "metrics"))]
 mod off;
 #[cfg(feature = "metrics")]
 mod on;
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use off::{PendingMetrics, PhaseGuard, Traffic};
+pub(crate) use off::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic};
 #[cfg(feature = "metrics")]
 pub use on::describe;
 #[cfg(feature = "metrics")]
-pub(crate) use on::{PendingMetrics, PhaseGuard, Traffic};
+pub(crate) use on::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic};

@@ -13,6 +13,8 @@ use crate::status::Status;
 const CONNECTIONS: &str = "tokio_rdma_connections";
 const PHASE: &str = "tokio_rdma_phase_seconds";
 const ERRORS: &str = "tokio_rdma_errors_total";
+const ACCEPTS: &str = "tokio_rdma_accepts_total";
+const HALF_OPEN: &str = "tokio_rdma_half_open";
 const STREAMS: &str = "tokio_rdma_streams";
 const SENT: &str = "tokio_rdma_sent_bytes_total";
 const RECEIVED: &str = "tokio_rdma_received_bytes_total";
@@ -24,6 +26,8 @@ pub fn describe() {
     describe_gauge!(CONNECTIONS, Unit::Count, "Connections and connection attempts, by state");
     describe_histogram!(PHASE, Unit::Seconds, "Time that a connection spent in a state");
     describe_counter!(ERRORS, Unit::Count, "Failed calls on connections and lost connections, by status");
+    describe_counter!(ACCEPTS, Unit::Count, "Peers of listeners, by what became of them");
+    describe_gauge!(HALF_OPEN, Unit::Count, "Peers that a listener waits for before it can go on");
     describe_gauge!(STREAMS, Unit::Count, "Open byte streams and message streams");
     describe_counter!(SENT, Unit::Bytes, "Bytes written to streams");
     describe_counter!(RECEIVED, Unit::Bytes, "Bytes read from streams");
@@ -154,5 +158,39 @@ impl Traffic {
 impl Drop for Traffic {
     fn drop(&mut self) {
         self.open.decrement(1.0);
+    }
+}
+
+/// The metrics of the listeners of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcceptMetrics {
+    kind: &'static str,
+}
+
+impl AcceptMetrics {
+    /// Metrics with this label.
+    pub(crate) const fn new(kind: &'static str) -> Self {
+        Self { kind }
+    }
+
+    /// Records what became of a peer.
+    pub(crate) fn count(&self, outcome: &'static str) {
+        counter!(ACCEPTS, "kind" => self.kind, "outcome" => outcome).increment(1);
+    }
+
+    /// Records that a peer is half open, until the guard is dropped.
+    pub(crate) fn half_open(&self) -> HalfOpenGuard {
+        let gauge = gauge!(HALF_OPEN, "kind" => self.kind);
+        gauge.increment(1.0);
+        HalfOpenGuard(gauge)
+    }
+}
+
+/// A peer that is half open.
+pub(crate) struct HalfOpenGuard(Gauge);
+
+impl Drop for HalfOpenGuard {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
     }
 }

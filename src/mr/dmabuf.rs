@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use tokio::task::coop::consume_budget;
+
 use super::lend::{Lent, SgEntry};
 use super::region::{Region, RegionSlice};
 use super::remote::RemoteRegion;
@@ -35,9 +37,10 @@ impl DmaBufRegion {
         (offset, length, address): (u64, usize, u64),
         access: Access,
     ) -> Result<Self, RegisterError> {
+        consume_budget().await;
         check_length(adapter, length)?;
         // Open for as long as that takes, whatever becomes of the future.
-        let failed = |source| RegisterError::Os { call: "dup", source };
+        let failed = |source: std::io::Error| RegisterError::Os { call: "dup", source: source.into() };
         let dmabuf = dmabuf.try_clone_to_owned().map_err(failed)?;
         let worker = adapter.clone();
         let made = maybe_blocking(adapter, length, move || {

@@ -50,7 +50,7 @@ macro_rules! forward {
             }
         })*
 
-        /// What stays with the future of an [`Entry`].
+        /// The parts of an [`Entry`] that stay with the future.
         pub enum EntryState {
             $(#[doc = "See the variant of `Entry`."] $kind(<$kind as SgEntry>::State),)*
         }

@@ -41,7 +41,7 @@ impl sealed::WorkBuffer for Inline {
     }
 
     fn reclaim(_list: LentList<()>) -> Self {
-        // Of no use any more.
+        // The memory is of no use any more.
         Self { memory: None }
     }
 }

@@ -11,10 +11,10 @@ pub trait SgEntry: Sized + Send + 'static {
     /// The part that stays with the future while the memory is lent.
     type State: Send + Unpin + 'static;
 
-    /// Whether a request of the adapter with this domain may use it in this way.
+    /// Returns whether a request of the adapter with this domain may use it in this way.
     fn allows(&self, domain: u64, access: Access) -> bool;
 
-    /// How many bytes it lends.
+    /// Returns the number of bytes that it lends.
     fn length(&self) -> usize;
 
     /// Takes it apart.

@@ -39,7 +39,7 @@ async fn maybe_blocking<T: Send + 'static>(
     }
 }
 
-/// Whether the adapter registers as many bytes at once.
+/// Checks that the adapter registers so many bytes at once.
 ///
 /// # Errors
 /// `DeviceRemoved`, `Empty`, `TooLarge`.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, TryAcquireError};
+use tokio::task::coop::consume_budget;
 
 use super::buffer::Buffer;
 use super::lend::{Lent, SgEntry};
@@ -48,7 +49,7 @@ impl PoolConfig {
 /// # async fn main() -> std::io::Result<()> {
 /// use tokio_rdma::{Adapter, PoolConfig};
 ///
-/// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+/// let adapter = Adapter::open("127.0.0.1")?;
 /// let pool = adapter.pool(PoolConfig::new(4096, 8))?;
 ///
 /// // In an application, `queue_pair.receive(buffer)` fills the buffer.
@@ -93,11 +94,11 @@ struct Inner {
 #[derive(Default)]
 struct State {
     idle: Vec<Owned>,
-    /// How many exist, idle ones included.
+    /// The number of buffers that exist, idle ones included.
     allocated: usize,
     /// Those that are frozen: from which address on, how many bytes, and how to get at them.
     frozen: BTreeMap<usize, (usize, WeakFrozen)>,
-    /// What comes back is freed.
+    /// The pool is closed: a buffer that is returned is freed.
     closed: bool,
 }
 
@@ -142,7 +143,7 @@ impl Recycler for Inner {
             }
         };
         drop(surplus);
-        // After the buffer is there.
+        // The permit comes after the buffer.
         self.free.add_permits(1);
     }
 
@@ -162,7 +163,7 @@ impl Member for Inner {
 struct Claim(Option<Arc<Inner>>);
 
 impl Claim {
-    /// For somebody who has a permit.
+    /// Creates the claim of a task that has a permit.
     fn new(inner: &Arc<Inner>, permit: tokio::sync::SemaphorePermit<'_>) -> Self {
         permit.forget();
         Self(Some(inner.clone()))
@@ -250,7 +251,7 @@ impl Pool {
     /// A new buffer is registered on another thread if the registration can take long.
     ///
     /// # Errors
-    /// `DeviceRemoved`, also for calls that are waiting. If a buffer has to be created: `InsufficientResources`; with a
+    /// `DeviceRemoved`, also for calls that are waiting. If a buffer has to be created: `OutOfMemory`; with a
     /// device also `MemoryLockLimit` and `Os`.
     ///
     /// # Cancel safety
@@ -296,6 +297,7 @@ impl Pool {
     /// # Cancel safety
     /// Dropping the future also drops the bytes. Otherwise like [`get`](Self::get).
     pub async fn lend(&self, bytes: Bytes) -> Result<PoolBytes, RegisterError> {
+        consume_budget().await;
         match self.as_it_is(bytes) {
             Ok(lent) => Ok(lent),
             Err(bytes) => {
@@ -336,7 +338,8 @@ impl Pool {
     fn copied(&self, bytes: &Bytes, mut buffer: Buffer) -> Result<PoolBytes, RegisterError> {
         buffer[..bytes.len()].copy_from_slice(bytes);
         // A buffer of this pool, now frozen, is found.
-        self.as_it_is(buffer.freeze(bytes.len())).map_err(|_| RegisterError::InsufficientResources)
+        let length = bytes.len();
+        self.as_it_is(buffer.freeze(length)).map_err(|_| RegisterError::OutOfMemory { length })
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::BufMut;
+use tokio::task::coop::consume_budget;
 
 use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
@@ -71,8 +72,9 @@ impl Region {
         length: usize,
         access: Access,
     ) -> Result<Self, RegisterError> {
+        consume_budget().await;
         check_length(adapter, length)?;
-        let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
+        let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
         let worker = adapter.clone();
         // If nobody waits for it any more, it ends by being dropped.
         let made = maybe_blocking(adapter, length, move || {
@@ -118,9 +120,9 @@ impl Region {
     /// # Errors
     /// [`TooShort`] if the range is not within the region or is longer than 4 GiB.
     pub fn remote_part(&self, range: Range<usize>) -> Result<RemoteRegion, TooShort> {
-        let needed = range.end;
         self.check(&range)?;
-        let length = u32::try_from(range.len()).map_err(|_| TooShort { needed })?;
+        let longest = TooShort { needed: range.len(), available: u32::MAX as usize };
+        let length = u32::try_from(range.len()).map_err(|_| longest)?;
         let current = self.inner.current.read();
         let address = current.address().wrapping_add(range.start as u64);
         Ok(RemoteRegion { address, key: RemoteKey(current.key()), length })
@@ -154,11 +156,12 @@ impl Region {
     /// then.
     pub fn read_to(&self, offset: usize, length: usize, bytes: &mut impl BufMut) -> Result<(), TooShort> {
         let slice = self.slice(offset..offset.saturating_add(length))?;
-        if bytes.remaining_mut() < length {
-            return Err(TooShort { needed: length });
+        let available = bytes.remaining_mut();
+        if available < length {
+            return Err(TooShort { needed: length, available });
         }
         let copied = slice.for_payload(|part| part.append_to(length, bytes));
-        if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length }) }
+        if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length, available }) }
     }
 
     /// Returns a part of the region for a work request.
@@ -172,7 +175,8 @@ impl Region {
 
     fn check(&self, range: &Range<usize>) -> Result<(), TooShort> {
         let good = range.start <= range.end && range.end <= self.len();
-        if good { Ok(()) } else { Err(TooShort { needed: range.end.max(range.start) }) }
+        let needed = range.end.max(range.start);
+        if good { Ok(()) } else { Err(TooShort { needed, available: self.len() }) }
     }
 
     /// Invalidates the key (`Deregister`).
@@ -206,7 +210,7 @@ impl Region {
     /// [`remote`](Self::remote). Slices that were created before can be used again.
     ///
     /// # Errors
-    /// `Busy` if the region is still registered. `InsufficientResources`, `DeviceRemoved`; with a device also
+    /// `Busy` if the region is still registered. `InsufficientResources`, `DeviceRemoved`; with a device also `OutOfMemory`,
     /// `MemoryLockLimit` and `Os`: after these errors the region is not registered.
     ///
     /// # Cancel safety
@@ -230,7 +234,7 @@ impl Region {
         self.inner.current.read().is_valid()
     }
 
-    /// Whether it belongs to the adapter with this domain.
+    /// Returns whether it belongs to the adapter with this domain.
     pub(crate) fn is_of(&self, domain: u64) -> bool {
         self.inner.adapter.domain() == domain
     }

@@ -58,7 +58,9 @@ impl RemoteRegion {
             Some(address) if range.start <= range.end && range.end <= self.length => {
                 Ok(Self { address, key: self.key, length: range.end - range.start })
             }
-            _ => Err(TooShort { needed: usize::try_from(range.end).unwrap_or(usize::MAX) }),
+            _ => {
+                Err(TooShort { needed: range.end.max(range.start) as usize, available: self.length as usize })
+            }
         }
     }
 
@@ -84,6 +86,25 @@ impl RemoteRegion {
     /// Decodes a description from the start of a message or of private data. Returns `None` if the input is shorter.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().copied().map(Self::from_bytes)
+    }
+}
+
+impl TryFrom<&[u8]> for RemoteRegion {
+    type Error = TooShort;
+
+    /// Decodes a description from the start of a message or of private data.
+    ///
+    /// # Errors
+    /// [`TooShort`] if the input is shorter than [`LEN`](Self::LEN).
+    fn try_from(bytes: &[u8]) -> Result<Self, TooShort> {
+        Self::decode(bytes).ok_or(TooShort { needed: Self::LEN, available: bytes.len() })
+    }
+}
+
+impl fmt::Display for RemoteRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key, as in `Debug`.
+        write!(f, "{} bytes at {:#x}", self.length, self.address)
     }
 }
 

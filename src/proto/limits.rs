@@ -11,7 +11,7 @@
 
 use crate::types::ReadLimits;
 
-/// What the active end puts in its request: what it asks, lowered to its adapter.
+/// Returns the limits in the request of the active end: the limits that it asks for, lowered to its adapter.
 pub(crate) fn offer(asked: ReadLimits, adapter: ReadLimits) -> ReadLimits {
     asked.capped_to(adapter)
 }
@@ -23,7 +23,8 @@ pub(crate) fn as_seen_by_passive(offer: ReadLimits, adapter: ReadLimits) -> Read
     offer.swapped().capped_to(adapter)
 }
 
-/// What the passive end puts in its reply: what it asks, lowered to its adapter and to the offer.
+/// Returns the limits in the reply of the passive end: the limits that it asks for, lowered to its adapter
+/// and to the offer.
 ///
 /// This is also what then holds for the passive end, because the active end cannot raise it.
 pub(crate) fn accept(asked: ReadLimits, adapter: ReadLimits, offer: ReadLimits) -> ReadLimits {

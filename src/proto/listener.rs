@@ -6,10 +6,10 @@
 //!  └──────┘        └───────┘         └───────────┘        └────────┘
 //! ```
 //!
-//! `R` is what the provider keeps of a request. What this machine hands back as refused, the provider refuses.
-//! The comments name the rows of the state table that are the listener's: P1 to P4.
+//! `R` is a request, as the provider keeps it. The provider refuses each request that this machine returns as
+//! refused. The comments name the rows of the state table that are the listener's: P1 to P4.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::StateError;
 use crate::status::Status;
@@ -19,9 +19,12 @@ use crate::status::Status;
 /// Each of them holds a transport and some hundred bytes, so this also bounds what a flood can occupy.
 pub(crate) const MAX_BACKLOG: usize = 1024;
 
-/// Where the listener is.
+/// The number of queued requests that are checked for life when a request arrives and the queue is full.
+const CHECKS: usize = 16;
+
+/// The state of the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+enum State {
     /// It has no address; a failed Bind leaves it here.
     Idle,
     /// It has an address; a failed Listen leaves it here.
@@ -47,7 +50,7 @@ pub(crate) enum Wait<R> {
     Pending(WaiterId),
 }
 
-/// Where a request that arrived went.
+/// The destination of a request that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival<R> {
     /// To this waiter, which waits no more.
@@ -58,7 +61,7 @@ pub(crate) enum Arrival<R> {
     Refused(R),
 }
 
-/// Why a listener ends.
+/// The cause of the end of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The last reference is gone.
@@ -67,7 +70,7 @@ pub(crate) enum End {
     Removed,
 }
 
-/// What is left over when a listener ends.
+/// The waiters and requests that are left when a listener ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Leftovers<R> {
     /// They finish, CANCELED after a close, DEVICE_REMOVED after a removal.
@@ -81,7 +84,10 @@ pub(crate) struct Leftovers<R> {
 pub(crate) struct Listener<R> {
     state: State,
     backlog: usize,
-    queue: VecDeque<R>,
+    /// The requests that nobody fetched yet, the oldest with the lowest number.
+    queue: BTreeMap<i64, R>,
+    /// The number of the request that is checked for life next.
+    checked: i64,
     waiters: VecDeque<WaiterId>,
     next_waiter: u64,
 }
@@ -92,19 +98,20 @@ impl<R> Listener<R> {
         Self {
             state: State::Idle,
             backlog: 0,
-            queue: VecDeque::new(),
+            queue: BTreeMap::new(),
+            checked: 0,
             waiters: VecDeque::new(),
             next_waiter: 0,
         }
     }
 
-    /// Where it is.
+    /// Returns the state.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> State {
+    fn state(&self) -> State {
         self.state
     }
 
-    /// Whether Bind is allowed now; asked before the provider reserves an address.
+    /// Checks that Bind is allowed now, before the provider reserves an address.
     ///
     /// # Errors
     /// `ADDRESS_ALREADY_ASSOCIATED`, `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
@@ -127,7 +134,7 @@ impl<R> Listener<R> {
         Ok(())
     }
 
-    /// Whether Listen is allowed now; asked before the provider opens its port.
+    /// Checks that Listen is allowed now, before the provider opens its port.
     ///
     /// # Errors
     /// `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
@@ -150,7 +157,7 @@ impl<R> Listener<R> {
         Ok(self.backlog)
     }
 
-    /// Whether this is a moment for `GetLocalAddress`.
+    /// Checks that `GetLocalAddress` is valid in this state.
     ///
     /// # Errors
     /// `INVALID_DEVICE_STATE` when it is not listening.
@@ -171,7 +178,7 @@ impl<R> Listener<R> {
             State::Idle | State::Bound | State::Closed => return Err(Status::INVALID_DEVICE_STATE),
             State::Dead => return Err(Status::DEVICE_REMOVED),
         }
-        if let Some(request) = self.queue.pop_front() {
+        if let Some((_, request)) = self.queue.pop_first() {
             return Ok(Wait::Ready(request));
         }
         let waiter = WaiterId(self.next_waiter);
@@ -180,22 +187,43 @@ impl<R> Listener<R> {
         Ok(Wait::Pending(waiter))
     }
 
-    /// A request arrived (P2). When the queue is full, the queued requests that are `dead` do not keep a live one from it:
-    /// they are taken out and given back.
+    /// A request arrived (P2). When the queue is full, queued requests that are `dead` do not keep a live one from it: they
+    /// are taken out and given back. Each arrival checks a few of them, in turn, so that a flood costs no more than that.
     pub(crate) fn arrived(&mut self, request: R, dead: impl FnMut(&R) -> bool) -> (Arrival<R>, Vec<R>) {
-        let mut gone = VecDeque::new();
-        if self.is_full() {
-            (gone, self.queue) = std::mem::take(&mut self.queue).into_iter().partition(dead);
-        }
+        let gone = if self.is_full() { self.remove_dead(dead) } else { Vec::new() };
         let arrival = match self.state {
             State::Listening if self.is_full() => Arrival::Refused(request),
-            State::Listening => self.place(request, VecDeque::push_back),
+            State::Listening => self.place(request, Self::push_back),
             State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
         };
-        (arrival, gone.into())
+        (arrival, gone)
     }
 
-    /// Whether a request without a waiter would be one too many.
+    /// Takes the dead ones of the next few requests out of the queue.
+    fn remove_dead(&mut self, mut dead: impl FnMut(&R) -> bool) -> Vec<R> {
+        let turn = self.queue.range(self.checked..).chain(self.queue.range(..self.checked));
+        let (mut numbers, mut last) = (Vec::new(), self.checked);
+        for (number, request) in turn.take(CHECKS) {
+            last = *number;
+            if dead(request) {
+                numbers.push(last);
+            }
+        }
+        self.checked = last.wrapping_add(1);
+        numbers.iter().filter_map(|number| self.queue.remove(number)).collect()
+    }
+
+    fn push_back(&mut self, request: R) {
+        let number = self.queue.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
+        self.queue.insert(number, request);
+    }
+
+    fn push_front(&mut self, request: R) {
+        let number = self.queue.first_key_value().map_or(0, |(first, _)| first.wrapping_sub(1));
+        self.queue.insert(number, request);
+    }
+
+    /// Returns whether a request without a waiter would be one too many.
     fn is_full(&self) -> bool {
         self.queue.len() >= self.backlog
     }
@@ -205,7 +233,7 @@ impl<R> Listener<R> {
     /// The backlog does not refuse it, since it was admitted once.
     pub(crate) fn put_back(&mut self, request: R) -> Arrival<R> {
         match self.state {
-            State::Listening => self.place(request, VecDeque::push_front),
+            State::Listening => self.place(request, Self::push_front),
             State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
         }
     }
@@ -227,15 +255,18 @@ impl<R> Listener<R> {
             (State::Dead, End::Closed) | (_, End::Removed) => State::Dead,
             (State::Idle | State::Bound | State::Listening | State::Closed, End::Closed) => State::Closed,
         };
-        Leftovers { waiters: self.cancel_all(), requests: std::mem::take(&mut self.queue).into() }
+        Leftovers {
+            waiters: self.cancel_all(),
+            requests: std::mem::take(&mut self.queue).into_values().collect(),
+        }
     }
 
     /// Hands the request to whoever waits longest, or queues it at the end that `push` stands for.
-    fn place(&mut self, request: R, push: fn(&mut VecDeque<R>, R)) -> Arrival<R> {
+    fn place(&mut self, request: R, push: fn(&mut Self, R)) -> Arrival<R> {
         match self.waiters.pop_front() {
             Some(waiter) => Arrival::Delivered(waiter, request),
             None => {
-                push(&mut self.queue, request);
+                push(self, request);
                 Arrival::Queued
             }
         }
@@ -383,6 +414,30 @@ mod tests {
         assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(4)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(5)));
+    }
+
+    // SEC-07: an arrival looks at a few of a full queue, and finds every dead one in the end.
+    #[test]
+    fn an_arrival_checks_a_few_requests() {
+        let mut listener = listening(0);
+        for request in 0..MAX_BACKLOG as u32 {
+            arrived(&mut listener, request);
+        }
+        let (mut checks, last) = (0, MAX_BACKLOG as u32 - 1);
+        let mut arrivals = 0;
+        loop {
+            arrivals += 1;
+            let (arrival, gone) = listener.arrived(9999, |request| {
+                checks += 1;
+                *request == last
+            });
+            assert!(checks <= arrivals * CHECKS);
+            if arrival == Arrival::Queued {
+                assert_eq!(gone, [last]);
+                break;
+            }
+            assert!(arrivals <= MAX_BACKLOG / CHECKS, "all were checked");
+        }
     }
 
     proptest! {

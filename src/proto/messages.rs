@@ -33,7 +33,7 @@ use crate::types::Role;
 /// The bytes in front of the payload of a message.
 pub(crate) const HEADER: usize = 4;
 
-/// How many receives an end has beyond those for credits.
+/// The number of receives that an end has beyond those for credits.
 pub(crate) const CONTROLS: usize = 4;
 
 const MAGIC: &[u8; 4] = b"TRMS";
@@ -46,10 +46,10 @@ const DATA: u8 = 2;
 const CREDITS: u8 = 3;
 const END: u8 = 4;
 
-/// What an end has room for.
+/// The capacity of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// How many messages it has receives for.
+    /// The number of messages that it has receives for.
     pub(crate) credits: u16,
     /// The longest of them, without its header.
     pub(crate) maximum: u32,
@@ -93,7 +93,7 @@ impl Hello {
     }
 }
 
-/// What a message was, to who has its receive.
+/// The kind of a message that arrived, for the owner of its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Behind the header is a message for the user: [`Channel::taken`] when the receive is posted again.
@@ -102,7 +102,7 @@ pub(crate) enum Received {
     Control,
 }
 
-/// Whether START has been said.
+/// The state of START.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     /// It is for this side to say.
@@ -112,7 +112,7 @@ enum Start {
     Done,
 }
 
-/// Whether END has been said by this side.
+/// The state of END of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
@@ -128,9 +128,9 @@ pub(crate) struct Channel {
     start: Start,
     end: End,
     peer_ended: bool,
-    /// How many messages may be sent.
+    /// The number of messages that may be sent.
     credits: u16,
-    /// How many the peer may send.
+    /// The number of messages that the peer may send.
     granted: u16,
     /// Those of the peer's that were taken and not granted again.
     owed: u16,
@@ -160,12 +160,12 @@ impl Channel {
         self.theirs.maximum as usize
     }
 
-    /// Whether a message of the user's may be sent: a credit is there, and the end has not been said.
+    /// Returns whether a message of the user's may be sent: a credit is there, and the end has not been said.
     pub(crate) fn may_send(&self) -> bool {
         self.start == Start::Done && self.end == End::Open && self.credits > 0
     }
 
-    /// Whether only the peer's credits are missing.
+    /// Returns whether only the peer's credits are missing.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.start == Start::Done && self.end == End::Open && self.credits == 0
     }
@@ -186,12 +186,12 @@ impl Channel {
         }
     }
 
-    /// Whether the peer knows, once what was sent has arrived.
+    /// Returns whether the peer knows, once what was sent has arrived.
     pub(crate) fn has_ended(&self) -> bool {
         self.end == End::Said
     }
 
-    /// Whether the peer has said its end.
+    /// Returns whether the peer has said its end.
     pub(crate) fn peer_has_ended(&self) -> bool {
         self.peer_ended
     }

@@ -2,14 +2,13 @@
 //! no clock, no locks, no unsafe.
 
 pub(crate) mod connector;
+pub(crate) mod half_open;
 #[cfg(feature = "soft")]
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod messages;
 #[cfg(feature = "soft")]
 pub(crate) mod mpa;
-#[cfg(all(test, feature = "soft"))]
-mod pair;
 pub(crate) mod qp;
 #[cfg(feature = "soft")]
 pub(crate) mod rdmap;

@@ -7,9 +7,10 @@
 //! rtr_frame() ------------------->  the first FPDU, from the initiator in any case
 //! ```
 //!
-//! What is settled is [`Negotiated`]:
+//! The result of the negotiation is [`Negotiated`]:
 //! - Read limits: [`ReadLimits`] in the own direction. The responder lowers the initiator's offer and says the
-//!   result; the initiator lowers its offer to what it hears. Both then hold the same two numbers. A peer of
+//!   result; the initiator lowers its offer to what it hears. Both then hold the same two numbers. A responder that
+//!   announces more reads than it was offered is told so by a Terminate. A peer of
 //!   revision 0 or 1, or of revision 2 without the S flag, says no limits:
 //!   [`StartConfig::unsaid_limits`] stand for what it did not say.
 //! - CRC: on when either side asked (RFC 5044 section 7.1.1, the C bit). A responder says so in its reply.
@@ -31,20 +32,17 @@ use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 /// The revision that we initiate with (RFC 6581), and the highest that we answer.
 const REVISION: u8 = 2;
 
-/// The most private data of the user that fits beside the read limits. siw takes less: 252 bytes.
-#[cfg(test)]
-pub(crate) const MAX_PRIVATE_DATA: usize = StartFrame::MAX_PRIVATE_DATA - Enhanced::LEN;
-
 /// The highest limit that we say or hold: one above would read as "not negotiated".
-pub(crate) const MAX_LIMIT: u32 = Enhanced::NO_LIMIT as u32 - 1;
+const MAX_LIMIT: u32 = Enhanced::NO_LIMIT as u32 - 1;
 
-/// What this side wants of every connection.
+/// The settings of this side for every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StartConfig {
     /// Ask for CRC. Without it CRC is still used when the peer asks.
     pub(crate) crc: bool,
-    /// What a peer is taken to say that does not speak RFC 6581, in this side's direction: `inbound` is what it
-    /// issues, `outbound` what it serves. Both ends must be configured alike: nothing on the wire tells them.
+    /// The limits that are assumed for a peer that does not speak RFC 6581, in this side's direction:
+    /// `inbound` is the number of reads that it issues, `outbound` the number that it serves. Both ends must
+    /// be configured alike: the limits are not on the wire.
     pub(crate) unsaid_limits: ReadLimits,
 }
 
@@ -62,14 +60,14 @@ pub(crate) enum Rtr {
     Send,
 }
 
-/// What both sides have agreed on.
+/// The terms that both sides have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     /// The effective read limits, in this side's direction.
     pub(crate) limits: ReadLimits,
     /// Whether CRCs are sent and checked, in both directions.
     pub(crate) crc: bool,
-    /// What the initiator must send first, and the responder wait for.
+    /// The frame that the initiator must send first, and the responder waits for.
     pub(crate) rtr: Rtr,
     /// The revision of the reply.
     pub(crate) revision: u8,
@@ -82,9 +80,9 @@ pub(crate) enum Parting {
     Reply(Bytes),
     /// A Terminate and the FPDU that carries it.
     Terminate {
-        /// What it says.
+        /// The Terminate.
         terminate: Terminate,
-        /// It as bytes.
+        /// The FPDU with the Terminate.
         fpdu: Bytes,
     },
 }
@@ -93,14 +91,20 @@ pub(crate) enum Parting {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MPA start-up: {error}")]
 pub(crate) struct StartError {
-    /// What is wrong with the peer's bytes. Never [`Truncated`](DecodeError::Truncated).
+    /// The error in the peer's bytes. Never [`Truncated`](DecodeError::Truncated).
     #[source]
     pub(crate) error: DecodeError,
-    /// What to send before the close; mostly nothing is due.
+    /// The bytes to send before the close; mostly there are none.
     pub(crate) parting: Option<Box<Parting>>,
 }
 
 impl StartError {
+    /// An error that the peer is told by a Terminate in place of the first frame.
+    fn terminate(error: DecodeError, terminate: Terminate, crc: bool) -> Self {
+        let fpdu = terminate_fpdu(&terminate, crc);
+        Self { error, parting: Some(Box::new(Parting::Terminate { terminate, fpdu })) }
+    }
+
     /// The bytes to send before the close; empty when none are due.
     pub(crate) fn bytes(&self) -> Bytes {
         match self.parting.as_deref() {
@@ -117,12 +121,12 @@ impl From<DecodeError> for StartError {
     }
 }
 
-/// What the responder said.
+/// The reply of the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// The connection is there, once the RTR frame, if any, is sent.
     Accepted {
-        /// What holds from now on.
+        /// The terms of the connection.
         negotiated: Negotiated,
         /// The user's part of the private data.
         private_data: PrivateData,
@@ -147,7 +151,7 @@ pub(crate) struct Initiator {
 
 impl Initiator {
     /// One attempt. `offer` is what this side is willing to serve and wants to issue, already capped to the
-    /// adapter; `private_data` is at most [`MAX_PRIVATE_DATA`].
+    /// adapter; `private_data` is at most 508 bytes: siw takes 252.
     pub(crate) fn new(config: StartConfig, offer: ReadLimits, private_data: &[u8]) -> Self {
         Self {
             config,
@@ -173,8 +177,8 @@ impl Initiator {
 
     /// Takes bytes of the reply, in pieces of any size; `Some` when it is whole.
     ///
-    /// What comes behind the reply is kept for [`leftover`](Self::leftover): a responder that is not
-    /// peer-to-peer may send at once. After `Some` the bytes of the stream belong to the FPDU parser instead.
+    /// Bytes behind the reply are kept for [`leftover`](Self::leftover): a responder that is not peer-to-peer
+    /// may send at once. After `Some` the bytes of the stream belong to the FPDU parser instead.
     ///
     /// # Errors
     /// The reply is none, or cannot be lived with.
@@ -226,16 +230,16 @@ impl Initiator {
         let crc = self.config.crc || frame.crc;
         let rtr = match enhanced {
             Some(enhanced) if enhanced.peer_to_peer => chosen_rtr(&enhanced).ok_or_else(|| {
-                let terminate = Terminate::NO_MATCHING_RTR;
-                let fpdu = terminate_fpdu(&terminate, crc);
-                StartError {
-                    error: DecodeError::Unsupported("an RTR frame that was not offered"),
-                    parting: Some(Box::new(Parting::Terminate { terminate, fpdu })),
-                }
+                let error = DecodeError::Unsupported("an RTR frame that was not offered");
+                StartError::terminate(error, Terminate::NO_MATCHING_RTR, crc)
             })?,
             // Without A the RTR bits mean nothing.
             _ => Rtr::None,
         };
+        if enhanced.is_some_and(|enhanced| self.offer.inbound < announced_reads(&enhanced)) {
+            let error = DecodeError::Unsupported("more reads than were offered");
+            return Err(StartError::terminate(error, Terminate::INSUFFICIENT_IRD, crc));
+        }
         let answer = enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced));
         let negotiated = Negotiated {
             limits: limits::as_seen_by_active(self.offer, answer.swapped()),
@@ -247,7 +251,7 @@ impl Initiator {
     }
 }
 
-/// What the initiator asks for.
+/// The request of the initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// Its read limits in this side's direction: `inbound` what it wants to issue, `outbound` what it serves.
@@ -265,7 +269,7 @@ pub(crate) struct Offer {
     pub(crate) crc: bool,
 }
 
-/// What the reply depends on.
+/// The properties of the request on which the reply depends.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     revision: u8,
@@ -339,7 +343,7 @@ impl Responder {
     }
 
     /// The reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer, and
-    /// what holds once it is sent. `private_data` is at most [`MAX_PRIVATE_DATA`].
+    /// what holds once it is sent. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (Bytes, Negotiated) {
@@ -363,7 +367,7 @@ impl Responder {
         (reply, Negotiated { limits, crc, rtr, revision: request.revision })
     }
 
-    /// The reply that declines the connection. `private_data` is at most [`MAX_PRIVATE_DATA`].
+    /// The reply that declines the connection. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Bytes {
@@ -419,6 +423,13 @@ fn enhanced_limits(limits: ReadLimits) -> Enhanced {
 /// lowers nothing.
 fn peer_limits(enhanced: &Enhanced) -> ReadLimits {
     ReadLimits::new(enhanced.ird.into(), enhanced.ord.into()).swapped()
+}
+
+/// Returns the number of reads that a responder announces to issue. It may issue as many, so an initiator
+/// that serves fewer sends a Terminate (RFC 6581 section 9.1). A responder that does not negotiate announces
+/// nothing.
+fn announced_reads(reply: &Enhanced) -> u32 {
+    if reply.ord == Enhanced::NO_LIMIT { 0 } else { reply.ord.into() }
 }
 
 /// The responder's choice among the RTR frames in a request: Write, then Read. Write also when none is

@@ -9,7 +9,7 @@
 use crate::error::PostErrorKind;
 use crate::types::OpKind;
 
-/// Where a queue pair is.
+/// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueuePairState {
     /// Receives may be posted; it is free for a connector.
@@ -54,7 +54,7 @@ impl QueuePairState {
         *self = Self::Over;
     }
 
-    /// Whether work of this kind may be posted.
+    /// Checks that requests of this kind may be posted.
     ///
     /// # Errors
     /// `ConnectionInvalid` for what needs a connection (`QP-06`).

@@ -17,7 +17,7 @@ pub(crate) const MAX_TERMINATE: usize = 4 + 2 + Untagged::LEN + ReadRequest::LEN
 pub(crate) const MAX_CONTROL: usize = MAX_TERMINATE;
 const _: () = assert!(AtomicRequest::LEN <= MAX_CONTROL);
 
-/// What an arriving segment is, when it may arrive now.
+/// A segment that arrives and is allowed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segment {
     /// A part of the next Send, `offset` bytes into the message.
@@ -155,12 +155,12 @@ fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Re
     Ok(())
 }
 
-/// What a request of ours awaits.
+/// The answer that a request of this side waits for.
 #[derive(Debug)]
 enum Awaited {
     /// The bytes of a read.
     Read { stag: u32, length: usize, received: usize },
-    /// What an atomic found.
+    /// The value that an atomic found.
     Atomic { identifier: u32 },
 }
 
@@ -175,11 +175,11 @@ struct Outstanding<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResponsePiece<'a, T> {
     pub(crate) owner: &'a T,
-    /// Where in the sink the piece goes.
+    /// The offset of the piece in the sink.
     pub(crate) offset: usize,
 }
 
-/// What a Send does beside carrying its message.
+/// The options of a Send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendOptions {
     /// The peer's STag that it takes back.
@@ -207,17 +207,17 @@ impl<T> Outbound<T> {
         Self { send_msn: 1, read_msn: 1, atomic_response_msn: 1, read_limit, reads: VecDeque::new() }
     }
 
-    /// Whether another read or atomic may be issued now (`NEG-06`).
+    /// Returns whether another read or atomic may be issued now (`NEG-06`).
     pub(crate) fn may_read(&self) -> bool {
         self.reads.len() < self.read_limit
     }
 
-    /// Whether reads were agreed on at all, and so atomics.
+    /// Returns whether reads were agreed on at all, and so atomics.
     pub(crate) fn reads_at_all(&self) -> bool {
         self.read_limit > 0
     }
 
-    /// Whether a read or an atomic awaits its answer.
+    /// Returns whether a read or an atomic awaits its answer.
     pub(crate) fn has_reads(&self) -> bool {
         !self.reads.is_empty()
     }
@@ -323,7 +323,7 @@ impl<T> Outbound<T> {
         }
     }
 
-    /// Whose answer comes next.
+    /// Returns the owner of the request whose answer comes next.
     pub(crate) fn oldest(&self) -> Option<&T> {
         self.reads.front().map(|read| &read.owner)
     }

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::AcceptError;
+use crate::metrics::AcceptMetrics;
 use crate::proto::listener::{Arrival, End, Leftovers, Listener, Wait, WaiterId};
 use crate::status::Status;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, poll_budgeted};
+
+/// The requests of listeners, in the metrics.
+pub(crate) const ACCEPTS: AcceptMetrics = AcceptMetrics::new("listener");
 
 /// A future that waits, or has been answered and not polled since.
 struct Waiter<R> {
@@ -30,7 +34,7 @@ pub(crate) enum Placed<R> {
     Wake(Option<Waker>),
     /// It waits in the queue.
     Queued,
-    /// Nobody will take it.
+    /// The request is refused, because nobody will take it.
     Refuse(R),
 }
 
@@ -145,6 +149,7 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
         let placed = requests.place(arrival);
         drop(inner);
         drop(gone);
+        ACCEPTS.count(if matches!(placed, Placed::Refuse(_)) { "refused" } else { "requested" });
         self.deliver(placed);
     }
 
@@ -158,7 +163,7 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     }
 }
 
-/// Where a future is in the line of those that wait.
+/// The state of a future that waits for a request.
 enum Place {
     New,
     Waiting(WaiterId),
@@ -176,8 +181,11 @@ impl<Q: AcceptQueue> Future for Accept<Q> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { queue, place } = &mut *self;
-        let (polled, old) = queue.lock().as_mut().poll(place, cx.waker());
-        drop(old);
+        let polled = poll_budgeted(cx, |cx| {
+            let (polled, old) = queue.lock().as_mut().poll(place, cx.waker());
+            drop(old);
+            polled
+        });
         polled.map(|answer| {
             *place = Place::Done;
             match answer {

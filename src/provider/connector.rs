@@ -1,22 +1,24 @@
-//! What both providers do around the machine of a connector: feed it, answer the futures that wait, remember why.
+//! The driver of the state machine of a connector, for both providers: it feeds the machine, answers the
+//! futures that wait, and keeps the reasons.
 //!
 //! A provider keeps a [`ConnectorState`] under the lock of its connector and says in [`ConnectorDriver`] how the actions that touch its
 //! transport are carried out. Foreign code, the wakers, the memory of finished requests and the recorder of metrics, only
 //! runs once the lock is gone: it is collected in an [`AfterStep`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tracing::debug;
+use tracing::field::display;
+use tracing::{debug, info};
 
 use crate::error::{DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
-use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter};
+use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -49,16 +51,18 @@ impl Answers {
     }
 }
 
-/// Where a connector is, under its lock.
+/// The state of a connector, under its lock.
 pub(crate) struct ConnectorState {
     pub(crate) machine: Connector,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
-    /// Why an attempt failed, in the provider's words.
+    /// The cause of the failure of an attempt, as the provider reported it.
     pub(crate) reason: Option<Reason>,
-    /// Why the connection is over.
+    /// The reason of the end of the connection.
     pub(crate) ended: Option<DisconnectReason>,
-    /// Where it is, for who counts connections.
+    /// The status and the cause of the loss of the connection, also after this side had begun to disconnect.
+    loss: Option<(Status, Reason)>,
+    /// The phase that the metrics count.
     phase: PhaseGuard,
     answers: Answers,
 }
@@ -66,11 +70,26 @@ pub(crate) struct ConnectorState {
 impl ConnectorState {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
         let phase = PhaseGuard::new(name(machine.state()));
-        Self { machine, local, peer, reason: None, ended: None, phase, answers: Answers::default() }
+        Self {
+            machine,
+            local,
+            peer,
+            reason: None,
+            ended: None,
+            loss: None,
+            phase,
+            answers: Answers::default(),
+        }
     }
 
     pub(crate) fn state(&self) -> State {
         self.machine.state()
+    }
+
+    /// Records the loss of the connection. The first cause stays the reason of its end.
+    pub(crate) fn lose(&mut self, status: Status, reason: Reason) {
+        self.loss.get_or_insert((status, reason));
+        self.ended.get_or_insert(DisconnectReason::Lost { status, reason });
     }
 
     /// Forgets an answer that nobody collected, before the same call is made again.
@@ -103,7 +122,7 @@ pub(crate) struct AfterStep {
 impl AfterStep {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
     pub(crate) fn run(self) {
-        // Who is woken finds it counted.
+        // Metrics come first: a task that is woken finds the step counted.
         self.metrics.record();
         self.calls.wake_all();
         self.requests.wake_all();
@@ -112,10 +131,10 @@ impl AfterStep {
 
 /// A connector of one provider, driving the machine.
 pub(crate) trait ConnectorDriver: Send + Sync {
-    /// What is under the lock: the progress, and what the provider needs for its transport.
+    /// The state under the lock: the progress, and the data that the provider needs for its transport.
     type Inner: AsMut<ConnectorState>;
 
-    /// Its name in the log.
+    /// Returns its number in `tracing` output.
     fn id(&self) -> ConnectionId;
 
     /// Takes the lock.
@@ -127,67 +146,64 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Tidies up after every input. A further input that follows from it is given back.
     fn follow_up(&self, inner: &mut Self::Inner, after: &mut AfterStep) -> Option<Input>;
 
-    /// How long Disconnect waits for the peer.
+    /// Returns the time that Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
 
     /// Feeds the machine one call or report and carries out what follows.
     ///
     /// # Errors
     /// The call was refused inline, with this status.
-    fn apply(&self, input: Input) -> Result<(), Status> {
-        self.apply_with(input, |_| ())
+    fn handle(&self, input: Input) -> Result<(), Status> {
+        self.handle_with(input, |_| ())
     }
 
-    /// The same, with a change that nobody may see the one without the other of.
+    /// Like [`handle`](Self::handle), with a change under the same lock: nobody sees the one without the other.
     ///
     /// # Errors
-    /// As `apply`.
-    fn apply_with(&self, input: Input, change: impl FnOnce(&mut Self::Inner)) -> Result<(), Status> {
-        self.call(|inner| {
+    /// As `handle`.
+    fn handle_with(&self, input: Input, change: impl FnOnce(&mut Self::Inner)) -> Result<(), Status> {
+        self.handle_if(|inner| {
             change(inner);
-            input
+            Some(input)
         })
     }
 
-    /// The same, with an input that depends on what is found.
+    /// Like [`handle`](Self::handle), with an input that depends on the state; `None` changes nothing.
     ///
     /// # Errors
-    /// As `apply`.
-    fn call(&self, prepare: impl FnOnce(&mut Self::Inner) -> Input) -> Result<(), Status> {
-        self.consider(|inner| Some(prepare(inner)))
-    }
-
-    /// The same, when what is found may be of no interest to the machine.
-    ///
-    /// # Errors
-    /// As `apply`.
-    fn consider(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
+    /// As `handle`.
+    fn handle_if(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
         let Some(input) = prepare(&mut inner) else { return Ok(()) };
-        let outcome = self.advance(&mut inner, input, &mut after);
+        let outcome = self.handle_locked(&mut inner, input, &mut after);
         drop(inner);
         after.run();
         outcome
     }
 
-    /// The same under a lock that is held already; the caller runs `after` without it.
+    /// Like [`handle`](Self::handle), under a lock that is held already; the caller runs `after` without it.
     ///
     /// # Errors
-    /// As `apply`.
-    fn advance(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
-        let outcome = self.step(inner, input, after);
+    /// As `handle`.
+    fn handle_locked(
+        &self,
+        inner: &mut Self::Inner,
+        input: Input,
+        after: &mut AfterStep,
+    ) -> Result<(), Status> {
+        let outcome = self.transition(inner, input, after);
         while let Some(input) = self.follow_up(inner, after) {
-            let _ = self.step(inner, input, after);
+            let _ = self.transition(inner, input, after);
         }
         outcome
     }
 
-    /// One step of the machine, told to whoever listens, and its actions.
+    /// Makes one step of the machine, logs it, and executes its actions.
     ///
     /// # Errors
-    /// As `apply`.
-    fn step(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
+    /// As `handle`.
+    fn transition(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
         let progress = inner.as_mut();
         let (id, peer, before) = (self.id(), progress.peer, progress.state());
         let call = call(&input);
@@ -195,8 +211,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         let phase = progress.state();
         if before != phase {
             after.metrics.moved(&mut progress.phase, name(phase));
-            if let (State::PeerGone, Some(DisconnectReason::Lost { status, .. })) = (phase, &progress.ended) {
+            if let (State::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
+                (phase, &progress.ended)
+            {
                 after.metrics.failed("connection", *status);
+                info!(connection = %id, ?peer, %status, %reason, "connection lost");
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
             debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "state changed");
@@ -210,7 +229,9 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
-                debug!(connection = %id, ?peer, phase = ?progress.state(), ?op, %status, "call completed");
+                let reason = progress.reason.filter(|_| status != Status::SUCCESS).map(display);
+                let phase = progress.state();
+                debug!(connection = %id, ?peer, ?phase, ?op, %status, reason, "call completed");
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
@@ -224,7 +245,13 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         Ok(())
     }
 
-    /// What the provider said about a failure.
+    /// The address of the peer, for the text of an error; unspecified before the connector has one.
+    fn peer(&self) -> SocketAddr {
+        const NONE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        self.lock().as_mut().peer.unwrap_or(NONE)
+    }
+
+    /// Takes the cause of the failure that the provider reported.
     fn take_reason(&self) -> Reason {
         let reason = self.lock().as_mut().reason.take();
         reason.unwrap_or(Reason::Local("no reason was given"))
@@ -279,7 +306,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         }
     }
 
-    /// Why the connection is over, for a NotifyDisconnect that finished with `status`.
+    /// Returns the reason of the end of the connection, for a NotifyDisconnect that finished with `status`.
     fn why(&self, status: Status) -> DisconnectReason {
         let ended = self.lock().as_mut().ended.clone();
         match status {
@@ -295,8 +322,9 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// See [`DisconnectError`].
     fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send {
         async {
-            let deadline = now() + self.disconnect_timeout();
-            let begun = self.apply_with(Input::Disconnect { deadline }, |inner| {
+            let limit = self.disconnect_timeout();
+            let deadline = deadline(limit).into_std();
+            let begun = self.handle_with(Input::Disconnect { deadline }, |inner| {
                 let progress = inner.as_mut();
                 if matches!(progress.state(), State::Connected | State::PeerGone) {
                     progress.reset(Op::Disconnect);
@@ -306,29 +334,42 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 Ok(()) => self.answer(Op::Disconnect).await,
                 Err(status) => status,
             };
-            match status {
-                Status::SUCCESS => Ok(()),
-                Status::CANCELED => Err(DisconnectError::Canceled),
-                Status::IO_TIMEOUT => Err(DisconnectError::TimedOut),
-                Status::DEVICE_REMOVED => Err(DisconnectError::DeviceRemoved),
+            let loss = self.lock().as_mut().loss;
+            match (status, loss) {
+                (Status::CANCELED, _) => Err(DisconnectError::Canceled),
+                (Status::DEVICE_REMOVED, _) => Err(DisconnectError::DeviceRemoved),
+                // It is over, but not by an agreement of both ends.
+                (_, Some((status, reason))) => Err(DisconnectError::Lost { status, reason }),
+                (Status::SUCCESS, None) => Ok(()),
+                (Status::IO_TIMEOUT, None) => Err(DisconnectError::TimedOut { limit }),
                 _ => Err(DisconnectError::Invalid),
             }
         }
     }
 
+    /// Returns the cause of the loss of the connection, if it was lost.
+    fn loss(&self) -> Option<Reason> {
+        self.lock().as_mut().loss.map(|(_, reason)| reason)
+    }
+
+    /// Returns whether the connection is established.
+    fn is_connected(&self) -> bool {
+        self.lock().as_mut().state() == State::Connected
+    }
+
     /// CancelOverlappedRequests.
     fn cancel(&self) {
-        let _ = self.apply(Input::Cancel);
+        let _ = self.handle(Input::Cancel);
     }
 
     /// The handle that owns the attempt or the connection is gone.
     fn release(&self) {
-        let _ = self.apply(Input::Release);
+        let _ = self.handle(Input::Release);
     }
 
     /// The queue pair is gone.
     fn queue_pair_removed(&self) {
-        let _ = self.apply(Input::QueuePairRemoved);
+        let _ = self.handle(Input::QueuePairRemoved);
     }
 
     /// GetReadLimits.
@@ -381,7 +422,7 @@ impl<'a, D: ConnectorDriver> Watch<'a, D> {
     fn new(connector: &'a D) -> Result<Self, Status> {
         let key = connector.lock().as_mut().answers.notify.register(());
         let watch = Self { connector, key };
-        connector.apply(Input::NotifyDisconnect).map(|()| watch)
+        connector.handle(Input::NotifyDisconnect).map(|()| watch)
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
@@ -421,7 +462,7 @@ impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
 impl<D: ConnectorDriver> Drop for OnDrop<'_, D> {
     fn drop(&mut self) {
         if let Some(connector) = self.connector.take() {
-            let _ = connector.apply(self.input.clone());
+            let _ = connector.handle(self.input.clone());
         }
     }
 }
@@ -452,7 +493,7 @@ fn call(input: &Input) -> Option<&'static str> {
     }
 }
 
-/// The same for one that is answered.
+/// Returns the name of a call by its operation.
 fn answered(op: Op) -> Option<&'static str> {
     match op {
         Op::Connect => Some("connect"),

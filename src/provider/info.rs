@@ -1,11 +1,12 @@
 //! The properties, limits and abilities of an adapter. Each provider fills them in once, when the adapter is opened.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::types::{AdapterId, ReadLimits};
 
-/// Which driver serves an adapter.
+/// The kind of provider that serves an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProviderKind {
@@ -13,6 +14,15 @@ pub enum ProviderKind {
     Soft,
     /// Devices, through librdmacm and libibverbs.
     Verbs,
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Soft => "soft",
+            Self::Verbs => "verbs",
+        })
+    }
 }
 
 /// The properties, limits and abilities of an adapter (`ND2_ADAPTER_INFO`).

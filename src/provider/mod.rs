@@ -3,7 +3,7 @@
 //! The public handles hold the types of [`handle`]: closed enums with a variant per provider that is compiled in, so
 //! that a call is a jump and posting can be inlined.
 //!
-//! What a provider promises, beyond the types:
+//! A provider promises, beyond the types:
 //!
 //! * It drives [`proto::connector`](crate::proto::connector), which decides what each call and each event means; the
 //!   provider only carries out its actions.
@@ -19,6 +19,7 @@
 //! | [`params`], [`work`] | what a caller says about a connection, and about a request |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
+//! | [`runtime`] | the runtime of the caller |
 //! | [`accept_queue`] | the requests of a listener that nobody has fetched: its backlog |
 //! | [`connector`] | the driver of the state machine of a connector |
 //! | [`with_runtime`] | futures that work on the runtime of the adapter |
@@ -34,6 +35,7 @@ pub(crate) mod info;
 pub(crate) mod net;
 pub(crate) mod params;
 pub(crate) mod registry;
+pub(crate) mod runtime;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
 #[cfg(feature = "verbs")]

@@ -20,6 +20,9 @@ const MAX_RETRIES: u8 = 7;
 /// Not without end: a request that is never received has to finish.
 #[cfg(feature = "verbs")]
 const RNR_RETRIES: u8 = 6;
+/// The code of a pause of 0.64 ms between two of them.
+#[cfg(feature = "verbs")]
+const SHORT_PAUSE: u8 = 12;
 
 impl Options {
     /// The first one that was set, by name: for a provider that has none of them.
@@ -42,6 +45,13 @@ impl Options {
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         self.rnr_retry_count.unwrap_or(RNR_RETRIES).min(MAX_RETRIES)
     }
+
+    /// The pause between two tries of a request for which there is no receive: the longest there is, 655 ms, where tries are
+    /// counted. Where they are not it only has to leave the network some room.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn rnr_timer(&self) -> Option<u8> {
+        (self.rnr_retry_count() == MAX_RETRIES).then_some(SHORT_PAUSE)
+    }
 }
 
 /// Parameters of [`Connector::connect`](crate::Connector::connect): those of NetworkDirect, and those that only uDAPL's
@@ -52,7 +62,7 @@ impl Options {
 /// use tokio_rdma::{ConnectParams, ReadLimits};
 ///
 /// let params = ConnectParams::default()
-///     .private_data(&b"hello"[..])
+///     .private_data(b"hello")
 ///     .read_limits(ReadLimits::new(4, 4))
 ///     .timeout(Duration::from_secs(3));
 /// ```
@@ -70,8 +80,8 @@ impl ConnectParams {
     /// Sets the private data that is sent with the request: at most
     /// [`max_request_data`](crate::cm::AdapterInfo::max_request_data) bytes. Default: none.
     #[must_use]
-    pub fn private_data(mut self, data: impl Into<Bytes>) -> Self {
-        self.private_data = data.into();
+    pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.private_data = Bytes::copy_from_slice(data.as_ref());
         self
     }
 
@@ -115,9 +125,10 @@ impl ConnectParams {
         self
     }
 
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6. 7 and more mean
-    /// without end. The peer sets the same for the device of this side. On the soft provider the call fails with
-    /// `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6, at intervals of
+    /// 655 ms. 7 and more mean without end, at intervals of 0.64 ms. The peer sets the same for the device of this side. On the
+    /// soft provider the call fails with `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of
+    /// rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
@@ -146,8 +157,8 @@ impl AcceptParams {
     /// Sets the private data that is sent with the reply: at most
     /// [`max_reply_data`](crate::cm::AdapterInfo::max_reply_data) bytes. Default: none.
     #[must_use]
-    pub fn private_data(mut self, data: impl Into<Bytes>) -> Self {
-        self.private_data = data.into();
+    pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.private_data = Bytes::copy_from_slice(data.as_ref());
         self
     }
 
@@ -159,9 +170,10 @@ impl AcceptParams {
         self
     }
 
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6. 7 and more mean
-    /// without end. The peer sets the same for the device of this side. On the soft provider the call fails with
-    /// `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6, at intervals of
+    /// 655 ms. 7 and more mean without end, at intervals of 0.64 ms. The peer sets the same for the device of this side. On the
+    /// soft provider the call fails with `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of
+    /// rdma_connect(3) and rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);

@@ -7,7 +7,10 @@ use std::task::{Context, Poll};
 use pin_project::pin_project;
 use tokio::runtime::Handle;
 
+use crate::sync::poll_budgeted;
+
 /// Polls a future within a runtime: what it opens is watched by that runtime, not by the one that polls, if any.
+/// It uses the budget of the task that polls.
 #[pin_project]
 pub(crate) struct WithRuntime<F> {
     runtime: Handle,
@@ -27,6 +30,6 @@ impl<F: Future> Future for WithRuntime<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let _entered = this.runtime.enter();
-        this.future.poll(cx)
+        poll_budgeted(cx, |cx| this.future.poll(cx))
     }
 }

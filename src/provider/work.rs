@@ -28,13 +28,13 @@ pub(crate) struct WorkRequest {
 /// A request that was not posted.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Why not.
+    /// The reason.
     pub(crate) kind: PostErrorKind,
-    /// Its memory, which nobody has touched.
+    /// Its memory, unchanged.
     pub(crate) payload: Payload,
 }
 
-/// What a request does.
+/// The operation of a request.
 pub(crate) enum Operation {
     Send {
         /// The window of the peer's that is invalidated with it.
@@ -87,7 +87,7 @@ impl Operation {
 }
 
 bitflags! {
-    /// How a request is carried out.
+    /// The options of a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Flags: u8 {
         /// It begins when every read and atomic before it has been answered.

@@ -4,15 +4,17 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use tokio::task::coop::cooperative;
 
 use crate::error::{NotifyError, OpenError, ResizeError};
 use crate::inflight::{CompletionRing, Notified, NotifyKind, Polled};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
-use crate::sync::Spin;
+use crate::sync::{Spin, poll_budgeted};
 use crate::types::{OpKind, RemoteKey};
 
 /// More processors than Linux supports.
@@ -64,15 +66,16 @@ impl CompletionQueueConfig {
 
     /// Checks the settings. Errors number the arguments as `CreateCompletionQueue` does.
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
-        let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
         if self.depth == 0 || self.depth > maximum {
-            return wrong(3, "depth is not between 1 and AdapterInfo::max_completion_depth");
+            return Err(OpenError::out_of_range(3, "depth", self.depth, 1, maximum));
         }
         // It is a hint, so this does not check whether the processor exists and whether this process may use it.
-        if self.affinity.is_some_and(|processor| processor >= MAX_PROCESSORS) {
-            return wrong(5, "affinity is not a processor number below 8192");
+        match self.affinity {
+            Some(processor) if processor >= MAX_PROCESSORS => {
+                Err(OpenError::out_of_range(5, "affinity", processor, 0, MAX_PROCESSORS - 1))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -116,7 +119,7 @@ pub struct WorkCompletion {
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
-/// let adapter = Adapter::open("127.0.0.1".parse().unwrap())?;
+/// let adapter = Adapter::open("127.0.0.1")?;
 /// let queue = adapter.completion_queue(CompletionQueueConfig::default().depth(64))?;
 /// let config = QueuePairConfig::default().receive_completions(&queue).context(1);
 /// let queue_pair = adapter.queue_pair(config)?;
@@ -132,17 +135,17 @@ pub struct WorkCompletion {
 /// ```
 #[derive(Clone)]
 pub struct CompletionQueue {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
 }
 
-struct Core {
+struct Inner {
     results: Arc<CompletionRing>,
     adapter: provider::Adapter,
     config: CompletionQueueConfig,
     _registered: Registered,
 }
 
-impl Member for Core {
+impl Member for Inner {
     fn device_removed(&self) {
         self.results.close(Status::DEVICE_REMOVED);
     }
@@ -156,23 +159,23 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let results = CompletionRing::new(config.depth);
-        let core = adapter.registry().create(|_, registered| Core {
+        let inner = adapter.registry().create(|_, registered| Inner {
             results,
             adapter: adapter.clone(),
             config,
             _registered: registered,
         });
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
     /// The completions that wait to be polled.
     pub(super) fn results(&self) -> &Arc<CompletionRing> {
-        &self.core.results
+        &self.inner.results
     }
 
     /// The protection domain.
     pub(super) fn domain(&self) -> u64 {
-        self.core.adapter.domain()
+        self.inner.adapter.domain()
     }
 
     /// Removes up to `most` completions, oldest first, appends them to `results`, and returns their number. Source:
@@ -180,7 +183,7 @@ impl CompletionQueue {
     ///
     /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor.
     pub fn poll(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
-        if self.core.results.len() < most {
+        if self.inner.results.len() < most {
             self.progress();
         }
         self.take(most, results)
@@ -188,12 +191,12 @@ impl CompletionQueue {
 
     /// Polls the device, which may wake any task that uses it.
     pub(crate) fn progress(&self) {
-        self.core.adapter.progress();
+        self.inner.adapter.progress();
     }
 
     /// Like [`poll`](Self::poll), but does not poll the device.
     pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
-        self.core.results.poll(most, |polled| {
+        self.inner.results.poll(most, |polled| {
             let Polled { label, queue_pair, status, bytes, extra } = polled;
             // Every request has a label until its completion is taken, which was done just now.
             let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
@@ -226,9 +229,9 @@ impl CompletionQueue {
     /// Dropping the future cancels the notification. If the notification was due and the future had not returned it,
     /// the next call of `notify` receives it.
     pub fn notify(&self, kind: NotifyKind) -> Notify {
-        let mut spin = Spin::new(self.core.config.spin);
+        let mut spin = Spin::new(self.inner.config.spin);
         spin.start();
-        Notify { notified: self.core.results.notify(kind), core: self.core.clone(), spin }
+        Notify { notified: self.inner.results.notify(kind), inner: self.inner.clone(), spin }
     }
 
     /// Waits until `count` completions can be polled (uDAPL's threshold), or as many as the queue can hold.
@@ -239,18 +242,25 @@ impl CompletionQueue {
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub async fn wait(&self, count: usize) -> Result<(), NotifyError> {
-        loop {
-            let notified = self.notify(NotifyKind::Any);
-            if self.len() >= count.min(self.depth()) {
-                return Ok(());
+        let wait = async {
+            loop {
+                let notified = self.notify(NotifyKind::Any);
+                if self.len() >= count.min(self.depth()) {
+                    return Ok(());
+                }
+                let notified = notified.await;
+                // A queue that has overrun is full.
+                if self.len() < count.min(self.depth()) {
+                    notified?;
+                }
             }
-            notified.await?;
-        }
+        };
+        cooperative(wait).await
     }
 
     /// Returns the number of completions that can be polled.
     pub fn len(&self) -> usize {
-        self.core.results.len()
+        self.inner.results.len()
     }
 
     /// Returns `true` if no completion can be polled.
@@ -260,7 +270,7 @@ impl CompletionQueue {
 
     /// Returns the number of completions that the queue can hold.
     pub fn depth(&self) -> usize {
-        self.core.results.depth()
+        self.inner.results.depth()
     }
 
     /// Changes the number of completions that the queue can hold. No completion is lost. Source:
@@ -270,29 +280,29 @@ impl CompletionQueue {
     /// `TooSmall` if the queue holds more; `OutOfRange` if the depth is 0 or exceeds the adapter's maximum; `Ended` if
     /// the queue has overrun or the adapter was removed. The queue is unchanged in each case.
     pub fn resize(&self, depth: usize) -> Result<(), ResizeError> {
-        let maximum = self.core.adapter.info().max_completion_depth;
+        let maximum = self.inner.adapter.info().max_completion_depth;
         if depth == 0 || depth > maximum {
-            return Err(ResizeError::OutOfRange { maximum });
+            return Err(ResizeError::OutOfRange { asked: depth, maximum });
         }
-        if let Some(status) = self.core.results.closed() {
-            return Err(ended(status).into());
+        if let Some(status) = self.inner.results.closed() {
+            return Err(ended(status, self.depth()).into());
         }
-        self.core.results.resize(depth).map_err(|held| ResizeError::TooSmall { held })
+        self.inner.results.resize(depth).map_err(|held| ResizeError::TooSmall { asked: depth, held })
     }
 
     /// Returns the configured processor. Source: `IND2CompletionQueue::GetNotifyAffinity`.
     pub fn affinity(&self) -> Option<usize> {
-        self.core.config.affinity
+        self.inner.config.affinity
     }
 }
 
-fn ended(status: Status) -> NotifyError {
-    if status == Status::DEVICE_REMOVED { NotifyError::DeviceRemoved } else { NotifyError::Overrun }
+fn ended(status: Status, depth: usize) -> NotifyError {
+    if status == Status::DEVICE_REMOVED { NotifyError::DeviceRemoved } else { NotifyError::Overrun { depth } }
 }
 
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompletionQueue").field("config", &self.core.config).finish_non_exhaustive()
+        f.debug_struct("CompletionQueue").field("config", &self.inner.config).finish_non_exhaustive()
     }
 }
 
@@ -300,27 +310,32 @@ impl fmt::Debug for CompletionQueue {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notify {
     notified: Notified,
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     /// While it spins, each poll of the future also polls the device.
     spin: Spin,
 }
 
-impl Future for Notify {
-    type Output = Result<(), NotifyError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+impl Notify {
+    /// Polls like the future, without the budget of the task: for futures that use it themselves.
+    pub(crate) fn poll_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NotifyError>> {
         if self.spin.is_started() {
-            self.core.adapter.progress();
+            self.inner.adapter.progress();
             if self.spin.is_spinning() {
                 cx.waker().wake_by_ref();
             } else {
                 self.spin.stop();
             }
         }
-        Poll::Ready(match ready!(self.notified.poll(cx)) {
-            None => Ok(()),
-            Some(status) => Err(ended(status)),
-        })
+        let error = |status| ended(status, self.inner.results.depth());
+        self.notified.poll(cx).map(|closed| closed.map_or(Ok(()), |status| Err(error(status))))
+    }
+}
+
+impl Future for Notify {
+    type Output = Result<(), NotifyError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        poll_budgeted(cx, |cx| self.poll_now(cx))
     }
 }
 

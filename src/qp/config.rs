@@ -122,9 +122,11 @@ impl QueuePairConfig {
         self.inline.unwrap_or(USUAL_INLINE.min(maximum))
     }
 
-    /// Checks the settings. Errors number the arguments as `CreateQueuePair` does.
+    /// Checks the settings. Errors number the arguments as `CreateQueuePair` does, and with a shared receive queue as
+    /// `CreateQueuePairWithSrq` does, which has no depth and no entries of receives.
     pub(crate) fn check(&self, info: &AdapterInfo, domain: u64) -> Result<(), OpenError> {
-        let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
+        let wrong =
+            |argument, what: &'static str| Err(OpenError::InvalidParameter { argument, what: what.into() });
         let foreign =
             |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| queue.domain() != domain);
         if foreign(&self.receive_completions) {
@@ -134,48 +136,24 @@ impl QueuePairConfig {
             return wrong(3, "the send completion queue belongs to another adapter");
         }
         if self.shared.as_ref().is_some_and(|shared| shared.domain() != domain) {
-            return wrong(5, "the shared receive queue belongs to another adapter");
+            return wrong(4, "the shared receive queue belongs to another adapter");
         }
         let own = self.shared.is_none();
+        let (depth, entries) = (info.max_queue_depth, info.max_entries);
+        let [send_entries, at_inline] = if own { [8, 9] } else { [7, 8] };
+        let inline = self.inline_bytes(info.max_inline);
         let limits = [
-            (
-                5,
-                "receive_depth is not between 1 and AdapterInfo::max_queue_depth",
-                self.receive_depth,
-                info.max_queue_depth,
-                own,
-            ),
-            (
-                6,
-                "send_depth is not between 1 and AdapterInfo::max_queue_depth",
-                self.send_depth,
-                info.max_queue_depth,
-                true,
-            ),
-            (
-                7,
-                "receive_entries is not between 1 and AdapterInfo::max_entries",
-                self.receive_entries,
-                info.max_entries,
-                own,
-            ),
-            (
-                8,
-                "send_entries is not between 1 and AdapterInfo::max_entries",
-                self.send_entries,
-                info.max_entries,
-                true,
-            ),
+            (5, "receive_depth", self.receive_depth, 1, depth, own),
+            (6, "send_depth", self.send_depth, 1, depth, true),
+            (7, "receive_entries", self.receive_entries, 1, entries, own),
+            (send_entries, "send_entries", self.send_entries, 1, entries, true),
+            (at_inline, "inline", inline, 0, info.max_inline, true),
         ];
-        let broken = |(_, _, value, maximum, counts): &(u8, &str, usize, usize, bool)| {
-            *counts && (*value == 0 || value > maximum)
-        };
-        match limits.iter().find(|limit| broken(limit)) {
-            Some((argument, what, ..)) => wrong(*argument, what),
-            None if self.inline_bytes(info.max_inline) > info.max_inline => {
-                wrong(9, "inline exceeds AdapterInfo::max_inline")
+        for (argument, name, value, least, most, counts) in limits {
+            if counts && !(least..=most).contains(&value) {
+                return Err(OpenError::out_of_range(argument, name, value, least, most));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 }

@@ -16,6 +16,22 @@ bitflags! {
     }
 }
 
+impl Asked {
+    /// The name of the first of these options, which a request of this kind does not accept.
+    #[cold]
+    fn refused(self, kind: OpKind) -> &'static str {
+        match (self, kind) {
+            (refused, _) if refused.contains(Self::INVALIDATE) => "invalidate",
+            (refused, _) if refused.contains(Self::IMMEDIATE) => "immediate",
+            (refused, OpKind::Write) if refused.contains(Self::SOLICITED) => "solicited without immediate",
+            (refused, _) if refused.contains(Self::SOLICITED) => "solicited",
+            (refused, _) if refused.contains(Self::FENCE) => "fence",
+            (refused, _) if refused.contains(Self::SILENT) => "silent",
+            _ => "immediate together with invalidate",
+        }
+    }
+}
+
 /// Options of a work request. The default has no option set.
 ///
 /// Each posting method lists the options that it accepts, and fails with
@@ -98,8 +114,8 @@ impl WorkOptions {
     /// Checks that a request of this kind accepts all options that are set.
     ///
     /// # Errors
-    /// The number of the flags argument of the ND method.
-    pub(crate) fn check(&self, kind: OpKind) -> Result<(), u8> {
+    /// The number of the flags argument of the ND method, and the option that is not accepted.
+    pub(crate) fn check(&self, kind: OpKind) -> Result<(), (u8, &'static str)> {
         let common = Asked::FENCE | Asked::SILENT;
         let (takes, argument) = match kind {
             OpKind::Send => (Asked::all(), 4),
@@ -112,7 +128,8 @@ impl WorkOptions {
         };
         // No message carries both.
         let both = Asked::IMMEDIATE | Asked::INVALIDATE;
-        if takes.contains(self.asked) && !self.asked.contains(both) { Ok(()) } else { Err(argument) }
+        let accepted = takes.contains(self.asked) && !self.asked.contains(both);
+        if accepted { Ok(()) } else { Err((argument, (self.asked - takes).refused(kind))) }
     }
 
     pub(crate) fn immediate_data(&self) -> Option<u32> {

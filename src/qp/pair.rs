@@ -65,7 +65,7 @@ pub(super) struct Handle {
     pub(super) info: Arc<AdapterInfo>,
     /// The most bytes of an inline request.
     pub(super) inline: usize,
-    /// Its places with its completion queues.
+    /// Its registrations with its completion queues.
     joined: OnceLock<Vec<Joined>>,
 }
 
@@ -137,12 +137,6 @@ impl QueuePair {
         &self.handle.provider
     }
 
-    /// How many requests are open, orphans included.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn open_requests(&self) -> usize {
-        self.handle.table.len()
-    }
-
     /// Posts a receive for one message (`IND2QueuePair::Receive`, `ibv_post_recv`).
     ///
     /// Receives are consumed in the order in which they were posted. They can be posted at any time, also before the
@@ -159,15 +153,33 @@ impl QueuePair {
     /// * [`QueueFull`](PostErrorKind::QueueFull) if [`receive_depth`](QueuePairConfig::receive_depth) receives are
     ///   posted;
     /// * [`TooManyEntries`](PostErrorKind::TooManyEntries) if the buffer has too many scatter-gather entries;
-    /// * [`AccessViolation`](PostErrorKind::AccessViolation) if the memory belongs to another adapter or lacks
+    /// * [`AccessViolation`](PostErrorKind::AccessViolation) if the memory lacks
     ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE);
+    /// * [`ForeignMemory`](PostErrorKind::ForeignMemory) if the memory belongs to another adapter;
     /// * [`NotSupported`](PostErrorKind::NotSupported) if the queue pair uses a
     ///   [`SharedReceiveQueue`](super::SharedReceiveQueue); post the receive there;
     /// * [`DeviceRemoved`](PostErrorKind::DeviceRemoved) if the adapter has been removed.
     ///
     /// # Cancel safety
-    /// Dropping the [`Op`] does not take the receive back. The next message is still placed in its buffer, which is
-    /// then freed or returned to its pool.
+    /// The receive is posted by this call. Dropping the [`Op`] does not withdraw it: the receive still takes the next
+    /// message, which is then lost with its buffer. To wait with a time limit, or in `tokio::select!`, await `&mut op` and
+    /// keep the `Op` for the next wait:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # async fn example(queue_pair: &tokio_rdma::QueuePair, buffer: tokio_rdma::Buffer) -> std::io::Result<()> {
+    /// let mut receive = queue_pair.receive(buffer)?;
+    /// let (result, buffer) = loop {
+    ///     match tokio::time::timeout(Duration::from_secs(1), &mut receive).await {
+    ///         Ok(completed) => break completed,
+    ///         Err(_elapsed) => println!("still waiting"),
+    ///     }
+    /// };
+    /// println!("received {} bytes", result?.bytes);
+    /// # drop(buffer);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
         self.receive_with(buffer, 0)
     }
@@ -202,7 +214,7 @@ impl QueuePair {
     /// Lends the buffer to the provider, and posts.
     ///
     /// # Errors
-    /// Why not; the buffer comes back.
+    /// The reason, with the buffer.
     pub(super) fn post<B: WorkBuffer>(
         &self,
         buffer: B,
@@ -213,19 +225,27 @@ impl QueuePair {
         submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
     ) -> Result<Op<B>, PostError<B>> {
         if !buffer.allows(self.handle.domain, access) {
-            return Err(PostError { kind: PostErrorKind::AccessViolation, buffer });
+            return Err(PostError { kind: not_allowed(&buffer, self.handle.domain, access), buffer });
         }
         let LentList { payload, state } = buffer.lend();
         let refuse =
             |kind, payload, state| Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) });
         if payload.len() > entries {
-            return refuse(PostErrorKind::TooManyEntries, payload, state);
+            let (entries, maximum) = (payload.len(), entries);
+            let kind = PostErrorKind::TooManyEntries { kind: label.kind, entries, maximum };
+            return refuse(kind, payload, state);
         }
-        let fits = |remote: &RemoteRegion| {
-            u32::try_from(inflight::length(&payload)).is_ok_and(|length| length <= remote.length)
-        };
-        if !remote.is_none_or(fits) {
-            return refuse(PostErrorKind::AccessViolation, payload, state);
+        if let Some(&RemoteRegion { length: remote, .. }) = remote {
+            let length = inflight::length(&payload);
+            match u32::try_from(length) {
+                Ok(within) if within <= remote => {}
+                Ok(_) => return refuse(PostErrorKind::BeyondRemote { length, remote }, payload, state),
+                // Longer than any region, and than any transfer.
+                Err(_) => {
+                    let maximum = self.handle.info.max_transfer;
+                    return refuse(PostErrorKind::TooLong { length, maximum }, payload, state);
+                }
+            }
         }
         let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
@@ -235,6 +255,18 @@ impl QueuePair {
                 refuse(kind, payload, state)
             }
         }
+    }
+}
+
+/// The reason why a buffer may not be used for a request of an adapter that needs these rights.
+#[cold]
+pub(super) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access) -> PostErrorKind {
+    // Without any right asked for, only the adapter can be wrong.
+    if buffer.allows(domain, Access::empty()) {
+        let missing = needed.iter().filter(|right| !buffer.allows(domain, *right)).collect();
+        PostErrorKind::AccessViolation { missing }
+    } else {
+        PostErrorKind::ForeignMemory
     }
 }
 

@@ -29,7 +29,7 @@ impl QueuePair {
     ///   outstanding;
     /// * [`TooManyEntries`](PostErrorKind::TooManyEntries) or [`TooLong`](PostErrorKind::TooLong) if the buffer exceeds
     ///   the limits of the queue pair or the adapter;
-    /// * [`AccessViolation`](PostErrorKind::AccessViolation) if the buffer belongs to another adapter;
+    /// * [`ForeignMemory`](PostErrorKind::ForeignMemory) if the buffer belongs to another adapter;
     /// * [`DeviceRemoved`](PostErrorKind::DeviceRemoved) if the adapter has been removed.
     ///
     /// # Cancel safety
@@ -44,7 +44,7 @@ impl QueuePair {
     /// ends.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and `AccessViolation` if the buffer is longer than `remote`.
+    /// Those of [`send`](Self::send), and `BeyondRemote` if the buffer is longer than `remote`.
     pub fn write<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
         self.write_with(buffer, remote, WorkOptions::default())
     }
@@ -55,7 +55,7 @@ impl QueuePair {
     /// so do all requests posted after them.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write); `AccessViolation` also for a region without
+    /// Those of [`write`](Self::write); `AccessViolation` for a region without
     /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` if the outbound read limit is 0.
     pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
         self.read_with(buffer, remote, WorkOptions::default())
@@ -105,7 +105,7 @@ impl QueuePair {
     /// The bytes need not be registered, can be reused immediately, and can be in any number of parts.
     ///
     /// # Errors
-    /// Those of [`send_with`](Self::send_with); `TooLong` for more than
+    /// Those of [`send_with`](Self::send_with); `InlineTooLong` for more than
     /// [`QueuePairConfig::inline`](super::QueuePairConfig::inline) bytes.
     pub fn send_inline(&self, parts: &[&[u8]], options: WorkOptions) -> Result<Op<Inline>, PostErrorKind> {
         self.inline(parts, send(&options), options, None)
@@ -114,7 +114,7 @@ impl QueuePair {
     /// Posts an RDMA Write of bytes that this call copies, as [`send_inline`](Self::send_inline) does.
     ///
     /// # Errors
-    /// Those of [`write_with`](Self::write_with); `TooLong` for more than
+    /// Those of [`write_with`](Self::write_with); `InlineTooLong` for more than
     /// [`QueuePairConfig::inline`](super::QueuePairConfig::inline) bytes.
     pub fn write_inline(
         &self,
@@ -175,14 +175,15 @@ impl QueuePair {
     ///
     /// [`MemoryWindow::remote`] returns the new key immediately after this call. The key is valid when the request has
     /// completed, and earlier for a peer that receives the key by a later request of this queue. A window that is
-    /// already bound is bound again. Accepts the options of [`read_with`](Self::read_with).
+    /// already bound is bound again. If `access` contains no remote right, the window is bound and gives no access.
+    /// Accepts the options of [`read_with`](Self::read_with).
     ///
     /// # Errors
     /// * `ConnectionInvalid`; `QueueFull`; `InvalidOptions`; `DeviceRemoved`; `NotSupported` if the adapter has no
-    ///   memory windows;
+    ///   memory windows; `InsufficientResources` if there is no free key or window of the device;
     /// * `AccessViolation` if the region lacks the rights (a window with a right to write needs a region with
-    ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE)), if `access` contains no remote right, if the region is deregistered, or
-    ///   if the window or the region belongs to another adapter.
+    ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE));
+    /// * `ForeignMemory` if the region is deregistered, or if the window or the region belongs to another adapter.
     pub fn bind(
         &self,
         window: &MemoryWindow,
@@ -195,13 +196,15 @@ impl QueuePair {
         let asked: Access = remote.into_iter().filter(|right| access.contains(*right)).collect();
         let changes = asked.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let local = if changes { Access::LOCAL_WRITE } else { Access::empty() };
-        let fits = window.domain() == self.handle.domain
+        let ours = window.domain() == self.handle.domain
             && part.region().is_of(self.handle.domain)
-            && part.region().is_registered()
-            && part.region().access().contains(local)
-            && !asked.is_empty();
-        if !fits {
-            return Err(PostErrorKind::AccessViolation);
+            && part.region().is_registered();
+        if !ours {
+            return Err(PostErrorKind::ForeignMemory);
+        }
+        let missing = local - part.region().access();
+        if !missing.is_empty() {
+            return Err(PostErrorKind::AccessViolation { missing });
         }
         let operation = Operation::Bind {
             window: window.provider().clone(),
@@ -214,15 +217,19 @@ impl QueuePair {
 
     /// Posts the invalidation of a window. Source: `IND2QueuePair::Invalidate`.
     ///
-    /// When the request has completed, no peer can access memory by the key of the window. Accepts the options of
-    /// [`read_with`](Self::read_with).
+    /// When the request has completed, no peer can access memory by the key of the window. On the driver `rdma_rxe` a
+    /// request of the peer that is being executed may still finish; deregister the region to be sure. Accepts the options
+    /// of [`read_with`](Self::read_with).
     ///
     /// # Errors
-    /// `ConnectionInvalid`; `QueueFull`; `AccessViolation` if the window is not bound or belongs to another adapter;
-    /// `InvalidOptions`; `DeviceRemoved`.
+    /// `ConnectionInvalid`; `QueueFull`; `NotBound` if the window is not bound, on devices also if another queue pair
+    /// bound it; `ForeignMemory` if it belongs to another adapter; `InvalidOptions`; `DeviceRemoved`.
     pub fn invalidate(&self, window: &MemoryWindow, options: WorkOptions) -> Result<Op<()>, PostErrorKind> {
-        if window.domain() != self.handle.domain || window.remote().is_none() {
-            return Err(PostErrorKind::AccessViolation);
+        if window.domain() != self.handle.domain {
+            return Err(PostErrorKind::ForeignMemory);
+        }
+        if window.remote().is_none() {
+            return Err(PostErrorKind::NotBound);
         }
         let operation = Operation::Invalidate { window: window.provider().clone() };
         self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
@@ -236,10 +243,12 @@ impl QueuePair {
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<Inline>, PostErrorKind> {
         let length = parts.iter().map(|part| part.len()).sum();
-        if length > self.handle.inline {
-            return Err(PostErrorKind::TooLong);
+        let maximum = self.handle.inline;
+        if length > maximum {
+            return Err(PostErrorKind::InlineTooLong { length, maximum });
         }
-        let mut memory = Owned::zeroed(length).ok_or(PostErrorKind::QueueFull)?;
+        let none = PostErrorKind::InsufficientResources("there is no memory for the copy of the inline data");
+        let mut memory = Owned::zeroed(length).ok_or(none)?;
         let mut rest = &mut memory[..];
         for part in parts {
             let (place, behind) = rest.split_at_mut(part.len());
@@ -261,8 +270,8 @@ impl QueuePair {
     ) -> Result<Op<B>, PostError<B>> {
         let handle = &self.handle;
         let kind = operation.kind();
-        if let Err(argument) = options.check(kind) {
-            return Err(PostError { kind: PostErrorKind::InvalidOptions { argument }, buffer });
+        if let Err((argument, option)) = options.check(kind) {
+            return Err(PostError { kind: PostErrorKind::InvalidOptions { argument, kind, option }, buffer });
         }
         if let Some(what) = self.lacks(&operation) {
             return Err(PostError { kind: PostErrorKind::NotSupported(what), buffer });
@@ -272,7 +281,7 @@ impl QueuePair {
             remote.address().is_multiple_of(ATOMIC as u64) && remote.len() as usize >= ATOMIC
         };
         if atomic && !(remote.is_some_and(aligned) && buffer.length() == ATOMIC) {
-            return Err(PostError { kind: PostErrorKind::NotAtomic, buffer });
+            return Err(PostError { kind: not_atomic(buffer.length(), remote), buffer });
         }
         let reads = atomic || kind == OpKind::Read;
         let access = match (reads, handle.info.read_sink_required) {
@@ -293,7 +302,7 @@ impl QueuePair {
         })
     }
 
-    /// What the adapter does not have of it.
+    /// Returns the part of the operation that the adapter does not support.
     fn lacks(&self, operation: &Operation) -> Option<&'static str> {
         let info = &self.handle.info;
         match operation {
@@ -309,6 +318,14 @@ impl QueuePair {
             _ => None,
         }
     }
+}
+
+/// The error of an atomic with a buffer of this length.
+#[cold]
+fn not_atomic(length: usize, remote: Option<&RemoteRegion>) -> PostErrorKind {
+    let (there, address) = remote.map_or((0, 0), |remote| (remote.len() as usize, remote.address()));
+    let length = if length == ATOMIC { there.min(ATOMIC) } else { length };
+    PostErrorKind::NotAtomic { length, address }
 }
 
 fn remote_address(remote: &RemoteRegion) -> RemoteAddress {

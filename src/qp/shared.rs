@@ -15,7 +15,8 @@ use crate::provider::info::AdapterInfo;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
-use crate::types::{Access, OpKind};
+use crate::sync::poll_budgeted;
+use crate::types::{Access, OpKind, QueueKind};
 
 /// Settings of a shared receive queue. Source: `IND2Adapter::CreateSharedReceiveQueue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +59,20 @@ impl SharedReceiveConfig {
 
     /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
-        let wrong = |argument, what| Err(OpenError::InvalidParameter { argument, what });
+        let wrong = |argument, name, value, least, most| {
+            Err(OpenError::out_of_range(argument, name, value, least, most))
+        };
         if info.max_shared_depth == 0 {
             return Err(OpenError::Unsupported("the adapter has no shared receive queues"));
         }
         if self.depth == 0 || self.depth > info.max_shared_depth {
-            return wrong(3, "depth is not between 1 and AdapterInfo::max_shared_depth");
+            return wrong(3, "depth", self.depth, 1, info.max_shared_depth);
         }
         if self.entries == 0 || self.entries > info.max_entries {
-            return wrong(4, "entries is not between 1 and AdapterInfo::max_entries");
+            return wrong(4, "entries", self.entries, 1, info.max_entries);
         }
         if self.threshold > self.depth {
-            return wrong(5, "threshold exceeds depth");
+            return wrong(5, "threshold", self.threshold, 0, self.depth);
         }
         Ok(())
     }
@@ -92,10 +95,10 @@ impl SharedReceiveConfig {
 /// When the last of them is dropped, the receives that are still posted complete with `CANCELED`.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
 }
 
-struct Core {
+struct Inner {
     provider: provider::SharedReceives,
     adapter: provider::Adapter,
     table: Arc<Table>,
@@ -104,13 +107,13 @@ struct Core {
     _registered: Registered,
 }
 
-impl Member for Core {
+impl Member for Inner {
     fn device_removed(&self) {
         self.count.close(Status::DEVICE_REMOVED);
     }
 }
 
-impl Drop for Core {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.provider.released();
     }
@@ -127,7 +130,7 @@ impl SharedReceiveQueue {
         let count = Arc::new(ReceiveCounter::new(config.depth, config.threshold));
         let sink = CompletionSink::to_futures(table.clone()).counted(count.clone());
         let provider = adapter.shared_receives(config.depth, config.entries, sink)?;
-        let core = adapter.registry().create(|_, registered| Core {
+        let inner = adapter.registry().create(|_, registered| Inner {
             provider,
             adapter: adapter.clone(),
             table,
@@ -135,34 +138,55 @@ impl SharedReceiveQueue {
             config,
             _registered: registered,
         });
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
     /// The queue of the provider.
     pub(super) fn provider(&self) -> &provider::SharedReceives {
-        &self.core.provider
+        &self.inner.provider
     }
 
     /// The slots of its receives.
     pub(super) fn table(&self) -> &Arc<Table> {
-        &self.core.table
+        &self.inner.table
     }
 
     /// The counter of its receives.
     pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
-        &self.core.count
+        &self.inner.count
     }
 
     /// The protection domain.
     pub(super) fn domain(&self) -> u64 {
-        self.core.adapter.domain()
+        self.inner.adapter.domain()
     }
 
     /// Posts a receive for one message of any of the queue pairs. Source: `IND2SharedReceiveQueue::Receive`.
     ///
     /// # Errors
-    /// `QueueFull`; `TooManyEntries`; `AccessViolation` if the memory belongs to another adapter or lacks
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `DeviceRemoved`.
+    /// `QueueFull`; `TooManyEntries`; `AccessViolation` if the memory lacks [`LOCAL_WRITE`](Access::LOCAL_WRITE);
+    /// `ForeignMemory` if it belongs to another adapter; `DeviceRemoved`.
+    ///
+    /// # Cancel safety
+    /// The receive is posted by this call. Dropping the [`Op`] does not withdraw it: the receive still takes the next
+    /// message, which is then lost with its buffer. To wait with a time limit, or in `tokio::select!`, await `&mut op` and
+    /// keep the `Op` for the next wait:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # async fn example(receives: &tokio_rdma::SharedReceiveQueue, buffer: tokio_rdma::Buffer) -> std::io::Result<()> {
+    /// let mut receive = receives.receive(buffer)?;
+    /// let (result, buffer) = loop {
+    ///     match tokio::time::timeout(Duration::from_secs(1), &mut receive).await {
+    ///         Ok(completed) => break completed,
+    ///         Err(_elapsed) => println!("still waiting"),
+    ///     }
+    /// };
+    /// println!("received {} bytes", result?.bytes);
+    /// # drop(buffer);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn receive<B: WorkBuffer>(&self, buffer: B) -> Result<Op<B>, PostError<B>> {
         self.receive_with(buffer, 0)
     }
@@ -173,29 +197,35 @@ impl SharedReceiveQueue {
     /// # Errors
     /// Those of [`receive`](Self::receive).
     pub fn receive_with<B: WorkBuffer>(&self, buffer: B, context: u64) -> Result<Op<B>, PostError<B>> {
-        let core = &self.core;
+        let inner = &self.inner;
         if !buffer.allows(self.domain(), Access::LOCAL_WRITE) {
-            return Err(PostError { kind: PostErrorKind::AccessViolation, buffer });
+            return Err(PostError {
+                kind: super::pair::not_allowed(&buffer, self.domain(), Access::LOCAL_WRITE),
+                buffer,
+            });
         }
-        if core.adapter.is_removed() {
+        if inner.adapter.is_removed() {
             return Err(PostError { kind: PostErrorKind::DeviceRemoved, buffer });
         }
         let LentList { payload, state } = buffer.lend();
         let refuse =
             |kind, payload, state| Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) });
-        if payload.len() > core.config.entries {
-            return refuse(PostErrorKind::TooManyEntries, payload, state);
+        let (entries, maximum) = (payload.len(), inner.config.entries);
+        if entries > maximum {
+            let kind = PostErrorKind::TooManyEntries { kind: OpKind::Receive, entries, maximum };
+            return refuse(kind, payload, state);
         }
-        if !core.count.reserve() {
-            return refuse(PostErrorKind::QueueFull, payload, state);
+        if !inner.count.reserve() {
+            let full = PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth: self.depth() };
+            return refuse(full, payload, state);
         }
-        let ticket = core.table.open(RequestMeta { kind: OpKind::Receive, context });
-        match core.provider.post_receive(ticket, payload) {
-            Ok(()) => Ok(Op::new(core.table.clone(), ticket, OpKind::Receive, state)),
+        let ticket = inner.table.open(RequestMeta { kind: OpKind::Receive, context });
+        match inner.provider.post_receive(ticket, payload) {
+            Ok(()) => Ok(Op::new(inner.table.clone(), ticket, OpKind::Receive, state)),
             Err(Refused { kind, payload }) => {
-                core.table.close(ticket);
+                inner.table.close(ticket);
                 let mut after = WakeList::default();
-                core.count.taken(&mut after);
+                inner.count.taken(&mut after);
                 after.wake_all();
                 refuse(kind, payload, state)
             }
@@ -212,12 +242,12 @@ impl SharedReceiveQueue {
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub fn below_threshold(&self) -> BelowThreshold {
-        BelowThreshold { watch: self.core.count.watch() }
+        BelowThreshold { watch: self.inner.count.watch() }
     }
 
     /// Returns the number of outstanding receives.
     pub fn len(&self) -> usize {
-        self.core.count.held()
+        self.inner.count.held()
     }
 
     /// Returns `true` if no receive is outstanding.
@@ -227,7 +257,7 @@ impl SharedReceiveQueue {
 
     /// Returns the maximum number of outstanding receives.
     pub fn depth(&self) -> usize {
-        self.core.count.depth()
+        self.inner.count.depth()
     }
 
     /// Changes the depth, the threshold, or both. Source: `IND2SharedReceiveQueue::Modify`.
@@ -238,27 +268,28 @@ impl SharedReceiveQueue {
     /// `TooSmall` if more receives are outstanding; `OutOfRange`, also for a threshold above the depth; `Ended`; `Os`.
     /// Nothing is changed in each case.
     pub fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), ResizeError> {
-        let maximum = self.core.adapter.info().max_shared_depth;
+        let maximum = self.inner.adapter.info().max_shared_depth;
         let new = depth.unwrap_or_else(|| self.depth());
         if new == 0 || new > maximum || threshold.is_some_and(|threshold| threshold > new) {
-            return Err(ResizeError::OutOfRange { maximum });
+            let asked = threshold.map_or(new, |threshold| threshold.max(new));
+            return Err(ResizeError::OutOfRange { asked, maximum });
         }
-        if self.core.adapter.is_removed() {
+        if self.inner.adapter.is_removed() {
             return Err(NotifyError::DeviceRemoved.into());
         }
         let before = self.depth();
         if let Some(depth) = depth
             && depth > before
         {
-            self.core.provider.resize(depth)?;
+            self.inner.provider.resize(depth)?;
         }
-        self.core.count.modify(depth, threshold).map_err(|held| ResizeError::TooSmall { held })
+        self.inner.count.modify(depth, threshold).map_err(|held| ResizeError::TooSmall { asked: new, held })
     }
 }
 
 impl fmt::Debug for SharedReceiveQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedReceiveQueue").field("config", &self.core.config).finish_non_exhaustive()
+        f.debug_struct("SharedReceiveQueue").field("config", &self.inner.config).finish_non_exhaustive()
     }
 }
 
@@ -272,10 +303,8 @@ impl Future for BelowThreshold {
     type Output = Result<(), NotifyError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.watch.poll(cx)) {
-            None => Ok(()),
-            Some(_) => Err(NotifyError::DeviceRemoved),
-        })
+        let closed = ready!(poll_budgeted(cx, |cx| self.watch.poll(cx)));
+        Poll::Ready(closed.map_or(Ok(()), |_| Err(NotifyError::DeviceRemoved)))
     }
 }
 

@@ -89,6 +89,23 @@ impl IbRejectReason {
     pub const fn status(self) -> i32 {
         self.0.cast_signed()
     }
+
+    /// Returns the meaning of the reason in words.
+    pub(crate) const fn meaning(self) -> &'static str {
+        match self {
+            Self::NO_QP => "the peer has no queue pair left",
+            Self::NO_RESOURCES => "the peer lacks a resource or room in its backlog",
+            Self::TIMEOUT => "the handshake took too long",
+            Self::INVALID_COMM_ID => "the peer knows no such connection",
+            Self::INVALID_SERVICE_ID => "nobody listens at the port",
+            Self::STALE_CONNECTION => "the peer still has an earlier connection of the queue pair",
+            Self::PORT_REDIRECT | Self::PORT_CM_REDIRECT => "the peer redirects to another port",
+            Self::INSUFFICIENT_RESPONDER_RESOURCES => "the peer serves fewer reads at once",
+            Self::CONSUMER_DEFINED => "the application of the peer said no",
+            Self::VENDOR_OPTION => "a vendor option was rejected",
+            _ => "for a reason that is not known here",
+        }
+    }
 }
 
 impl fmt::Display for IbRejectReason {

@@ -20,7 +20,7 @@ pub(super) const ECONNRESET: i32 = 104;
 pub(super) const EISCONN: i32 = 106;
 pub(super) const ENOTCONN: i32 = 107;
 pub(super) const ETIMEDOUT: i32 = 110;
-pub(super) const ECONNREFUSED: i32 = 111;
+pub(crate) const ECONNREFUSED: i32 = 111;
 pub(super) const EHOSTUNREACH: i32 = 113;
 
 const EPERM: i32 = 1;

@@ -15,7 +15,7 @@ mod outcome;
 
 pub use cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
 pub use dat::{DatEvent, DatReturn};
-pub(crate) use errno::status_of_errno;
+pub(crate) use errno::{ECONNREFUSED, status_of_errno};
 pub use outcome::Outcome;
 
 macro_rules! statuses {

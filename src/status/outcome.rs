@@ -69,7 +69,7 @@ outcomes! {
         cm: &[
             CmSign::reject(IbRejectReason::INVALID_SERVICE_ID),
             CmSign::iwarp_reject(ECONNREFUSED),
-            // Where the driver connects its TCP inside the call, as siw does.
+            // A driver that connects its TCP inside the call, as siw does, reports this.
             CmSign::Errno(ECONNREFUSED),
         ],
         kind: Some(ErrorKind::ConnectionRefused),
@@ -152,7 +152,7 @@ outcomes! {
                 transport: None,
                 phase: Some(CmPhase::Connecting),
             },
-            // Where the driver connects its TCP inside the call, as siw does.
+            // A driver that connects its TCP inside the call, as siw does, reports this.
             CmSign::Errno(ETIMEDOUT),
         ],
         kind: Some(ErrorKind::TimedOut),
@@ -215,7 +215,7 @@ outcomes! {
     }
     /// The call is not valid in this state of the connection.
     WrongMoment {
-        status: &[Status::CONNECTION_INVALID],
+        status: &[Status::CONNECTION_INVALID, Status::INVALID_DEVICE_STATE],
         nt: Some(Status::CONNECTION_INVALID),
         nd1: Some(Status::CONNECTION_INVALID),
         dat_returns: &[DatReturn::INVALID_STATE],
@@ -304,6 +304,15 @@ outcomes! {
         cm: &[CmSign::Errno(EOPNOTSUPP), CmSign::Errno(ENOSYS), CmSign::Errno(ENOPROTOOPT)],
         kind: Some(ErrorKind::Unsupported),
     }
+    /// An argument is not valid.
+    InvalidArgument {
+        status: &[Status::INVALID_PARAMETER],
+        nt: Some(Status::INVALID_PARAMETER),
+        nd1: Some(Status::INVALID_PARAMETER),
+        dat_returns: &[DatReturn::INVALID_PARAMETER],
+        cm: &[CmSign::Errno(EINVAL)],
+        kind: Some(ErrorKind::InvalidInput),
+    }
     /// The connection manager failed.
     InternalFailure {
         status: &[Status::UNSUCCESSFUL, Status::INTERNAL_ERROR],
@@ -355,6 +364,23 @@ impl Outcome {
     /// Returns the outcome with this status, `None` if there is not exactly one.
     pub fn from_status(status: Status) -> Option<Self> {
         only(Self::ALL.iter().copied().filter(|outcome| outcome.row().status.contains(&status)))
+    }
+
+    /// Returns the outcome that reports this status, or the nearest one.
+    pub(crate) fn of(status: Status) -> Self {
+        // The rows that report a status go before those that only recognize it.
+        let mut all = Self::ALL.iter().copied();
+        let reports = all.find(|outcome| outcome.status() == status);
+        let known = || Self::ALL.iter().copied().find(|outcome| outcome.row().status.contains(&status));
+        reports.or_else(known).unwrap_or(match status.code() {
+            code if Self::is_parameter(code) => Self::InvalidArgument,
+            _ => Self::InternalFailure,
+        })
+    }
+
+    /// Returns whether a status says that a certain argument is not valid.
+    fn is_parameter(code: u32) -> bool {
+        (Status::INVALID_PARAMETER_1.code()..=Status::INVALID_PARAMETER_10.code()).contains(&code)
     }
 
     /// Returns the outcome with this event, `None` if there is not exactly one.

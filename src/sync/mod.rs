@@ -1,11 +1,15 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
-//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], and those that spin instead, [`Spin`].
+//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], and the budget of a
+//! task, [`poll_budgeted`], and its deadlines, [`deadline`].
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
+mod budget;
+mod deadline;
 mod spin;
+mod throttle;
 mod wait_set;
 
 use std::sync::PoisonError;
@@ -17,8 +21,11 @@ use loom::sync as inner;
 #[cfg(not(all(test, tokio_rdma_model)))]
 use std::sync as inner;
 
+pub(crate) use budget::poll_budgeted;
+pub(crate) use deadline::{LONGEST, deadline};
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) use spin::Spin;
+pub(crate) use throttle::Throttle;
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 
 /// As [`std::sync::Mutex`].
@@ -34,16 +41,6 @@ impl<T> Mutex<T> {
     /// Waits until nobody else holds it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes it, unless somebody else holds it.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// The value, of a lock that nobody else has.
@@ -67,30 +64,18 @@ impl<T> RwLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// `None` while somebody changes the value.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        match self.0.try_read() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Waits until nobody else holds it.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// As [`std::sync::Condvar`].
-#[cfg(feature = "soft")]
-#[derive(Debug, Default)]
-pub(crate) struct Condvar(inner::Condvar);
-
-#[cfg(feature = "soft")]
-impl Condvar {
-    /// Gives the lock back and waits, until the value is otherwise.
-    pub(crate) fn wait_while<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        condition: impl FnMut(&mut T) -> bool,
-    ) -> MutexGuard<'a, T> {
-        self.0.wait_while(guard, condition).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes all waiting threads.
-    pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
     }
 }

@@ -26,12 +26,12 @@ impl Spin {
         self.until = None;
     }
 
-    /// Whether it was started and not stopped, be the time over or not.
+    /// Returns whether it was started and not stopped, be the time over or not.
     pub(crate) fn is_started(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Whether the time is not over.
+    /// Returns whether the time is not over.
     pub(crate) fn is_spinning(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
     }

@@ -3,9 +3,8 @@
 //! Neither type has a lock of its own: each stands behind the lock of what its tasks wait for. A waker that is replaced, removed
 //! or notified goes to the caller, who drops or wakes it after that lock is released.
 
+use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
-
-use slab::Slab;
 
 /// One task that waits for a value.
 #[derive(Debug)]
@@ -48,46 +47,59 @@ impl<T: Copy> Waiter<T> {
     }
 }
 
-/// Names a task in its [`WaitSet`].
+/// Names a task in its [`WaitSet`]: the tasks are numbered in the order in which they came.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitKey(usize);
+pub(crate) struct WaitKey(u64);
 
-/// Tasks that wait for a value, each with what it is interested in.
+/// Tasks that wait for a value, each with what it is interested in, in the order in which they came.
 #[derive(Debug)]
-pub(crate) struct WaitSet<T, I = ()>(Slab<(I, Waiter<T>)>);
+pub(crate) struct WaitSet<T, I = ()> {
+    tasks: VecDeque<(u64, I, Waiter<T>)>,
+    next: u64,
+}
 
 impl<T, I> Default for WaitSet<T, I> {
     fn default() -> Self {
-        Self(Slab::new())
+        Self { tasks: VecDeque::new(), next: 0 }
     }
 }
 
 impl<T: Copy, I> WaitSet<T, I> {
     /// Adds a task, until [`remove`](Self::remove).
     pub(crate) fn register(&mut self, interest: I) -> WaitKey {
-        WaitKey(self.0.insert((interest, Waiter::default())))
+        let key = self.next;
+        self.next += 1;
+        self.tasks.push_back((key, interest, Waiter::default()));
+        WaitKey(key)
+    }
+
+    /// The place of a task, unless it was removed.
+    fn place(&self, key: WaitKey) -> Option<usize> {
+        self.tasks.binary_search_by_key(&key.0, |(key, ..)| *key).ok()
     }
 
     /// Takes a task off, with its waker and the value that it was notified of.
     #[must_use = "the waker is to be dropped without the lock"]
     pub(crate) fn remove(&mut self, key: WaitKey) -> Option<Waiter<T>> {
-        self.0.try_remove(key.0).map(|(_, waiter)| waiter)
+        let place = self.place(key)?;
+        self.tasks.remove(place).map(|(.., waiter)| waiter)
     }
 
     /// As [`Waiter::poll`], for this task. One that was removed waits for ever.
     #[must_use = "the waker is to be dropped without the lock"]
     pub(crate) fn poll(&mut self, key: WaitKey, cx: &mut Context<'_>) -> (Poll<T>, Option<Waker>) {
-        self.0.get_mut(key.0).map_or((Poll::Pending, None), |(_, waiter)| waiter.poll(cx))
+        let place = self.place(key);
+        place.map_or((Poll::Pending, None), |place| self.tasks[place].2.poll(cx))
     }
 
     /// The interests of the tasks that have not been notified.
     pub(crate) fn interests(&self) -> impl Iterator<Item = &I> {
-        self.0.iter().filter(|(_, (_, waiter))| waiter.value.is_none()).map(|(_, (interest, _))| interest)
+        self.tasks.iter().filter(|(.., waiter)| waiter.value.is_none()).map(|(_, interest, _)| interest)
     }
 
-    /// Notifies every task. The first value of a task stands.
+    /// Notifies every task, in the order in which they came. The first value of a task stands.
     pub(crate) fn notify_all(&mut self, value: T, wakes: &mut impl Extend<Waker>) {
-        for (_, (_, waiter)) in &mut self.0 {
+        for (.., waiter) in &mut self.tasks {
             waiter.value.get_or_insert(value);
             wakes.extend(waiter.waker.take());
         }
@@ -184,6 +196,32 @@ mod tests {
         let mut wakes = Vec::new();
         set.notify_all(1, &mut wakes);
         assert!(wakes.is_empty());
+    }
+
+    #[test]
+    fn tasks_are_woken_in_the_order_in_which_they_came() {
+        let mut set = WaitSet::<u32>::default();
+        let mut keys: Vec<_> = (0..5).map(|_| set.register(())).collect();
+        for gone in [3, 0] {
+            drop(set.remove(keys.remove(gone)));
+        }
+        keys.extend([set.register(()), set.register(())]);
+        let woken = Arc::<Mutex<Vec<usize>>>::default();
+        struct Note(usize, Arc<Mutex<Vec<usize>>>);
+        impl Wake for Note {
+            fn wake(self: Arc<Self>) {
+                self.1.lock().expect("no panic").push(self.0);
+            }
+        }
+        // Polled the other way round.
+        for (number, key) in keys.iter().enumerate().rev() {
+            let waker = Waker::from(Arc::new(Note(number, woken.clone())));
+            assert!(set.poll(*key, &mut Context::from_waker(&waker)).0.is_pending());
+        }
+        let mut wakes = Vec::new();
+        set.notify_all(1, &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
+        assert_eq!(*woken.lock().expect("no panic"), [0, 1, 2, 3, 4]);
     }
 
     #[test]

@@ -1,9 +1,14 @@
-//! How the two libraries tell of failure, and what is done with any descriptor of theirs.
+//! The error conventions of the two libraries, and calls for any descriptor of theirs.
 
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+
+/// The error of a call that has no library to go to.
+pub(super) fn unsupported(sentence: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, sentence)
+}
 
 /// A function of librdmacm, or one that reads events: -1 and `errno`. Called again if a signal interrupted it.
 pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {

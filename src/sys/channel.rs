@@ -36,8 +36,10 @@ unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     /// # Errors
-    /// `ENODEV` (or another, by version) where there is no RDMA device or no driver of the connection manager.
+    /// `ENODEV` (or another, by version) where there is no RDMA device or no driver of the connection manager; `Unsupported` if
+    /// the libraries cannot be loaded.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
+        ffi::load().map_err(call::unsupported)?;
         // SAFETY: takes nothing, and gives a channel of its own or null.
         let raw = call::pointer(libc::ENODEV, || unsafe { ffi::rdma_create_event_channel() })?;
         let channel = Self { raw, fields: Mutex::new(()) };
@@ -58,7 +60,7 @@ impl EventChannel {
     /// The next event, copied, and acknowledged before this returns; `None` when there is none.
     ///
     /// # Errors
-    /// What the kernel says; the channel is of no use then.
+    /// The error of the kernel; the channel is of no use then.
     pub(crate) fn next(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
         let mut event = ptr::null_mut();
         let fields = self.fields();

@@ -123,7 +123,8 @@ impl Drop for Taken {
 pub(crate) struct CompletionQueue {
     raw: NonNull<ffi::ibv_cq>,
     key: u64,
-    /// How many completions there is room for. The library writes its own count of them while this is locked.
+    /// The number of completions that the queue can hold. The library writes its own count of them while this
+    /// is locked.
     entries: Mutex<u32>,
     /// The flag of completions that tell of an invalidated key.
     invalidated: u32,
@@ -175,7 +176,7 @@ impl CompletionQueue {
         self.key
     }
 
-    /// How many completions there is room for.
+    /// Returns the number of completions that the queue can hold.
     pub(crate) fn entries(&self) -> u32 {
         *self.entries.lock()
     }
@@ -233,7 +234,7 @@ fn number(value: u32) -> io::Result<c_int> {
     c_int::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// How many completions are polled at a time.
+/// The number of completions that are polled at a time.
 pub(crate) const BATCH: usize = 32;
 
 /// Room for completions, to be used again and again.
@@ -253,7 +254,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// What the last poll took.
+    /// Returns the completions of the last poll.
     pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
         self.entries.iter().take(self.length).map(|entry| WorkCompletion {
             wr_id: entry.wr_id,
@@ -267,7 +268,8 @@ impl Batch {
     }
 }
 
-/// How a request ended. With a status other than success, only that, `wr_id`, `qp_num` and `vendor_err` are set.
+/// The completion of a request. With a status other than success, only the status, `wr_id`, `qp_num` and
+/// `vendor_err` are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkCompletion {
     pub(crate) wr_id: u64,
@@ -283,7 +285,7 @@ pub(crate) struct WorkCompletion {
 /// The bit of `enum ibv_wc_opcode` that completions of receives have.
 const RECEIVED: u32 = 1 << 7;
 
-/// What the message that a receive took has told beside its bytes.
+/// The information that a message carries beside its bytes, in the completion of its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Immediate data, in host byte order.

@@ -11,16 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ffi::number;
 use super::{call, ffi};
 
-/// The names of the devices of this machine: none without devices or without their drivers.
+/// The names of the devices of this machine: none without devices, without their drivers or without the libraries.
 ///
 /// # Errors
-/// What the kernel says, other than that there is nothing.
+/// The error of the kernel, unless it says that there is no device.
 pub(crate) fn device_names() -> io::Result<Vec<String>> {
     match DeviceList::new() {
         Ok(list) => Ok(list.devices().filter_map(name_of).collect()),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::ENODEV | libc::ENOENT)) => {
             Ok(Vec::new())
         }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
@@ -33,6 +34,9 @@ pub(crate) fn device_names() -> io::Result<Vec<String>> {
 /// bound to the device any more, this lets the removal end. (With the very last device of a machine it does not: the
 /// library takes an empty list for a failure.)
 pub(crate) fn forget_removed_devices() {
+    if ffi::load().is_err() {
+        return;
+    }
     let mut count = 0;
     // SAFETY: stores a number, and gives a list of its own or null. It compares what it has open with what there is.
     if let Some(list) = NonNull::new(unsafe { ffi::rdma_get_devices(&mut count) }) {
@@ -49,6 +53,7 @@ struct DeviceList {
 
 impl DeviceList {
     fn new() -> io::Result<Self> {
+        ffi::load().map_err(call::unsupported)?;
         let mut count = 0;
         // SAFETY: stores a number, and gives a list of its own or null.
         let first = call::pointer(libc::ENOSYS, || unsafe { ffi::ibv_get_device_list(&mut count) })?;
@@ -86,7 +91,7 @@ pub(crate) const RXE_VENDOR: u32 = 0xff_ff_ff;
 /// Completions for more than 145 pages, of at least 32 bytes each.
 const SIW_FILLER_ENTRIES: c_int = 145 * 4096 / 32;
 
-/// What a device speaks.
+/// The transport of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// InfiniBand, or RDMA over converged Ethernet.
@@ -217,13 +222,13 @@ impl Context {
         })
     }
 
-    /// How many completion vectors there are.
+    /// Returns the number of completion vectors.
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the device is open, and the field is never written again.
         limit(unsafe { (*self.as_ptr()).num_comp_vectors })
     }
 
-    /// How long a message can be at a port of the device; the first has number 1.
+    /// Returns the maximum length of a message at a port of the device; the first port has number 1.
     pub(crate) fn max_message(&self, port: u8) -> io::Result<u32> {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
@@ -311,7 +316,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) vendor_id: u32,
 }
 
-/// What C keeps in a signed integer; a negative one is no limit that could be met.
+/// Returns a limit that C keeps in a signed integer; a negative one counts as 0, because no request could
+/// meet it.
 fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
@@ -324,7 +330,7 @@ pub(crate) struct AsyncEvent {
     pub(crate) element: Element,
 }
 
-/// What an asynchronous event is about.
+/// The object that an asynchronous event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     /// A queue pair, by its number.
@@ -391,7 +397,7 @@ pub(crate) mod async_event {
         WQ_FATAL = 19,
     }
 
-    /// What kind of object the element of an event is.
+    /// The kind of the object that an event concerns.
     pub(super) enum Subject {
         QueuePair,
         CompletionQueue,

@@ -25,8 +25,8 @@ pub(crate) struct RawCmId {
     channel: Arc<EventChannel>,
 }
 
-// SAFETY: the library's calls on an identifier may come from any thread. What it keeps in plain fields is only
-// accessed under the channel's lock, and the context atomically.
+// SAFETY: the library's calls on an identifier may come from any thread. Its plain fields are only accessed
+// under the channel's lock, and the context atomically.
 unsafe impl Send for RawCmId {}
 // SAFETY: as above.
 unsafe impl Sync for RawCmId {}
@@ -233,6 +233,18 @@ impl RawCmId {
         Some(BoundDevice { name, guid, port })
     }
 
+    /// The port of the device and the P_Key, as C has it, of the way that the connection takes. Zeros while no device is
+    /// known.
+    pub(crate) fn path(&self) -> (u8, u16) {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and nobody writes the field meanwhile.
+        let port = unsafe { (*self.as_ptr()).port_num };
+        // SAFETY: as above.
+        let address = unsafe { &(*self.as_ptr()).route.addr.addr };
+        // SAFETY: all the members of the union are integers.
+        (port, unsafe { address.ibaddr.pkey })
+    }
+
     /// An error unless a device is known. It stays the same for the life of an identifier.
     fn bound(&self) -> io::Result<()> {
         let _fields = self.channel.fields();
@@ -241,7 +253,7 @@ impl RawCmId {
         if context.is_null() { Err(io::Error::from_raw_os_error(libc::EINVAL)) } else { Ok(()) }
     }
 
-    /// What a queue pair needs to go to a state, as far as the connection knows it.
+    /// Returns the attributes that a queue pair needs to go to a state, as far as the connection knows them.
     pub(crate) fn qp_attributes(&self, state: QpState) -> io::Result<QpAttributes> {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
@@ -274,7 +286,7 @@ pub(crate) struct BoundDevice {
     pub(crate) port: u8,
 }
 
-/// What is said to the peer with a request or a response.
+/// The parameters that a request or a response sends to the peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionParams<'a> {
     pub(crate) private_data: &'a [u8],

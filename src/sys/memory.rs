@@ -46,7 +46,8 @@ impl Drop for ProtectionDomain {
 }
 
 bitflags! {
-    /// What may be done to registered memory, and through a queue pair. Reading by the local device always may.
+    /// The accesses that registered memory, or a queue pair, permits. Reading by the local device is always
+    /// permitted.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct AccessFlags: u32 {
         const LOCAL_WRITE = number::ACCESS_LOCAL_WRITE;
@@ -171,7 +172,8 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// How many bytes of memory this process may lock, which registering does; `None` if as many as it likes.
+/// Returns the number of bytes of memory that this process may lock, which registering does; `None` if there
+/// is no limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
     // SAFETY: plain integers, for which zero is a value.
     let mut limit: libc::rlimit = unsafe { mem::zeroed() };

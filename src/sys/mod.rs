@@ -6,9 +6,10 @@
 //! themselves, with two exceptions that are taken care of here: the plain fields of a communication identifier
 //! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::RawCmId`]).
 //!
-//! The descriptors of all three kinds of events do not block, and events are copied and acknowledged before the
-//! call that takes them returns. So an object may be destroyed at any moment by any thread, although the libraries'
-//! destructors wait for events that were taken and not acknowledged. What can wait in the kernel all the same:
+//! The descriptors of all three kinds of events do not block, and events are copied and acknowledged before
+//! the call that takes them returns. So an object may be destroyed at any moment by any thread, although the
+//! libraries' destructors wait for events that were taken and not acknowledged. These calls can wait in the
+//! kernel all the same:
 //!
 //! | call | for | so it is made |
 //! |---|---|---|
@@ -59,6 +60,7 @@ pub(crate) use device::{
     AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, SIW_VENDOR, Transport, async_event,
     device_names, forget_removed_devices,
 };
+pub(crate) use ffi::load;
 pub(crate) use id::{ConnectionParams, RawCmId};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
 pub(crate) use post::{

@@ -38,7 +38,7 @@ pub(crate) struct RemoteMemory {
     pub(crate) key: u32,
 }
 
-/// What binds a window to a part of a region.
+/// The arguments of the bind of a window to a part of a region.
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
     pub(crate) window: &'a MemoryWindow,
@@ -48,7 +48,7 @@ pub(crate) struct Binding<'a> {
     pub(crate) region: &'a MemoryRegion,
     pub(crate) address: u64,
     pub(crate) length: u64,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub(crate) access: AccessFlags,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for Binding<'_> {
     }
 }
 
-/// What a request of the send queue does. Immediate data is in host byte order.
+/// The operation of a request of the send queue. Immediate data is in host byte order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation<'a> {
     Send,
@@ -86,7 +86,7 @@ pub(crate) enum Operation<'a> {
 }
 
 bitflags! {
-    /// How a request of the send queue is carried out.
+    /// The options of a request of the send queue.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         /// Its success is reported; failure always is.
@@ -121,9 +121,9 @@ pub(crate) struct ReceiveRequest<'a> {
 /// A queue has not taken all the requests of a call.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// It has taken so many, those at the beginning.
+    /// The number of requests that it has taken, from the first.
     pub(crate) taken: usize,
-    /// Why not the next one.
+    /// The error of the next request.
     pub(crate) source: io::Error,
 }
 
@@ -162,7 +162,7 @@ impl SendRequest<'_> {
             Op::Write(remote) | Op::WriteImmediate(remote, _) | Op::Read(remote) => {
                 raw.wr.rdma = ffi::rdma_t { remote_addr: remote.address, rkey: remote.key };
             }
-            // Where the library of siw looks for it.
+            // The library of siw reads the key here.
             Op::SendInvalidate(key) => raw.wr.rdma = ffi::rdma_t { remote_addr: 0, rkey: key },
             Op::CompareSwap { remote, compare, swap } => raw.wr.atomic = atomic(remote, compare, swap),
             Op::FetchAdd { remote, add } => raw.wr.atomic = atomic(remote, add, 0),

@@ -13,7 +13,7 @@ use super::post::{self, ReceiveRequest, Refused, SendRequest};
 use super::shared_receive::SharedReceiveQueue;
 use super::{call, ffi};
 
-/// How much a queue pair can hold.
+/// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacities {
     /// Requests in the send queue.
@@ -99,7 +99,8 @@ impl QueuePair {
         self.number
     }
 
-    /// How many bytes the driver has room for in a request, which may be more than was asked for.
+    /// Returns the number of inline bytes that the driver accepts in a request, which may be more than was
+    /// asked for.
     pub(crate) fn inline(&self) -> u32 {
         self.inline
     }
@@ -129,7 +130,7 @@ impl QueuePair {
         let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
         let mask = number::QP_STATE as c_int;
         // SAFETY: the queue pair is live; the call fills both structures.
-        call::number(|| unsafe { ffi::every::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
+        call::number(|| unsafe { ffi::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
         Ok(raw.qp_state)
     }
 
@@ -139,10 +140,10 @@ impl QueuePair {
     /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
     ///
     /// # Safety
-    /// Unless a request is inline, the memory of its entries stays allocated and registered under their keys, and if it
-    /// reads from the peer no reference to it is made, until the request or a later one of the queue has completed, or
-    /// the queue pair is destroyed. Inline memory is readable now. What a binding names lives as long, and
-    /// no other call binds the same window meanwhile.
+    /// Unless a request is inline, the memory of its entries stays allocated and registered under
+    /// their keys, and if it reads from the peer no reference to it is made, until the request or a later one
+    /// of the queue has completed, or the queue pair is destroyed. Inline memory is readable now. The objects
+    /// of a binding live as long, and no other call binds the same window meanwhile.
     pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
         let post = |first, bad| {
             // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The
@@ -210,7 +211,7 @@ impl QpAttributes {
         Self { raw, mask }
     }
 
-    /// Whether the state has an attribute.
+    /// Returns whether the state has an attribute.
     fn has(&self, attribute: u32) -> bool {
         self.mask & attribute as c_int != 0
     }
@@ -222,6 +223,13 @@ impl QpAttributes {
         }
     }
 
+    /// The pause that the peer makes when there is no receive for what it has sent, as the specification encodes it.
+    pub(crate) fn set_min_rnr_timer(&mut self, code: u8) {
+        if self.has(number::QP_MIN_RNR_TIMER) {
+            self.raw.min_rnr_timer = code;
+        }
+    }
+
     /// Reads that are outstanding at a time.
     pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
         if self.has(number::QP_MAX_READ_ATOMIC) {
@@ -229,7 +237,7 @@ impl QpAttributes {
         }
     }
 
-    /// What the peer may do.
+    /// Sets the rights of the peer.
     pub(crate) fn set_access(&mut self, access: AccessFlags) {
         if self.has(number::QP_ACCESS_FLAGS) {
             self.raw.qp_access_flags = access.bits();

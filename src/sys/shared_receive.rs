@@ -65,7 +65,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Makes room for at least that many requests. What it holds stays.
+    /// Makes room for at least that many requests. Its requests stay.
     ///
     /// # Errors
     /// `EINVAL` for more than the device allows or less than is needed, `EOPNOTSUPP` where its size is fixed.

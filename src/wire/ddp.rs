@@ -47,7 +47,7 @@ impl Tagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 14;
     /// The maximum length of the payload.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
@@ -82,7 +82,7 @@ impl Untagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 18;
     /// The maximum length of the payload.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.

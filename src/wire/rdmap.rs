@@ -4,8 +4,6 @@ use bytes::BufMut;
 use smallvec::SmallVec;
 
 use super::array;
-#[cfg(any(test, fuzzing))]
-use super::ddp::Header;
 use super::ddp::{HeaderError, Tagged, Untagged};
 use super::mpa::LENGTH_SIZE;
 use crate::error::{DecodeError, Reason};
@@ -409,16 +407,15 @@ pub(crate) const fn read_request_header(msn: u32) -> Untagged {
     Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: queue::READ_REQUEST, msn, mo: 0 }
 }
 
-/// Decodes an offending header, if it is valid.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn parse_offending(header: &OffendingHeader) -> Option<Header> {
-    Header::decode(header).ok().map(|(header, _, _)| header)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::ddp::Header;
     use proptest::prelude::*;
+
+    fn parse_offending(header: &OffendingHeader) -> Option<Header> {
+        Header::decode(header).ok().map(|(header, _, _)| header)
+    }
 
     fn encoded(terminate: &Terminate) -> Vec<u8> {
         let mut out = Vec::new();
@@ -463,7 +460,7 @@ mod tests {
         assert_eq!(fpdu[8..20], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
     }
 
-    /// What a running siw was seen to send, and what it meant.
+    /// Words that a running siw was seen to send, and their meanings.
     #[test]
     fn siw_control_words() {
         use Phase::{StartUp, Streaming};

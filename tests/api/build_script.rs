@@ -1,4 +1,4 @@
-//! The messages of the build script on machines on which the feature `verbs` cannot be built.
+//! The messages of the build script on machines on which the feature `rdma-sys` cannot be built.
 
 #[expect(
     dead_code,

@@ -1,6 +1,6 @@
 //! The order of completions of every kind of request, posted from both ends concurrently.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::device::variants;
 use common::dice::Dice;

@@ -1,6 +1,6 @@
 //! Completion queues that the application polls.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use common::life::{Log, eventually};
+use common::life::{Log, eventually, poll_once, poll_with};
 use common::raw::{bytes, room, success};
 use common::results::collect;
 use common::*;
@@ -59,16 +59,15 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
     for length in 0..10 {
         send(&adapter, &pair.active.queue_pair, &[7; 16][..length], WorkOptions::default()).await;
     }
-    // CQ-10
     within(results.wait(10)).await.expect("all have come");
     assert_eq!(results.len(), 10);
     let mut receives = receives.into_iter();
     let mut expected = 0;
     // CQ-01
     for (most, count) in [(4, 4), (1, 1), (100, 5), (100, 0)] {
-        let first = receives.as_slice().is_empty();
-        assert!(first == (count == 0));
-        for result in polled(&results, most) {
+        let taken = polled(&results, most);
+        assert_eq!(taken.len(), count);
+        for result in taken {
             // CQ-09
             let WorkCompletion { status, kind, bytes, queue_pair, context, immediate, invalidated, .. } =
                 result;
@@ -86,6 +85,158 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
     }
     assert_eq!(expected, 10);
     assert!(results.is_empty());
+}
+
+// CQ-10: neither one too early nor one too late, whether the results come before the wait or after it.
+#[tokio::test]
+async fn a_wait_for_many_ends_with_the_last_of_them() {
+    const COUNT: usize = 10;
+    let adapter = adapter();
+    let results = queue(&adapter, COUNT + 1);
+    let pair = received_into(&adapter, &results, 0).await;
+    let _receives = post(&adapter, &pair.passive.queue_pair, 2 * COUNT as u64);
+    for early in [0, 1, COUNT - 1, COUNT] {
+        for _ in 0..early {
+            send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+        }
+        within(results_len(&results, early)).await;
+        let mut waiting = Box::pin(results.wait(COUNT));
+        for held in early..COUNT {
+            assert!(futures::poll!(&mut waiting).is_pending(), "{held} of {COUNT}, {early} before the wait");
+            send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+            within(results_len(&results, held + 1)).await;
+        }
+        within(waiting).await.expect("all have come");
+        assert_eq!(polled(&results, 2 * COUNT).len(), COUNT);
+        post_more(&adapter, &pair.passive.queue_pair, COUNT);
+    }
+    // No more can come than it holds, so that is enough; and nothing is what there is at once.
+    results.resize(2).expect("it is empty");
+    let mut waiting = Box::pin(results.wait(COUNT));
+    results.wait(0).now_or_never().expect("at once").expect("nothing is asked for");
+    for held in 0..2 {
+        assert!(futures::poll!(&mut waiting).is_pending(), "{held} of 2");
+        send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
+        within(results_len(&results, held + 1)).await;
+    }
+    within(waiting).await.expect("it is full");
+    assert_eq!(polled(&results, 9).len(), 2);
+    // The end of the queue ends the wait, once there is less than was asked for.
+    let waiting = results.wait(3);
+    pair.passive.queue_pair.flush();
+    assert_eq!(within(waiting).await, Ok(()), "two fill it");
+    assert_eq!(polled(&results, 9).len(), 2);
+    assert_eq!(within(results.wait(1)).await, Err(NotifyError::Overrun { depth: 2 }));
+}
+
+/// Receives whose futures nobody awaits.
+fn post_more(adapter: &Adapter, queue_pair: &QueuePair, count: usize) {
+    drop(post(adapter, queue_pair, count as u64));
+}
+
+// CAN-02, CQ-12: ndcq's first test: notifications of one queue end together, in the order in which they were asked for.
+#[tokio::test]
+async fn ndcq_notifications_end_in_the_order_in_which_they_were_asked_for() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 0).await;
+    for round in 0..often(1000, 30) {
+        // A turn of its own, in which the task has its whole budget.
+        tokio::task::yield_now().await;
+        let _receive = post(&adapter, &pair.passive.queue_pair, 1);
+        let log = Log::default();
+        let mut waits: Vec<_> = (0..10).map(|_| results.notify(NotifyKind::Any)).collect();
+        // The order is that of the calls, not that of the first polls.
+        for (number, wait) in waits.iter_mut().enumerate().rev() {
+            assert!(poll_with(wait, &log.waker(number)).is_pending(), "round {round}");
+        }
+        send(&adapter, &pair.active.queue_pair, b"x", WorkOptions::default()).await;
+        assert_eq!(log.at_least(10).await, (0..10).collect::<Vec<_>>(), "round {round}");
+        for wait in waits {
+            wait.now_or_never().expect("woken, so it is ready").expect("told");
+        }
+        assert_eq!(polled(&results, 9).len(), 1);
+    }
+}
+
+// CAN-01, CAN-02, CQ-12: ndcq's second test. A notification is cancelled by its drop, one by one: the others stay, and end
+// in their order.
+#[tokio::test]
+async fn ndcq_cancelled_notifications_leave_the_others_in_their_order() {
+    let adapter = adapter();
+    let results = queue(&adapter, 64);
+    let pair = received_into(&adapter, &results, 0).await;
+    for round in 0..often(1000, 30) {
+        // A turn of its own, in which the task has its whole budget.
+        tokio::task::yield_now().await;
+        let _receive = post(&adapter, &pair.passive.queue_pair, 1);
+        let log = Log::default();
+        let mut waits: Vec<_> = (0..10).map(|_| Some(results.notify(NotifyKind::Any))).collect();
+        for (number, wait) in waits.iter_mut().enumerate() {
+            assert!(poll_with(wait.as_mut().expect("pending"), &log.waker(number)).is_pending());
+        }
+        // Another choice each time, and once all but the last.
+        let stays = |number: usize| number == 9 || (round % 512) >> number & 1 == 1;
+        for (number, wait) in waits.iter_mut().enumerate() {
+            if !stays(number) {
+                drop(wait.take());
+            }
+        }
+        let left: Vec<_> = (0..10).filter(|number| stays(*number)).collect();
+        assert_eq!(log.lines(), [0; 0], "a cancel wakes nobody");
+        send(&adapter, &pair.active.queue_pair, b"x", WorkOptions::default()).await;
+        assert_eq!(log.at_least(left.len()).await, left, "round {round}");
+        for wait in waits.into_iter().flatten() {
+            wait.now_or_never().expect("woken, so it is ready").expect("told");
+        }
+        assert_eq!(polled(&results, 9).len(), 1);
+    }
+}
+
+// CAN-02, CQ-12: ndcq's third test: what is cancelled on one object leaves another alone, a queue that ends as well.
+#[tokio::test]
+async fn ndcq_a_cancel_on_one_object_leaves_another_alone() {
+    let adapter = adapter();
+    let queues = [queue(&adapter, 8), queue(&adapter, 8)];
+    let (listener, _) = listening(&adapter);
+    let pair = received_into(&adapter, &queues[1], 0).await;
+    for round in 0..often(1000, 30) {
+        // A turn of its own, in which the task has its whole budget.
+        tokio::task::yield_now().await;
+        let _receive = post(&adapter, &pair.passive.queue_pair, 1);
+        let log = Log::default();
+        let mut first: Vec<_> = (0..3).map(|_| queues[0].notify(NotifyKind::Any)).collect();
+        let mut second: Vec<_> = (10..13).map(|_| queues[1].notify(NotifyKind::Any)).collect();
+        for (number, wait) in first.iter_mut().enumerate() {
+            assert!(poll_with(wait, &log.waker(number)).is_pending());
+        }
+        for (number, wait) in second.iter_mut().enumerate() {
+            assert!(poll_with(wait, &log.waker(10 + number)).is_pending());
+        }
+        if round % 2 == 0 {
+            drop(first);
+            first = Vec::new();
+        }
+        listener.cancel();
+        assert_eq!(log.lines(), [0; 0], "nobody has been told of anything");
+        send(&adapter, &pair.active.queue_pair, b"x", WorkOptions::default()).await;
+        assert_eq!(log.at_least(3).await, [10, 11, 12], "round {round}");
+        assert!(second.into_iter().all(|wait| wait.now_or_never().is_some()));
+        assert!(first.iter_mut().all(|wait| wait.now_or_never().is_none()), "its queue has nothing");
+        assert_eq!(polled(&queues[1], 9).len(), 1);
+    }
+    // A queue that ends: its own waits fail, in their order, and nobody else's.
+    let log = Log::default();
+    let mut own: Vec<_> = (0..10).map(|_| queues[1].notify(NotifyKind::Any)).collect();
+    let mut other = queues[0].notify(NotifyKind::Any);
+    for (number, wait) in own.iter_mut().enumerate() {
+        assert!(poll_with(wait, &log.waker(number)).is_pending());
+    }
+    assert!(poll_with(&mut other, &log.waker(99)).is_pending());
+    let _receives = post(&adapter, &pair.passive.queue_pair, 9);
+    pair.passive.queue_pair.flush();
+    assert_eq!(log.at_least(10).await, (0..10).collect::<Vec<_>>());
+    assert!(poll_once(&mut other).is_pending());
 }
 
 #[tokio::test]
@@ -271,9 +422,13 @@ async fn a_queue_that_overruns_ends_its_connections() {
         let _ = within(send).await;
     }
     let error = within(waiting).await.expect_err("overrun");
-    assert_eq!((error, error.status()), (NotifyError::Overrun, Status::BUFFER_OVERFLOW));
+    assert_eq!((error, error.status()), (NotifyError::Overrun { depth: 1 }, Status::BUFFER_OVERFLOW));
     assert_eq!(within(results.wait(1)).await, Ok(()), "what there is can be had");
-    assert_eq!(within(results.notify(NotifyKind::Any)).await, Err(NotifyError::Overrun), "every time");
+    assert_eq!(
+        within(results.notify(NotifyKind::Any)).await,
+        Err(NotifyError::Overrun { depth: 1 }),
+        "every time"
+    );
     for connection in [&pair.passive.connection, &pair.active.connection, &other.passive.connection] {
         within(connection.disconnected()).await;
     }
@@ -288,7 +443,7 @@ async fn a_queue_that_overruns_ends_its_connections() {
     assert_eq!((result.status, result.bytes), (Status::SUCCESS, 1));
     assert_eq!(first.now_or_never().expect("polled").0.expect("received").bytes, 1);
     let error = results.resize(9).expect_err("it has ended");
-    assert!(matches!(error, ResizeError::Ended(NotifyError::Overrun)), "{error:?}");
+    assert!(matches!(error, ResizeError::Ended(NotifyError::Overrun { depth: 1 })), "{error:?}");
     assert_eq!(error.status(), Status::BUFFER_OVERFLOW);
 }
 
@@ -304,12 +459,15 @@ async fn resizing_loses_nothing() {
     within(results_len(&results, 4)).await;
     // CQ-06
     let error = results.resize(3).expect_err("it holds more");
-    assert!(matches!(error, ResizeError::TooSmall { held: 4 }), "{error:?}");
+    assert!(matches!(error, ResizeError::TooSmall { asked: 3, held: 4 }), "{error:?}");
     assert_eq!((error.status(), results.depth(), results.len()), (Status::BUFFER_OVERFLOW, 4, 4));
     let most = adapter.info().max_completion_depth;
     for size in [0, most + 1] {
         let error = results.resize(size).expect_err("no size");
-        assert!(matches!(error, ResizeError::OutOfRange { maximum } if maximum == most), "{error:?}");
+        assert!(
+            matches!(error, ResizeError::OutOfRange { asked, maximum } if (asked, maximum) == (size, most)),
+            "{error:?}"
+        );
         assert_eq!(error.status(), Status::INVALID_PARAMETER);
     }
     results.resize(6).expect("resized");
@@ -328,7 +486,7 @@ async fn its_arguments_are_checked_and_numbered() {
     let adapter = adapter();
     let most = adapter.info().max_completion_depth;
     let config = CompletionQueueConfig::default();
-    // CQ-07
+    // CQ-07: what no processor can be is refused, and what any may be is taken.
     for (wrong, number) in
         [(config.depth(0), 3), (config.depth(most + 1), 3), (config.affinity(usize::MAX), 5)]
     {
@@ -338,12 +496,16 @@ async fn its_arguments_are_checked_and_numbered() {
             "{error:?}"
         );
     }
-    let hinted = adapter.completion_queue(config.affinity(0)).expect("a completion queue");
-    assert_eq!((hinted.affinity(), queue(&adapter, 1).affinity()), (Some(0), None));
-    let pair = received_into(&adapter, &hinted, 0).await;
-    let _receive = post(&adapter, &pair.passive.queue_pair, 1);
-    send(&adapter, &pair.active.queue_pair, b"works", WorkOptions::default()).await;
-    assert_eq!(collect(&hinted, 1).await[0].bytes, 5);
+    assert_eq!(queue(&adapter, 1).affinity(), None);
+    // CQ-07: a hint to a processor that this machine has, and to one that it has not: both queues serve.
+    for processor in [0, 8191] {
+        let hinted = adapter.completion_queue(config.affinity(processor)).expect("a completion queue");
+        assert_eq!(hinted.affinity(), Some(processor));
+        let pair = received_into(&adapter, &hinted, 0).await;
+        let _receive = post(&adapter, &pair.passive.queue_pair, 1);
+        send(&adapter, &pair.active.queue_pair, b"works", WorkOptions::default()).await;
+        assert_eq!(collect(&hinted, 1).await[0].bytes, 5);
+    }
 }
 
 #[tokio::test]
@@ -458,7 +620,7 @@ async fn a_queue_that_has_overrun_takes_no_further_queue_pair_into_use() {
     let receives = post(&adapter, &first, 2);
     // CQ-05
     first.flush();
-    assert_eq!(within(results.notify(NotifyKind::Errors)).await, Err(NotifyError::Overrun));
+    assert_eq!(within(results.notify(NotifyKind::Errors)).await, Err(NotifyError::Overrun { depth: 1 }));
     drop(receives);
     let (listener, address) = listening(&adapter);
     let late = adapter.queue_pair(config).expect("a queue pair");

@@ -1,7 +1,7 @@
 //! Failures of the active side: refused, timed out, cancelled, too late; and the reuse of connector and queue pair
 //! afterwards.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 mod refusal;
 mod soft;
@@ -30,10 +30,10 @@ async fn nobody_listens() {
         let error = connect_error(&connector, &active, nobody(ip)).await;
         // CM-15
         assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-        assert!(error.is_retryable() && error.private_data().is_empty());
+        assert!(error.is_connector_usable() && error.private_data().is_empty());
         assert_eq!(connector.private_data(), Err(StateError::ConnectionInvalid));
         // CM-33
-        let ConnectError::Refused { private_data: None, reason } = error else { panic!("{error:?}") };
+        let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
         assert_is_no_listener(&reason);
         // CM-21
         assert_usable(&adapter, &active).await;
@@ -53,7 +53,10 @@ async fn nd_conn_reject_by_the_passive_side_comes_with_data() {
         // PD-03: GetPrivateData after the failure says the same.
         assert_data(&adapter, &asked.connector.private_data().expect("it came with data"), b"not today");
         // CM-33: a peer that said no is told from one that is not there.
-        let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
+        assert_rejected(&adapter, &error);
+        let (ConnectError::Rejected { reason, .. } | ConnectError::Refused { reason, .. }) = error else {
+            panic!("{error:?}")
+        };
         assert_is_reject(&reason);
         // CM-21
         assert_usable(&adapter, &asked.active).await;
@@ -69,10 +72,12 @@ async fn a_peer_that_never_answers_times_out() {
         // CM-18, and CM-12: the caller's timeout is IO_TIMEOUT, which may be tried again.
         for timeout in [SHORT, Duration::ZERO] {
             let params = ConnectParams::default().timeout(timeout);
+            let begun = tokio::time::Instant::now();
             let error = within(connector.connect(&active, address, params)).await.expect_err("no answer");
-            assert!(matches!(error, ConnectError::TimedOut), "{error:?}");
+            assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
+            assert!(begun.elapsed() >= timeout, "it gave up after {:?}", begun.elapsed());
             assert_eq!(error.status(), Status::IO_TIMEOUT);
-            assert!(error.is_retryable());
+            assert!(error.is_connector_usable());
         }
         // CM-19, CM-21: by the same connector and queue pair.
         let link = connect_on(&adapter, &active, &connector).await;
@@ -96,7 +101,7 @@ async fn a_queue_pair_that_was_given_up_on_is_connected_at_once() {
         let connecting = async {
             let connect = connector.connect(&active, address, ConnectParams::default());
             let error = connect.await.expect_err("rejected");
-            let ConnectError::Refused { private_data, reason } = error else { panic!("{error:?}") };
+            let ConnectError::Rejected { private_data, reason, .. } = error else { panic!("{error:?}") };
             assert_is_reject(&reason);
             assert_bytes(&adapter, &private_data.expect("it came with data"), b"enough");
         };
@@ -122,67 +127,75 @@ async fn a_timeout_that_is_not_reached_changes_nothing() {
 // CM-12: tokio's timeout drops the future, which is Cancel.
 #[tokio::test]
 async fn a_timeout_around_the_future_cancels() {
-    let adapter = adapter();
-    let (_silent, address) = silent(v4());
-    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
-    let connect = connector.connect(&active, address, ConnectParams::default());
-    tokio::time::timeout(SHORT, connect).await.expect_err("no answer");
-    // CM-20
-    assert_eq!(connect_error(&connector, &active, nobody(v4())).await.status(), Status::CONNECTION_ACTIVE);
-    assert_usable(&adapter, &active).await;
+    for ip in both() {
+        let adapter = adapter();
+        let (_silent, address) = silent(ip);
+        let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+        let connect = connector.connect(&active, address, ConnectParams::default());
+        tokio::time::timeout(SHORT, connect).await.expect_err("no answer");
+        // CM-20
+        assert_eq!(connect_error(&connector, &active, nobody(ip)).await.status(), Status::CONNECTION_ACTIVE);
+        assert_usable(&adapter, &active).await;
+    }
 }
 
 #[tokio::test]
 async fn dropping_connect_refuses_the_peer_and_frees_the_queue_pair() {
-    let adapter = adapter();
-    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
-    abandon(asked.connecting).await;
-    // CM-12, CM-20: burnt.
-    let error = connect_error(&asked.connector, &asked.active, nobody(v4())).await;
-    assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
-    assert!(!error.is_retryable());
-    // The peer finds that out when it accepts (P10).
-    let passive = queue_pair(&adapter);
-    let accepted = within(asked.request.accept(&passive, AcceptParams::default())).await;
-    let connected = accepted.is_ok();
-    assert_withdrawn(&adapter, accepted).await;
-    // CM-21
-    assert_usable(&adapter, &asked.active).await;
-    if connected {
-        assert_used_up(&adapter, &passive).await;
-    } else {
-        assert_usable(&adapter, &passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let asked = requested(&adapter, ip, ConnectParams::default()).await;
+        abandon(asked.connecting).await;
+        // CM-12, CM-20: burnt.
+        let error = connect_error(&asked.connector, &asked.active, nobody(ip)).await;
+        assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
+        assert!(!error.is_connector_usable());
+        // The peer finds that out when it accepts (P10).
+        let passive = queue_pair(&adapter);
+        let accepted = within(asked.request.accept(&passive, AcceptParams::default())).await;
+        let connected = accepted.is_ok();
+        assert_withdrawn(&adapter, accepted).await;
+        // CM-21
+        assert_usable(&adapter, &asked.active).await;
+        if connected {
+            assert_used_up(&adapter, &passive).await;
+        } else {
+            assert_usable(&adapter, &passive).await;
+        }
     }
 }
 
 #[tokio::test]
 async fn cancel_ends_a_pending_connect() {
-    let adapter = adapter();
-    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
-    asked.connector.cancel();
-    let error = outcome(asked.connecting).await.expect_err("cancelled");
-    assert!(matches!(error, ConnectError::Canceled) && error.status() == Status::CANCELED);
-    // CM-20
-    assert!(!error.is_retryable());
-    assert!(matches!(
-        connect_error(&asked.connector, &asked.active, nobody(v4())).await,
-        ConnectError::Active
-    ));
-    assert_usable(&adapter, &asked.active).await;
+    for ip in both() {
+        let adapter = adapter();
+        let asked = requested(&adapter, ip, ConnectParams::default()).await;
+        asked.connector.cancel();
+        let error = outcome(asked.connecting).await.expect_err("cancelled");
+        assert!(matches!(error, ConnectError::Canceled) && error.status() == Status::CANCELED);
+        // CM-20
+        assert!(!error.is_connector_usable());
+        assert!(matches!(
+            connect_error(&asked.connector, &asked.active, nobody(ip)).await,
+            ConnectError::Active
+        ));
+        assert_usable(&adapter, &asked.active).await;
+    }
 }
 
 // A14 in as far as the types allow it: a pending connect borrows the queue pair, a reply does not.
 #[tokio::test]
 async fn complete_without_a_queue_pair_is_cancelled() {
-    let adapter = adapter();
-    let open = half_open(&adapter, v4()).await;
-    drop(open.active);
-    let error = within(open.reply.complete()).await.expect_err("nothing to complete it with");
-    assert!(matches!(error, ConnectError::Canceled), "{error:?}");
-    // CM-20
-    assert!(!error.is_retryable());
-    assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_unused(&adapter, &open.passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let open = half_open(&adapter, ip).await;
+        drop(open.active);
+        let error = within(open.reply.complete()).await.expect_err("nothing to complete it with");
+        assert!(matches!(error, ConnectError::Canceled), "{error:?}");
+        // CM-20
+        assert!(!error.is_connector_usable());
+        assert_refused(&adapter, outcome(open.accepting)).await;
+        assert_unused(&adapter, &open.passive).await;
+    }
 }
 
 // CM-19: refuse, start a listener, succeed; with one connector and one queue pair all along.
@@ -229,7 +242,7 @@ async fn a_retryable_failure_is_followed_by_success() {
             let local = bound.then(|| bind_somewhere(v4(), |address| connector.bind(address)));
             for _ in 0..2 {
                 let error = fail(&connector, &active).await;
-                assert!(error.is_retryable(), "{name}: {error:?}");
+                assert!(error.is_connector_usable(), "{name}: {error:?}");
                 if let Some(local) = local {
                     // "Back to Bound": the address is still ours.
                     assert_eq!(connector.local_addr(), Ok(local), "{name}");
@@ -267,39 +280,47 @@ async fn a_failure_is_over_when_the_next_attempt_begins() {
     assert_eq!(within(receive).await.0.expect("received").bytes, 4);
     while begun.elapsed() < LATE {
         exchange(&adapter, &asked.active, &link.passive).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 // CM-22: NdDualConnection.
 #[tokio::test]
 async fn nd_dual_connection_a_second_connect_is_already_active() {
-    let adapter = adapter();
-    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
-    let (other, fresh) = (adapter.connector(), queue_pair(&adapter));
-    let elsewhere = nobody(v4());
-    // The connector connects already, and so does the queue pair.
-    assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
-    let error = connect_error(&other, &asked.active, elsewhere).await;
-    assert!(matches!(error, ConnectError::QueuePairActive) && error.status() == Status::CONNECTION_ACTIVE);
-    // A6: nothing was begun, and this connector is free.
-    assert!(error.is_retryable());
-    // Neither has harmed the first one.
-    let passive = queue_pair(&adapter);
-    let accepting = tokio::spawn({
-        let passive = passive.clone();
-        async move { asked.request.accept(&passive, AcceptParams::default()).await }
-    });
-    let reply = outcome(asked.connecting).await.expect("the peer accepts");
-    assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
-    let _ours = within(reply.complete()).await.expect("complete");
-    let _theirs = outcome(accepting).await.expect("accepted");
-    assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
-    assert!(matches!(connect_error(&other, &asked.active, elsewhere).await, ConnectError::QueuePairActive));
-    assert!(matches!(connect_error(&other, &passive, elsewhere).await, ConnectError::QueuePairActive));
-    exchange(&adapter, &asked.active, &passive).await;
-    // X2: and what was refused is as it was: this one connects.
-    let link = connect_on(&adapter, &fresh, &other).await;
-    exchange(&adapter, &fresh, &link.passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let asked = requested(&adapter, ip, ConnectParams::default()).await;
+        let (other, fresh) = (adapter.connector(), queue_pair(&adapter));
+        let elsewhere = nobody(ip);
+        // The connector connects already, and so does the queue pair.
+        assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
+        let error = connect_error(&other, &asked.active, elsewhere).await;
+        assert!(
+            matches!(error, ConnectError::QueuePairActive) && error.status() == Status::CONNECTION_ACTIVE
+        );
+        // A6: nothing was begun, and this connector is free.
+        assert!(error.is_connector_usable());
+        // Neither has harmed the first one.
+        let passive = queue_pair(&adapter);
+        let accepting = tokio::spawn({
+            let passive = passive.clone();
+            async move { asked.request.accept(&passive, AcceptParams::default()).await }
+        });
+        let reply = outcome(asked.connecting).await.expect("the peer accepts");
+        assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
+        let _ours = within(reply.complete()).await.expect("complete");
+        let _theirs = outcome(accepting).await.expect("accepted");
+        assert!(matches!(connect_error(&asked.connector, &fresh, elsewhere).await, ConnectError::Active));
+        assert!(matches!(
+            connect_error(&other, &asked.active, elsewhere).await,
+            ConnectError::QueuePairActive
+        ));
+        assert!(matches!(connect_error(&other, &passive, elsewhere).await, ConnectError::QueuePairActive));
+        exchange(&adapter, &asked.active, &passive).await;
+        // X2: and what was refused is as it was: this one connects.
+        let link = connect_on_at(&adapter, &fresh, &other, ip).await;
+        exchange(&adapter, &fresh, &link.passive).await;
+    }
 }
 
 // CM-23: NdInvalidIP.
@@ -315,7 +336,7 @@ async fn nd_invalid_ip_is_an_invalid_address() {
         assert_eq!(error.status(), Status::INVALID_ADDRESS, "{peer}");
         assert!(matches!(error, ConnectError::InvalidAddress(address) if address == peer));
         // CM-20, X2: not one of the four, so it burns the connector.
-        assert!(!error.is_retryable());
+        assert!(!error.is_connector_usable());
         assert!(
             matches!(connect_error(&connector, &active, nobody(v4())).await, ConnectError::Active),
             "{peer}"
@@ -335,7 +356,7 @@ async fn a_queue_pair_of_another_adapter_is_refused() {
     let connector = mine.connector();
     let error = connect_error(&connector, &queue_pair(&other), nobody(v4())).await;
     assert_eq!(error.status(), Status::INVALID_PARAMETER);
-    assert!(matches!(error, ConnectError::ForeignQueuePair) && error.is_retryable());
+    assert!(matches!(error, ConnectError::ForeignQueuePair) && error.is_connector_usable());
     let active = queue_pair(&mine);
     let link = connect_on(&mine, &active, &connector).await;
     exchange(&mine, &active, &link.passive).await;
@@ -361,57 +382,67 @@ async fn nd_conn_reject_by_the_active_side_after_connect() {
 // CM-24, ERR-06: the reject carries as much as the adapter says, which may be nothing.
 #[tokio::test]
 async fn the_active_reject_carries_what_the_adapter_says() {
-    let adapter = adapter();
-    let maximum = adapter.info().max_active_reject_data;
-    let open = half_open(&adapter, v4()).await;
-    let sent: Vec<u8> = (1..=u8::MAX).cycle().take(maximum).collect();
-    within(open.reply.reject(&sent)).await.expect("rejected");
-    if !three_phase(&adapter) {
-        assert_eq!(maximum, 0, "the peer is connected, and hears no reject");
-        return assert_refused(&adapter, outcome(open.accepting)).await;
-    }
-    match outcome(open.accepting).await {
-        Err(AcceptError::Refused { private_data: Some(data), .. }) => assert_data(&adapter, &data, &sent),
-        Err(AcceptError::Refused { private_data: None, .. }) => assert_eq!(maximum, 0, "lost"),
-        other => panic!("{other:?}"),
+    for ip in both() {
+        let adapter = adapter();
+        let maximum = adapter.info().max_active_reject_data;
+        let open = half_open(&adapter, ip).await;
+        let sent: Vec<u8> = (1..=u8::MAX).cycle().take(maximum).collect();
+        within(open.reply.reject(&sent)).await.expect("rejected");
+        if !three_phase(&adapter) {
+            assert_eq!(maximum, 0, "the peer is connected, and hears no reject");
+            assert_refused(&adapter, outcome(open.accepting)).await;
+            continue;
+        }
+        match outcome(open.accepting).await {
+            Err(AcceptError::Refused { private_data: Some(data), .. }) => assert_data(&adapter, &data, &sent),
+            Err(AcceptError::Refused { private_data: None, .. }) => assert_eq!(maximum, 0, "lost"),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
 // CM-24: what the wire has no place for is refused, and the reply is still there.
 #[tokio::test]
 async fn the_active_reject_takes_no_more_data_than_that() {
-    let adapter = adapter();
-    let most = adapter.info().max_active_reject_data;
-    assert!(most == 0 || !Device::under_test().is_soft());
-    let open = half_open(&adapter, v4()).await;
-    let retained = within(open.reply.reject(&vec![1; most + 1])).await.expect_err("too long");
-    assert_eq!(retained.status(), Status::INVALID_BUFFER_SIZE);
-    assert!(matches!(retained.error, ConnectError::InvalidBufferSize { length, maximum }
+    for ip in both() {
+        let adapter = adapter();
+        let most = adapter.info().max_active_reject_data;
+        assert!(most == 0 || !Device::under_test().is_soft());
+        let open = half_open(&adapter, ip).await;
+        let retained = within(open.reply.reject(&vec![1; most + 1])).await.expect_err("too long");
+        assert_eq!(retained.status(), Status::INVALID_BUFFER_SIZE);
+        assert!(matches!(retained.error, ConnectError::InvalidBufferSize { length, maximum }
         if (length, maximum) == (most + 1, most)));
-    let reply = retained.handle.expect("as it was");
-    let _ours = within(reply.complete()).await.expect("complete");
-    let _theirs = outcome(open.accepting).await.expect("accepted");
-    exchange(&adapter, &open.active, &open.passive).await;
+        let reply = retained.handle.expect("as it was");
+        let _ours = within(reply.complete()).await.expect("complete");
+        let _theirs = outcome(open.accepting).await.expect("accepted");
+        exchange(&adapter, &open.active, &open.passive).await;
+    }
 }
 
 // CM-27: the types leave two moments only, the rest does not compile (see the docs of Reply).
 #[tokio::test]
 async fn complete_in_the_wrong_state() {
-    let adapter = adapter();
-    let open = half_open(&adapter, v4()).await;
-    // A20: cancelled between connect and complete.
-    open.connector.cancel();
-    let error = within(open.reply.complete()).await.expect_err("cancelled");
-    assert!(matches!(error, ConnectError::Invalid) && error.status() == Status::CONNECTION_INVALID);
-    assert!(!error.is_retryable());
-    assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_usable(&adapter, &open.active).await;
-    assert_unused(&adapter, &open.passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let open = half_open(&adapter, ip).await;
+        // A20: cancelled between connect and complete.
+        open.connector.cancel();
+        let error = within(open.reply.complete()).await.expect_err("cancelled");
+        assert!(matches!(error, ConnectError::Invalid) && error.status() == Status::CONNECTION_INVALID);
+        assert!(!error.is_connector_usable());
+        assert_refused(&adapter, outcome(open.accepting)).await;
+        assert_usable(&adapter, &open.active).await;
+        assert_unused(&adapter, &open.passive).await;
+    }
 }
 
 // CM-28: the peer's runtime dies between its accept and the complete.
 #[test]
 fn complete_after_the_peer_has_died() {
+    if device::skips(Device::Sim, "a simulated network belongs to one runtime") {
+        return;
+    }
     let peer = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (listener, address, passive, three_phase) = peer.block_on(async {
         let adapter = adapter();
@@ -458,23 +489,27 @@ fn complete_after_the_peer_has_died() {
 // CM-28, P16: the peer takes its accept back.
 #[tokio::test]
 async fn complete_after_the_peer_took_its_accept_back() {
-    let adapter = adapter();
-    let open = half_open(&adapter, v4()).await;
-    take_back(&adapter, open.accepting).await;
-    // The peer's word has arrived when it has been said and another connection has come and gone.
-    assert_usable(&adapter, &queue_pair(&adapter)).await;
-    // CM-21
-    assert_abandoned(&adapter, within(open.reply.complete()).await, &open.active).await;
-    assert_unused(&adapter, &open.passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let open = half_open(&adapter, ip).await;
+        take_back(&adapter, open.accepting).await;
+        // The peer's word has arrived when it has been said and another connection has come and gone.
+        assert_usable(&adapter, &queue_pair(&adapter)).await;
+        // CM-21
+        assert_abandoned(&adapter, within(open.reply.complete()).await, &open.active).await;
+        assert_unused(&adapter, &open.passive).await;
+    }
 }
 
 #[tokio::test]
 async fn dropping_the_reply_refuses_the_peer() {
-    let adapter = adapter();
-    let open = half_open(&adapter, v4()).await;
-    drop(open.reply);
-    // NdConnClose: release instead of complete.
-    assert_refused(&adapter, outcome(open.accepting)).await;
-    assert_usable(&adapter, &open.active).await;
-    assert_unused(&adapter, &open.passive).await;
+    for ip in both() {
+        let adapter = adapter();
+        let open = half_open(&adapter, ip).await;
+        drop(open.reply);
+        // NdConnClose: release instead of complete.
+        assert_refused(&adapter, outcome(open.accepting)).await;
+        assert_usable(&adapter, &open.active).await;
+        assert_unused(&adapter, &open.passive).await;
+    }
 }

@@ -1,6 +1,6 @@
 //! The options that only devices have, retry counts and the acknowledge timeout, are never silently ignored.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::cm::*;
 use common::deviation::*;
@@ -27,7 +27,7 @@ async fn the_options_of_connect_are_had_or_refused_at_once() {
             let mut connect = Box::pin(connector.connect(&active, address, params));
             let std::task::Poll::Ready(Err(error)) = futures::poll!(&mut connect) else { panic!("inline") };
             assert!(matches!(error, ConnectError::NotSupported(_)), "{error:?}");
-            assert!(error.status() == Status::NOT_SUPPORTED && error.is_retryable());
+            assert!(error.status() == Status::NOT_SUPPORTED && error.is_connector_usable());
             drop(connect);
             // CM-21
             let link = connect_on(&adapter, &active, &connector).await;

@@ -1,7 +1,8 @@
 //! The end of a connection between two ends that follow the protocol.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
+mod causes;
 mod lost;
 mod silence;
 
@@ -15,7 +16,9 @@ use std::task::Poll;
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio_rdma::error::{AcceptError, BindError, ConnectError, DisconnectError, PostErrorKind, Reason};
-use tokio_rdma::{AcceptParams, ConnectParams, Connection, DisconnectReason, Status};
+use tokio_rdma::{
+    AcceptParams, Access, ConnectParams, Connection, DisconnectReason, ReadLimits, Status, WorkOptions,
+};
 
 /// Waits for the end and says how it was.
 async fn end_of(connection: &Connection) -> DisconnectReason {
@@ -134,6 +137,73 @@ async fn everything_outstanding_is_flushed_at_both_ends() {
     }
 }
 
+// DIS-01, DIS-06: requests of every kind are outstanding when an end disconnects. When that is done so are they: each either
+// in time, or CANCELED with its buffer as it was. What never had its turn is CANCELED.
+#[tokio::test]
+async fn a_disconnect_leaves_no_request_of_its_own_outstanding() {
+    const SIZE: usize = 1 << 20;
+    const EACH: usize = 12;
+    let adapter = adapter();
+    for passive_leaves in [false, true] {
+        let one = ReadLimits::new(1, 1);
+        let (connect, accept) =
+            (ConnectParams::default().read_limits(one), AcceptParams::default().read_limits(one));
+        let Pair { active, passive } = connected_with(&adapter, connect, accept).await;
+        speak_first((&adapter, &active.queue_pair), (&adapter, &passive.queue_pair)).await;
+        let (leaver, other) = if passive_leaves { (&passive, &active) } else { (&active, &passive) };
+        let source = adapter.register(SIZE, Access::REMOTE_READ | Access::REMOTE_WRITE).await;
+        let source = source.expect("registered");
+        let buffer = |byte: u8, size: usize| adapter.buffer_from(&vec![byte; size]).expect("memory");
+        let _theirs: Vec<_> =
+            (0..EACH).map(|_| other.queue_pair.receive(buffer(0, 8)).expect("posted")).collect();
+        let queue_pair = &leaver.queue_pair;
+        let mut requests: Vec<_> = (0..EACH as u8)
+            .map(|number| (number, queue_pair.receive(buffer(number, 8)).expect("posted")))
+            .collect();
+        // Reads one at a time, and behind a fence what has to wait for all of them.
+        let mut fenced = Vec::new();
+        for number in 1..=EACH as u8 {
+            let read = queue_pair.read(buffer(number, SIZE), &source.remote()).expect("posted");
+            requests.push((number, read));
+        }
+        let fence = || WorkOptions::default().fence();
+        for number in 1..=EACH as u8 {
+            let part = source.remote_part(0..8).expect("in bounds");
+            fenced.push((number, queue_pair.send_with(buffer(number, 8), fence()).expect("posted")));
+            fenced.push((number, queue_pair.write_with(buffer(number, 8), &part, fence()).expect("posted")));
+        }
+        let all = requests.len() + fenced.len();
+        within(leaver.connection.disconnect()).await.expect("in order");
+        // A turn of its own, in which the task has its whole budget.
+        tokio::task::yield_now().await;
+        let (mut canceled, mut done) = (0, 0);
+        for (number, request) in requests.into_iter().chain(fenced) {
+            let (outcome, buffer) = request.now_or_never().expect("finished with the disconnect");
+            match outcome {
+                Ok(completion) => {
+                    done += 1;
+                    assert!(completion.bytes == buffer.len());
+                }
+                Err(error) => {
+                    canceled += 1;
+                    assert_eq!(error.status(), Status::CANCELED);
+                    // A read may have been cut short.
+                    assert!(buffer.len() == SIZE || buffer.iter().all(|byte| *byte == number));
+                }
+            }
+        }
+        assert_eq!(done + canceled, all);
+        assert!(canceled >= EACH, "its receives at the least: {canceled}");
+        // On siw an answer to a read may meet the end, which is an error of the queue pair.
+        let end = end_of(&other.connection).await;
+        let met = adapter.info().iwarp && !Device::under_test().is_soft();
+        assert!(
+            end == DisconnectReason::Peer || met && matches!(end, DisconnectReason::Lost { .. }),
+            "{end:?}"
+        );
+    }
+}
+
 // X3
 #[tokio::test]
 async fn the_end_is_told_before_anything_is_flushed() {
@@ -244,7 +314,7 @@ async fn neither_queue_pair_nor_connector_is_used_twice() {
     let again = connector.connect(&fresh, address, ConnectParams::default()).await.expect_err("burnt");
     assert!(matches!(again, ConnectError::Active), "{again:?}");
     let bind = connector.bind((v4(), 0).into()).expect_err("burnt");
-    assert!(matches!(bind, BindError::InvalidState), "{bind:?}");
+    assert!(matches!(bind, BindError::InvalidState(_)), "{bind:?}");
     let again = adapter.connector().connect(&used, address, ConnectParams::default()).await;
     assert!(matches!(again, Err(ConnectError::QueuePairActive)));
 
@@ -280,7 +350,7 @@ async fn to_disconnect_while_connecting_is_to_cancel() {
     .await;
     connector.cancel();
     let error = within(connect).await.expect_err("cancelled");
-    assert!(matches!(error, ConnectError::Canceled) && !error.is_retryable());
+    assert!(matches!(error, ConnectError::Canceled) && !error.is_connector_usable());
     let theirs = queue_pair(&adapter);
     assert_withdrawn(&adapter, within(request.accept(&theirs, AcceptParams::default())).await).await;
     let burnt = connector.connect(&free, address, ConnectParams::default()).await;
@@ -354,19 +424,104 @@ async fn the_last_release_disconnects() {
 #[tokio::test]
 async fn a_disconnect_that_is_left_alone_is_still_in_order() {
     let adapter = adapter();
-    for _ in 0..often(50, 10) {
-        let Pair { active, passive } = connected(&adapter).await;
+    for round in 0..often(50, 10) {
+        let Pair { active: End { queue_pair, connection }, passive } = connected(&adapter).await;
         let receive = passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
-        let sent = active.queue_pair.send(adapter.buffer_from(b"last one").expect("memory")).expect("posted");
+        let sent = queue_pair.send(adapter.buffer_from(b"last one").expect("memory")).expect("posted");
         within(sent).await.0.expect("sent");
-        let mut disconnect = Box::pin(active.connection.disconnect());
+        let mut disconnect = Box::pin(connection.disconnect());
         assert!(poll_once(&mut disconnect).is_pending());
         drop(disconnect);
-        drop(active.connection);
+        // In any order.
+        if round % 2 == 0 {
+            drop(connection);
+            drop(queue_pair);
+        } else {
+            drop(queue_pair);
+            drop(connection);
+        }
         let (outcome, _) = within(receive).await;
         assert_eq!(outcome.expect("received").bytes, 8);
         assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
     }
+}
+
+/// Every call on a lost connection fails with this reason.
+async fn assert_lost(adapter: &tokio_rdma::Adapter, end: &End, reason: Reason) {
+    assert!(!end.connection.is_connected());
+    let refused = end.queue_pair.send(adapter.buffer(1).expect("memory")).expect_err("lost");
+    assert_eq!(refused.kind, PostErrorKind::ConnectionLost { reason });
+    assert_eq!(refused.status(), Status::CONNECTION_INVALID);
+    for _ in 0..2 {
+        let error = within(end.connection.disconnect()).await.expect_err("lost");
+        assert!(matches!(error, DisconnectError::Lost { reason: found, .. } if found == reason), "{error:?}");
+        assert_eq!(error.status(), Status::CONNECTION_INVALID);
+        assert!(error.to_string().contains(&reason.to_string()), "{error}");
+    }
+}
+
+// ERR-08: the peer has not agreed to anything.
+#[tokio::test]
+async fn every_call_on_a_lost_connection_tells_the_loss() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    assert!(active.connection.is_connected() && passive.connection.is_connected());
+    active.queue_pair.flush();
+    for end in [&active, &passive] {
+        match end_of(&end.connection).await {
+            DisconnectReason::Lost { reason, .. } => assert_lost(&adapter, end, reason).await,
+            // A device's last word to its peer is a disconnect in any case.
+            other => {
+                assert_eq!(other, DisconnectReason::Peer);
+                assert!(!Device::under_test().is_soft());
+                assert_eq!(within(end.connection.disconnect()).await, Ok(()));
+            }
+        }
+    }
+}
+
+// ERR-08: what completed early and did not arrive is known at the latest from the disconnect.
+#[tokio::test]
+async fn a_message_that_nobody_took_is_not_lost_in_silence() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let sent = active.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    let (outcome, _) = within(sent).await;
+    assert!(outcome.is_ok() || !adapter.info().early_completion, "{outcome:?}");
+    let reason = match end_of(&active.connection).await {
+        DisconnectReason::Lost { reason, .. } => reason,
+        // siw reports a Terminate of the peer as an orderly disconnect.
+        other => return assert_eq!((other, Device::under_test()), (DisconnectReason::Peer, Device::Siw)),
+    };
+    assert_lost(&adapter, &active, reason).await;
+    if Device::under_test().is_soft() {
+        assert!(reason.to_string().contains("no receive was posted"), "{reason}");
+        let DisconnectReason::Lost { reason, .. } = end_of(&passive.connection).await else { panic!("lost") };
+        assert_lost(&adapter, &passive, reason).await;
+    }
+}
+
+// ERR-08
+#[tokio::test]
+async fn completing_what_the_peer_has_left_tells_how() {
+    let adapter = adapter();
+    if !three_phase(&adapter) {
+        // A connection that has been accepted is established, and its end is that of a connection.
+        return;
+    }
+    let open = common::cm::half_open(&adapter, v4()).await;
+    common::cm::abandon(open.accepting).await;
+    let error = match within(open.reply.complete()).await {
+        Err(error) => error,
+        // Its end is on the way.
+        Ok(connection) => {
+            assert!(!detects_withdrawal(&adapter));
+            within(connection.disconnected()).await;
+            return;
+        }
+    };
+    let told = matches!(&error, ConnectError::Aborted { reason, .. } if error.to_string().contains(&reason.to_string()));
+    assert!(told, "{error:?}");
 }
 
 // DIS-15

@@ -1,6 +1,6 @@
 //! Handles dropped in any order and in any context, also in wakers and in tasks that handle a completion.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::deviation::*;
 use common::device::is_emulated;

@@ -1,6 +1,6 @@
 //! Private data: its maximum in each message, and when it can be read.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::cm::*;
 use common::deviation::*;
@@ -64,7 +64,11 @@ async fn data_comes_with_the_reject() {
         let kept = asked.connector.private_data().map(|data| data.to_vec()).unwrap_or_default();
         assert_bytes(&adapter, &kept, &sent);
         // PD-06
-        let ConnectError::Refused { private_data, .. } = error else { panic!("{error:?}") };
+        assert_rejected(&adapter, &error);
+        let private_data = match error {
+            ConnectError::Rejected { private_data, .. } => private_data,
+            _ => None,
+        };
         let exact = adapter.info().exact_private_data;
         assert!(private_data.is_none_or(|data| data.is_exact() == exact));
         assert_usable(&adapter, &asked.active).await;
@@ -90,7 +94,7 @@ async fn nd_large_private_data_is_refused_and_the_connector_still_usable() {
                 panic!("{error:?}")
             };
             assert_eq!((said, limit), (length, maximum));
-            assert!(ConnectError::InvalidBufferSize { length, maximum }.is_retryable());
+            assert!(ConnectError::InvalidBufferSize { length, maximum }.is_connector_usable());
         }
         let passive = queue_pair(&adapter);
         let params = ConnectParams::default().private_data(data(maximum));

@@ -1,6 +1,6 @@
 //! Concurrent calls from many threads.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::deviation::*;
 use common::life::*;
@@ -326,6 +326,7 @@ async fn abuse(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connectio
 // CAN-13
 #[tokio::test]
 async fn an_operation_may_be_awaited_on_another_thread_than_it_was_posted_on() {
+    device::run_clock();
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let receive = passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");

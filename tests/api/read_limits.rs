@@ -1,6 +1,6 @@
 //! Read limits: their negotiation, when they can be read, and their rejection.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::cm::*;
 use common::deviation::*;
@@ -8,7 +8,7 @@ use common::device::is_emulated;
 use common::*;
 use proptest::prelude::*;
 use tokio_rdma::error::StateError;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig, ReadLimits, Status};
+use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, QueuePairConfig, ReadLimits, Status};
 
 /// What was seen of the limits on the way to a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,6 +119,37 @@ async fn a_connector_has_limits_between_connect_and_complete() {
     within(asked.request.reject(b"")).await.expect("rejected");
     outcome(asked.connecting).await.expect_err("rejected");
     assert_eq!(asked.connector.read_limits(), invalid);
+}
+
+// NEG-06: more reads than may be in flight are posted at once; they wait for their turn, and each brings its own bytes. What
+// is on the wire at a time shows in `wire::foreign_peers`.
+#[tokio::test]
+async fn sixty_four_reads_take_turns_within_a_limit_of_one() {
+    const READS: usize = 64;
+    const LENGTH: usize = 4096;
+    let adapter = adapter();
+    let one = ReadLimits::new(1, 1);
+    let connect = ConnectParams::default().read_limits(one);
+    let pair = connected_with(&adapter, connect, AcceptParams::default().read_limits(one)).await;
+    // ERR-06: where an accept cannot lower what is read from it, the offer stands, which is the same here.
+    assert_eq!((pair.active.connection.read_limits(), pair.passive.connection.read_limits()), (one, one));
+    let source = adapter.register(READS * LENGTH, Access::REMOTE_READ).await.expect("registered");
+    for number in 0..READS {
+        source.write(number * LENGTH, &[number as u8 + 1; LENGTH]).expect("in bounds");
+    }
+    speak_first((&adapter, &pair.active.queue_pair), (&adapter, &pair.passive.queue_pair)).await;
+    for end in [&pair.active, &pair.passive] {
+        let read = |number: usize| {
+            let part = source.remote_part(number * LENGTH..(number + 1) * LENGTH).expect("in bounds");
+            end.queue_pair.read(adapter.buffer(LENGTH).expect("memory"), &part).expect("posted")
+        };
+        let reads: Vec<_> = (0..READS).map(read).collect();
+        for (number, read) in reads.into_iter().enumerate() {
+            let (outcome, buffer) = within(read).await;
+            assert_eq!(outcome.expect("read").bytes, LENGTH);
+            assert!(buffer.iter().all(|byte| *byte == number as u8 + 1), "read {number}");
+        }
+    }
 }
 
 // NEG-05: the passive side wants to read and is not offered any.

@@ -1,6 +1,8 @@
 //! The options of requests, and the limits of queue pairs.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 mod soft;
 
@@ -9,8 +11,8 @@ use common::raw::{bytes, failure, room, success};
 use common::results::collect;
 use common::*;
 use futures::future::join_all;
-use tokio_rdma::error::PostErrorKind;
-use tokio_rdma::types::{OpKind, RemoteKey};
+use tokio_rdma::error::{PostErrorKind, Reason};
+use tokio_rdma::types::{OpKind, QueueKind, RemoteKey};
 use tokio_rdma::{
     AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, QueuePairConfig, ReadLimits,
     RemoteRegion, Status, WorkOptions,
@@ -46,7 +48,8 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
                 }
             };
             // QP-07: nothing has been posted, and the buffer is back.
-            assert_eq!((refused.kind, refused.status()), (PostErrorKind::QueueFull, Status::NO_MORE_ENTRIES));
+            assert!(matches!(refused.kind, PostErrorKind::QueueFull { .. }), "{refused:?}");
+            assert_eq!(refused.status(), Status::NO_MORE_ENTRIES);
             assert_eq!(refused.buffer.len(), 1 << 20, "{variant}");
             assert!(reads.len() >= 3, "{variant}: {}", reads.len());
             for read in reads {
@@ -67,23 +70,64 @@ async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
     let region = adapter.register(64, ALL).await.expect("registered");
     // QP-08
     let refused = queue_pair.send(parts(3)).expect_err("too many");
-    assert_eq!((refused.kind, refused.status()), (PostErrorKind::TooManyEntries, Status::DATA_OVERRUN));
+    let many = |kind, entries, maximum| PostErrorKind::TooManyEntries { kind, entries, maximum };
+    assert_eq!((refused.kind, refused.status()), (many(OpKind::Send, 3, 2), Status::DATA_OVERRUN));
     assert_eq!(refused.buffer.len(), 3, "all of them are back");
     let refused = queue_pair.write(parts(3), &region.remote()).expect_err("too many");
-    assert_eq!(refused.kind, PostErrorKind::TooManyEntries);
+    assert_eq!(refused.kind, many(OpKind::Write, 3, 2));
     let refused = queue_pair.read(parts(3), &region.remote()).expect_err("too many");
-    assert_eq!(refused.kind, PostErrorKind::TooManyEntries);
+    assert_eq!(refused.kind, many(OpKind::Read, 3, adapter.info().max_read_entries.min(2)));
     let refused = queue_pair.receive(parts(2)).expect_err("too many");
-    assert_eq!((refused.kind, refused.buffer.len()), (PostErrorKind::TooManyEntries, 2));
+    assert_eq!((refused.kind, refused.buffer.len()), (many(OpKind::Receive, 2, 1), 2));
     // QP-12: that is no limit of what is inline, its length is.
     let long = [b'x'; 33];
     let refused = queue_pair.send_inline(&[&long[..20], &long[20..]], WorkOptions::default()).map(drop);
-    assert_eq!(refused, Err(PostErrorKind::TooLong));
-    assert_eq!(PostErrorKind::TooLong.status(), Status::BUFFER_OVERFLOW);
+    let refused = refused.expect_err("too long");
+    assert!(matches!(refused, PostErrorKind::InlineTooLong { length: 33, .. }), "{refused:?}");
+    assert_eq!(refused.status(), Status::BUFFER_OVERFLOW);
     // All that was refused has left no trace.
     let receive = pair.passive.queue_pair.receive(room(&adapter, 64)).expect("posted");
     success(queue_pair.send(parts(2)).expect("posted")).await;
     assert_eq!(success(receive).await.0, 8);
+}
+
+// QP-08: more bytes than the adapter transfers at once, in each kind of request that transfers any; a list counts as a
+// whole. A receive may be longer than any message.
+#[tokio::test]
+async fn more_bytes_than_a_transfer_may_have_are_refused_inline() {
+    let adapter = adapter();
+    let (most, entries) = (adapter.info().max_transfer, adapter.info().max_entries);
+    // A part of the memory that is named again and again; a device pins it.
+    let part = if Device::under_test().is_soft() { most / entries + 1 } else { 64 << 20 };
+    let count = most / part + 1;
+    if count > entries.min(adapter.info().max_read_entries) {
+        return eprintln!("skipped: no list of this adapter is longer than its longest transfer");
+    }
+    let rights = Access::LOCAL_WRITE | ALL;
+    let region = adapter.register(part, rights).await.expect("registered");
+    let pair =
+        active_with(&adapter, QueuePairConfig::default().send_entries(entries).receive_entries(entries))
+            .await;
+    let queue_pair = &pair.active.queue_pair;
+    let list = || (0..count).map(|_| region.slice(0..part).expect("all of it")).collect::<Vec<_>>();
+    let remote = RemoteRegion::new(region.remote().address(), region.key(), u32::MAX);
+    for (refused, what) in [
+        (queue_pair.send(list()), "send"),
+        (queue_pair.write(list(), &remote), "write"),
+        (queue_pair.read(list(), &remote), "read"),
+    ] {
+        let refused = refused.expect_err(what);
+        assert_eq!(
+            (refused.kind, refused.status()),
+            (PostErrorKind::TooLong { length: count * part, maximum: most }, Status::BUFFER_OVERFLOW),
+            "{what}"
+        );
+        assert_eq!(refused.buffer.len(), count, "{what}: all of them are back");
+    }
+    // All that was refused has left no trace.
+    let receive = pair.passive.queue_pair.receive(room(&adapter, 4)).expect("posted");
+    success(queue_pair.send(bytes(&adapter, b"well")).expect("posted")).await;
+    assert_eq!(success(receive).await.0, 4);
 }
 
 #[tokio::test]
@@ -124,6 +168,8 @@ async fn silent_successes_leave_no_result_and_failures_do() {
 #[tokio::test]
 async fn a_fenced_request_sees_what_was_read_before_it() {
     const SIZE: usize = 1 << 20;
+    // The bytes that a read writes last, which would be sent at once without a fence.
+    const TAIL: usize = 64;
     for (adapter, variant) in variants() {
         let pair = connected(&adapter).await;
         let [source, between, target] = [
@@ -133,19 +179,20 @@ async fn a_fenced_request_sees_what_was_read_before_it() {
         ];
         for round in 1..=often(20, 2) as u8 {
             source.write(0, &[round; SIZE]).expect("as long");
-            let sink = || between.slice(0..SIZE).expect("as long");
+            let slice = |range| between.slice(range).expect("as long");
             let queue_pair = &pair.active.queue_pair;
-            let read = queue_pair.read(sink(), &source.remote()).expect("posted");
+            let read = queue_pair.read(slice(0..SIZE), &source.remote()).expect("posted");
             let fenced = WorkOptions::default().fence();
-            let write = queue_pair.write_with(sink(), &target.remote(), fenced).expect("posted");
+            let tail = slice(SIZE - TAIL..SIZE);
+            let write = queue_pair.write_with(tail, &target.remote(), fenced).expect("posted");
             // What is behind it waits with it.
             let receive = pair.passive.queue_pair.receive(room(&adapter, 4)).expect("posted");
             let send = queue_pair.send(bytes(&adapter, b"done")).expect("posted");
             success(receive).await;
-            let mut found = vec![0; SIZE];
+            let mut found = [0; TAIL];
             target.read(0, &mut found).expect("as long");
             // QP-10
-            assert!(found.iter().all(|byte| *byte == round), "{variant}: round {round}");
+            assert_eq!(found, [round; TAIL], "{variant}: round {round}");
             success(read).await;
             success(write).await;
             success(send).await;
@@ -160,7 +207,8 @@ async fn inline_bytes_are_copied_by_the_call() {
         if most == 0 {
             let pair = connected(&adapter).await;
             let refused = pair.active.queue_pair.send_inline(&[b"x"], WorkOptions::default()).map(drop);
-            assert_eq!(refused, Err(PostErrorKind::TooLong), "{variant}: it has none");
+            let none = PostErrorKind::InlineTooLong { length: 1, maximum: 0 };
+            assert_eq!(refused, Err(none), "{variant}: it has none");
             continue;
         }
         let size = most.min(24);
@@ -201,15 +249,38 @@ async fn options_that_a_request_does_not_take_are_refused() {
     let key = RemoteKey(7);
     let kept = || bytes(&adapter, b"kept");
     for (refused, argument, case) in [
-        (queue_pair.send_with(kept(), options().immediate(1).invalidate(key)), 4, "both at once"),
-        (queue_pair.write_with(kept(), &remote, options().invalidate(key)), 6, "a write that invalidates"),
-        (queue_pair.write_with(kept(), &remote, options().solicited()), 6, "an event without a receive"),
-        (queue_pair.read_with(kept(), &remote, options().solicited()), 6, "a read that solicits"),
-        (queue_pair.read_with(kept(), &remote, options().immediate(1)), 6, "a read with immediate data"),
+        (
+            queue_pair.send_with(kept(), options().immediate(1).invalidate(key)),
+            4,
+            "the send does not accept the option immediate together with invalidate",
+        ),
+        (
+            queue_pair.write_with(kept(), &remote, options().invalidate(key)),
+            6,
+            "the write does not accept the option invalidate",
+        ),
+        (
+            queue_pair.write_with(kept(), &remote, options().solicited()),
+            6,
+            "the write does not accept the option solicited without immediate",
+        ),
+        (
+            queue_pair.read_with(kept(), &remote, options().solicited()),
+            6,
+            "the read does not accept the option solicited",
+        ),
+        (
+            queue_pair.read_with(kept(), &remote, options().immediate(1)),
+            6,
+            "the read does not accept the option immediate",
+        ),
     ] {
         // QP-11, QP-13, QP-23
         let refused = refused.expect_err(case);
-        assert_eq!(refused.kind, PostErrorKind::InvalidOptions { argument }, "{case}");
+        let found = matches!(refused.kind, PostErrorKind::InvalidOptions { argument: found, .. } if found == argument);
+        assert!(found, "{case}: {refused:?}");
+        // ERR-09
+        assert_eq!(refused.to_string(), case);
         assert_eq!(&refused.buffer[..], b"kept", "{case}");
     }
     success(queue_pair.read(room(&adapter, 8), &remote).expect("posted")).await;
@@ -269,7 +340,8 @@ async fn a_flush_of_a_connected_queue_pair_cancels_everything_and_ends_the_conne
         within(pair.active.connection.disconnected()).await;
         within(pair.passive.connection.disconnected()).await;
         let refused = pair.active.queue_pair.send(bytes(&adapter, b"kept")).expect_err("it is over");
-        assert_eq!((refused.kind, &refused.buffer[..]), (PostErrorKind::ConnectionInvalid, &b"kept"[..]));
+        let lost = matches!(refused.kind, PostErrorKind::ConnectionLost { reason: Reason::Local(_) });
+        assert!(lost && refused.buffer[..] == *b"kept", "{refused:?}");
     }
 }
 
@@ -282,7 +354,8 @@ async fn as_many_receives_are_taken_as_the_queue_is_deep() {
     let receives: Vec<_> = (0..depth).map(|_| passive.receive(()).expect("posted")).collect();
     if device::Device::under_test().is_soft() {
         // QP-22: not one more; a device may have some to spare.
-        assert_eq!(passive.receive(()).expect_err("full").kind, PostErrorKind::QueueFull);
+        let full = PostErrorKind::QueueFull { queue: QueueKind::Receive, depth };
+        assert_eq!(passive.receive(()).expect_err("full").kind, full);
     }
     let params = (ConnectParams::default(), AcceptParams::default());
     let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
@@ -298,8 +371,63 @@ async fn as_many_receives_are_taken_as_the_queue_is_deep() {
         }
         left -= some;
     }
-    // QP-22
-    for (outcome, ()) in within(join_all(receives)).await {
-        assert_eq!(outcome.expect("received").bytes, 0);
+    // QP-22. One after the other: a task that polls all of them in each turn gets as far as its budget, and begins anew.
+    for receive in receives {
+        assert_eq!(success(receive).await.0, 0);
+    }
+}
+
+// QP-22: NdQpMax. As many as there can be: one more is refused as such, those that exist are as good as before, and what is
+// given back can be had again.
+#[tokio::test]
+async fn as_many_queue_pairs_as_there_can_be() {
+    let adapter = adapter();
+    let config = QueuePairConfig::default().receive_depth(4).send_depth(4);
+    let pair = connected(&adapter).await;
+    let most = if device::is_emulated() { 200 } else { 20_000 };
+    let mut held = Vec::new();
+    let refused = loop {
+        match adapter.queue_pair(config.clone()) {
+            Ok(queue_pair) => held.push(queue_pair),
+            Err(error) => break Some(error),
+        }
+        if held.len() == most {
+            break None;
+        }
+    };
+    match &refused {
+        Some(error) => assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES, "{error:?}"),
+        None => assert_eq!(held.len(), most),
+    }
+    assert!(held.len() > 40, "{} are too few", held.len());
+    // Each is one of its own: a receive of every one comes back when that one is flushed, and not before.
+    let receives: Vec<_> = held.iter().map(|it| it.receive(room(&adapter, 8)).expect("posted")).collect();
+    for (queue_pair, receive) in held.iter().zip(receives) {
+        queue_pair.flush();
+        assert_eq!(failure(receive).await, Status::CANCELED);
+    }
+    common::cm::exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    held.truncate(held.len() / 2);
+    common::cm::assert_usable(&adapter, &adapter.queue_pair(config).expect("there is room again")).await;
+}
+
+// QP-22: NdLargeQPDepth, for the other queue: as many requests as it is deep are outstanding at once, and none is lost.
+#[tokio::test]
+async fn as_many_sends_are_taken_as_the_queue_is_deep() {
+    let adapter = adapter();
+    let depth = adapter.info().max_queue_depth.min(if device::is_emulated() { 1000 } else { usize::MAX });
+    let pair = active_with(&adapter, QueuePairConfig::default().send_depth(depth).send_entries(1)).await;
+    let target = adapter.register(1, ALL).await.expect("registered");
+    // Nothing of it leaves before all of it is there.
+    let batch = pair.active.queue_pair.batch();
+    let post = || batch.write((), &target.remote());
+    let writes: Vec<_> = (0..depth).map(|_| post().expect("posted")).collect();
+    if device::Device::under_test().is_soft() {
+        let full = PostErrorKind::QueueFull { queue: QueueKind::Send, depth };
+        assert_eq!(post().expect_err("full").kind, full);
+    }
+    batch.submit();
+    for write in writes {
+        assert_eq!(success(write).await.0, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The end of an adapter's runtime while operations are pending.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::deviation::*;
 use common::device::{settled, silent};

@@ -1,12 +1,11 @@
 //! Scatter-gather lists of regions, of parts of buffers, and of mixed entries.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::raw::{bytes, room, success};
 use common::*;
-use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::mr::Entry;
-use tokio_rdma::{Access, Adapter, QueuePairConfig, Region};
+use tokio_rdma::{Access, Adapter, QueuePairConfig, Region, Status};
 
 /// A region that holds these bytes.
 async fn region(adapter: &Adapter, content: &[u8], access: Access) -> Region {
@@ -21,7 +20,7 @@ fn content(region: &Region) -> Vec<u8> {
     found
 }
 
-// QP-07
+// QP-02
 #[tokio::test]
 async fn a_message_is_gathered_from_slices_of_regions() {
     let adapter = adapter();
@@ -44,7 +43,7 @@ async fn a_message_is_gathered_from_slices_of_regions() {
     assert_eq!(&found[..length], b"ghab");
 }
 
-// QP-07
+// QP-02
 #[tokio::test]
 async fn a_message_is_scattered_over_slices_of_regions() {
     let adapter = adapter();
@@ -57,7 +56,7 @@ async fn a_message_is_scattered_over_slices_of_regions() {
     assert_eq!((length, &content(&target)[..]), (5, &b"ab---xyz"[..]));
 }
 
-// QP-07
+// QP-02
 #[tokio::test]
 async fn parts_of_buffers_make_lists_and_come_back_in_their_places() {
     let adapter = adapter();
@@ -73,7 +72,7 @@ async fn parts_of_buffers_make_lists_and_come_back_in_their_places() {
     assert_eq!((length, &whole[..]), (7, &[b".on...".to_vec(), b"e two.".to_vec()][..]));
 }
 
-// QP-07
+// QP-02
 #[tokio::test]
 async fn a_list_may_hold_all_kinds() {
     let adapter = adapter();
@@ -104,7 +103,7 @@ async fn a_list_may_hold_all_kinds() {
     assert_eq!(text, b"whole, all a region");
 }
 
-// QP-07, MR-03
+// QP-02, MR-03
 #[tokio::test]
 async fn one_bad_entry_spoils_a_list_and_all_come_back() {
     let adapter = adapter();
@@ -117,7 +116,7 @@ async fn one_bad_entry_spoils_a_list_and_all_come_back() {
     for bad in [entry(&readable), entry(&ended), bytes(&stranger, b"stranger").into()] {
         let list = vec![Entry::from(bytes(&adapter, b"good")), bad];
         let error = passive.queue_pair.receive(list).expect_err("refused");
-        assert_eq!((error.kind, error.buffer.len()), (PostErrorKind::AccessViolation, 2));
+        assert_eq!((error.status(), error.buffer.len()), (Status::ACCESS_VIOLATION, 2));
         assert!(matches!(&error.buffer[0], Entry::Buffer(buffer) if &buffer[..] == b"good"));
     }
     let entries = adapter.info().max_entries.min(8);
@@ -125,17 +124,17 @@ async fn one_bad_entry_spoils_a_list_and_all_come_back() {
     let narrow = adapter.queue_pair(config).expect("a queue pair");
     let slices = |count| vec![readable.slice(0..1).expect("within"); count];
     let error = narrow.receive(slices(entries + 1)).expect_err("it lacks the right, first of all");
-    assert_eq!(error.kind, PostErrorKind::AccessViolation);
+    assert_eq!(error.status(), Status::ACCESS_VIOLATION);
     let parts = (0..=entries).map(|_| room(&adapter, 2).part(0..1)).collect::<Vec<_>>();
     let error = narrow.receive(parts).expect_err("too many");
-    assert_eq!((error.kind, error.buffer.len()), (PostErrorKind::TooManyEntries, entries + 1));
+    assert_eq!((error.status(), error.buffer.len()), (Status::DATA_OVERRUN, entries + 1));
     // The connection knows nothing of all this.
     let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
     success(active.queue_pair.send(slices(3)).expect("posted")).await;
     assert_eq!(success(receive).await.0, 3);
 }
 
-// QP-07, MR-06
+// QP-02, MR-06
 #[tokio::test]
 async fn reads_and_writes_take_lists_of_slices() {
     let adapter = adapter();
@@ -156,7 +155,7 @@ async fn reads_and_writes_take_lists_of_slices() {
         }
         // ERR-06: `siw` has one.
         Err(error) => {
-            assert_eq!((error.kind, error.buffer.len()), (PostErrorKind::TooManyEntries, 2));
+            assert_eq!((error.status(), error.buffer.len()), (Status::DATA_OVERRUN, 2));
             assert!(adapter.info().max_read_entries < 2);
         }
     }

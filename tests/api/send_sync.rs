@@ -5,17 +5,25 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use tokio_rdma::error::{
-    AcceptError, BindError, CompletionError, ConnectError, DisconnectError, MessageTooLong, OpenError,
-    PostError, PostErrorKind, Reason, RegisterError, Retained, StateError,
+    AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, MessageTooLong,
+    NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError, ResizeError,
+    Retained, StateError, StreamBroken, StreamError,
 };
-use tokio_rdma::mr::{DmaBufRegion, DmaBufSlice, Entry, PoolBytes};
-use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, RemoteKey, TooShort};
+use tokio_rdma::io::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+use tokio_rdma::mr::{DmaBufRegion, DmaBufSlice, Entry, Inline, PoolBytes};
+use tokio_rdma::qp::{Batch, BelowThreshold, Notify};
+use tokio_rdma::soft::{Capture, SoftConfig};
+use tokio_rdma::status::{
+    CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Outcome, StatusClass,
+};
+use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, QueueKind, RemoteKey, Role, TooShort};
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion, ConnectParams, Connection,
-    Connector, DisconnectReason, Listener, MessageListener, Messages, MessagesConfig, Op, Pool, PoolConfig,
-    PrivateData, Provider, ProviderKind, QueuePair, QueuePairConfig, ReadLimits, Region, RegionSlice,
-    RemoteRegion, Reply, Request, Requests, Status,
+    AcceptParams, Acceptor, AcceptorConfig, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion,
+    CompletionQueue, CompletionQueueConfig, ConnectParams, Connection, Connector, DisconnectReason, Listener,
+    MemoryWindow, MessageListener, Messages, MessagesConfig, NotifyKind, Op, Pool, PoolConfig, PrivateData,
+    Provider, ProviderKind, QueuePair, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits,
+    Region, RegionSlice, RemoteRegion, Reply, Request, Requests, SharedReceiveConfig, SharedReceiveQueue,
+    Status, StreamConfig, WorkCompletion, WorkOptions,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -42,6 +50,21 @@ fn handles_go_to_any_thread() {
     counted::<Listener>();
     counted::<Connection>();
     counted::<QueuePair>();
+    counted::<CompletionQueue>();
+    counted::<SharedReceiveQueue>();
+    handle::<Batch>();
+    handle::<Notify>();
+    handle::<BelowThreshold>();
+    handle::<MemoryWindow>();
+    handle::<Inline>();
+    handle::<Acceptor<Connection>>();
+    handle::<RdmaStream>();
+    handle::<RdmaListener>();
+    counted::<RdmaConnector>();
+    handle::<ReadHalf<'static>>();
+    handle::<WriteHalf<'static>>();
+    handle::<OwnedReadHalf>();
+    handle::<OwnedWriteHalf>();
     counted::<Region>();
     counted::<RegionSlice>();
     handle::<Buffer>();
@@ -64,25 +87,49 @@ fn handles_go_to_any_thread() {
 #[test]
 fn values_go_to_any_thread() {
     counted::<AcceptParams>();
+    counted::<AcceptorConfig>();
     counted::<Access>();
     counted::<AdapterId>();
     counted::<AdapterInfo>();
+    counted::<CmEvent>();
+    counted::<CmPhase>();
+    counted::<CmSign>();
+    counted::<CmTransport>();
     counted::<Completion>();
+    counted::<CompletionQueueConfig>();
     counted::<ConnectParams>();
     counted::<ConnectionId>();
+    counted::<DatEvent>();
+    counted::<DatReturn>();
     counted::<DisconnectReason>();
+    counted::<IbRejectReason>();
     counted::<MessagesConfig>();
+    counted::<NotifyKind>();
     counted::<OpKind>();
+    counted::<Outcome>();
     counted::<PrivateData>();
     counted::<PoolConfig>();
     counted::<ProviderKind>();
+    counted::<QueueKind>();
     counted::<QueuePairConfig>();
     counted::<ReadLimits>();
     counted::<Reason>();
     counted::<RemoteKey>();
     counted::<RemoteRegion>();
+    counted::<Role>();
+    counted::<SharedReceiveConfig>();
     counted::<SoftConfig>();
+    counted::<Capture>();
     counted::<Status>();
+    counted::<StatusClass>();
+    counted::<StreamConfig>();
+    counted::<WorkCompletion>();
+    counted::<WorkOptions>();
+    #[cfg(feature = "verbs")]
+    {
+        use tokio_rdma::verbs::VerbsConfig;
+        counted::<VerbsConfig>();
+    }
 }
 
 // CAN-13
@@ -92,16 +139,76 @@ fn errors_go_to_any_thread() {
     error::<BindError>();
     error::<CompletionError>();
     error::<ConnectError>();
+    error::<DecodeError>();
     error::<DisconnectError>();
     error::<MessageTooLong>();
+    error::<NotifyError>();
     error::<OpenError>();
     error::<PostError<Buffer>>();
     error::<PostErrorKind>();
+    error::<ProtocolError>();
     error::<RegisterError>();
+    error::<ResizeError>();
+    error::<ReuniteError>();
+    error::<StreamBroken>();
+    error::<StreamError>();
     error::<Retained<AcceptError, Request>>();
     error::<Retained<ConnectError, Reply>>();
     error::<StateError>();
     error::<TooShort>();
+}
+
+/// The names that a file of the library makes public: its own types, and those that it exports again.
+fn public_names(file: &str) -> Vec<String> {
+    let path = format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect("a file of the library");
+    let mut names = Vec::new();
+    for statement in text.split("pub use ").skip(1) {
+        let statement = statement.split(';').next().expect("its end");
+        let list = statement.rsplit("::").next().expect("a name");
+        names.extend(list.split([',', '{', '}', ' ', '\n']).map(str::to_owned));
+    }
+    for kind in ["\npub struct ", "\npub enum "] {
+        let own = text.split(kind).skip(1);
+        names.extend(
+            own.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next()).map(str::to_owned),
+        );
+    }
+    names.retain(|name| name.chars().next().is_some_and(char::is_uppercase));
+    names
+}
+
+// CAN-13: no public type is left out of the lists above.
+#[test]
+fn every_public_type_is_on_a_list() {
+    let lists = include_str!("send_sync.rs");
+    // Traits, and types of optional features, whose own tests send them to tasks.
+    let others = [
+        "WorkBuffer",
+        "LocalAddress",
+        "AdapterChoice",
+        "HttpConnector",
+        "HttpInfo",
+        "TlsListener",
+        "TonicStream",
+        "Frames",
+    ];
+    let files = [
+        "lib.rs",
+        "cm/mod.rs",
+        "mr/mod.rs",
+        "qp/mod.rs",
+        "io/mod.rs",
+        "error/mod.rs",
+        "status/mod.rs",
+        "types.rs",
+    ];
+    let names: Vec<_> = files.into_iter().flat_map(public_names).collect();
+    assert!(names.len() > 80, "{names:?}");
+    let listed = |name: &str| lists.contains(&format!("<{name}>")) || lists.contains(&format!("<{name}<"));
+    let missing: Vec<_> =
+        names.iter().filter(|name| !listed(name) && !others.contains(&name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// Never run: what it calls is checked by the compiler.

@@ -1,6 +1,6 @@
 //! Slow peers: no timer of a provider ends a wait before the timeout that the adapter announces.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const TEN_SECONDS: Duration = Duration::from_secs(10);
 
 /// Lets time pass. Where all clocks are in this process they are set forward.
 async fn pass(time: Duration) {
-    if Device::under_test().is_soft() {
+    if Device::under_test() == Device::Soft {
         tokio::time::pause();
         tokio::time::sleep(time).await;
         tokio::time::resume();
@@ -65,7 +65,10 @@ async fn an_accept_that_comes_too_late_finds_nobody() {
     match limit {
         Some(limit) if limit <= TEN_SECONDS => {
             let error = outcome(asked.connecting).await.expect_err("nobody has accepted");
-            assert!(matches!(error, ConnectError::TimedOut) && error.is_retryable(), "{error:?}");
+            assert!(
+                matches!(error, ConnectError::TimedOut { .. }) && error.is_connector_usable(),
+                "{error:?}"
+            );
             assert_eq!(error.status(), Status::IO_TIMEOUT);
             let passive = queue_pair(&adapter);
             let late = within(asked.request.accept(&passive, AcceptParams::default())).await;

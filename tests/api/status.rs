@@ -1,6 +1,8 @@
 //! The status vocabulary, compared with tables that are repeated here.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DisconnectError, OpenError, PostError,
@@ -9,9 +11,11 @@ use tokio_rdma::error::{
 use tokio_rdma::status::{
     CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Outcome, Status, StatusClass,
 };
-use tokio_rdma::types::{PrivateData, TooShort};
+use tokio_rdma::types::{Access, AdapterId, OpKind, PrivateData, QueueKind, TooShort};
 
 use CmTransport::{InfiniBand, Iwarp};
+
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 1);
 
 /// Number, name, name of the NTSTATUS, class.
 #[rustfmt::skip]
@@ -118,7 +122,8 @@ fn what_a_provider_invents_is_carried() {
     assert_eq!(unknown.class(), StatusClass::Error);
     assert_eq!(unknown.to_string(), "0xC0FFEE01");
     assert_eq!(unknown.io_kind(), ErrorKind::Other);
-    let error = ConnectError::Other { status: unknown, reason: Reason::Local("a provider's own") };
+    let error =
+        ConnectError::Other { peer: NOBODY, status: unknown, reason: Reason::Local("a provider's own") };
     assert!(error.to_string().contains("0xC0FFEE01"), "{error}");
     let error = io::Error::from(error);
     assert!(error.to_string().contains("0xC0FFEE01"), "{error}");
@@ -178,6 +183,7 @@ fn outcomes() -> Vec<Expect> {
         row(O::ConnectionBroken, 0, None, Some(0), Some(0x4006), None, Some(K::ConnectionReset), (false, true)),
         row(O::OutOfResources, 0xC000_009A, Some("STATUS_INSUFFICIENT_RESOURCES"), Some(0xC000_009A), None, Some(0x8003_0000), Some(K::OutOfMemory), (true, false)),
         row(O::NotSupported, 0xC000_00BB, Some("STATUS_NOT_SUPPORTED"), None, None, Some(0x8009_0000), Some(K::Unsupported), (true, false)),
+        row(O::InvalidArgument, 0xC000_000D, Some("STATUS_INVALID_PARAMETER"), Some(0xC000_000D), None, Some(0x8006_0000), Some(K::InvalidInput), (true, false)),
         row(O::InternalFailure, 0xC000_0001, None, None, Some(0x4003), None, Some(K::Other), (true, false)),
     ]
 }
@@ -445,25 +451,26 @@ fn os(errno: i32) -> io::Error {
 // ERR-01, ERR-02
 #[test]
 fn errors_of_opening_and_binding_keep_their_status() {
+    let at = SocketAddr::from(([192, 0, 2, 1], 7000));
     check! {
-        OpenError::InvalidAddress => INVALID_ADDRESS;
-        OpenError::InvalidAdapter => INVALID_PARAMETER;
-        OpenError::Unreachable => NETWORK_UNREACHABLE;
+        OpenError::InvalidAddress(at.ip()) => INVALID_ADDRESS;
+        OpenError::InvalidAdapter(AdapterId(7)) => INVALID_PARAMETER;
+        OpenError::Unreachable(at.ip()) => NETWORK_UNREACHABLE;
         OpenError::Unsupported("verbs") => NOT_SUPPORTED;
         OpenError::DeviceRemoved => DEVICE_REMOVED;
-        OpenError::InvalidParameter { argument: 0, what: "none" } => INVALID_PARAMETER;
-        OpenError::InvalidParameter { argument: 1, what: "first" } => INVALID_PARAMETER_1;
-        OpenError::InvalidParameter { argument: 10, what: "last" } => INVALID_PARAMETER_10;
-        OpenError::InvalidParameter { argument: 11, what: "beyond" } => INVALID_PARAMETER;
-        OpenError::TooShort(TooShort { needed: 3 }) => BUFFER_OVERFLOW;
-        OpenError::Os { call: "socket", source: os(libc::EMFILE) } => INSUFFICIENT_RESOURCES;
-        BindError::SharingViolation => SHARING_VIOLATION;
-        BindError::TooManyAddresses => TOO_MANY_ADDRESSES;
-        BindError::AlreadyBound => ADDRESS_ALREADY_ASSOCIATED;
-        BindError::InvalidAddress => INVALID_ADDRESS;
-        BindError::InvalidState => INVALID_DEVICE_STATE;
+        OpenError::InvalidParameter { argument: 0, what: "none".into() } => INVALID_PARAMETER;
+        OpenError::InvalidParameter { argument: 1, what: "first".into() } => INVALID_PARAMETER_1;
+        OpenError::InvalidParameter { argument: 10, what: "last".into() } => INVALID_PARAMETER_10;
+        OpenError::InvalidParameter { argument: 11, what: "beyond".into() } => INVALID_PARAMETER;
+        OpenError::TooShort(TooShort { needed: 3, available: 2 }) => BUFFER_OVERFLOW;
+        OpenError::Os { call: "socket", source: os(libc::EMFILE).into() } => INSUFFICIENT_RESOURCES;
+        BindError::SharingViolation(at) => SHARING_VIOLATION;
+        BindError::TooManyAddresses(at.ip()) => TOO_MANY_ADDRESSES;
+        BindError::AlreadyBound(at) => ADDRESS_ALREADY_ASSOCIATED;
+        BindError::InvalidAddress(at.ip()) => INVALID_ADDRESS;
+        BindError::InvalidState("over") => INVALID_DEVICE_STATE;
         BindError::DeviceRemoved => DEVICE_REMOVED;
-        BindError::Os { call: "bind", source: os(libc::EACCES) } => ACCESS_VIOLATION;
+        BindError::Os { call: "bind", source: os(libc::EACCES).into() } => ACCESS_VIOLATION;
     }
 }
 
@@ -472,42 +479,44 @@ fn errors_of_opening_and_binding_keep_their_status() {
 fn errors_of_connections_keep_their_status() {
     let reason = || Reason::PeerClosed;
     let status = Status::REMOTE_ERROR;
-    let to = std::net::SocketAddr::from(([0, 0, 0, 0], 1));
+    let to = NOBODY;
     check! {
-        ConnectError::Refused { private_data: None, reason: reason() } => CONNECTION_REFUSED;
-        ConnectError::NetworkUnreachable => NETWORK_UNREACHABLE;
-        ConnectError::HostUnreachable => HOST_UNREACHABLE;
-        ConnectError::TimedOut => IO_TIMEOUT;
+        ConnectError::Refused { peer: to, reason: reason() } => CONNECTION_REFUSED;
+        ConnectError::Rejected { peer: to, private_data: None, reason: reason() } => CONNECTION_REFUSED;
+        ConnectError::NetworkUnreachable { peer: to } => NETWORK_UNREACHABLE;
+        ConnectError::HostUnreachable { peer: to } => HOST_UNREACHABLE;
+        ConnectError::TimedOut { peer: to, limit: None } => IO_TIMEOUT;
         ConnectError::InvalidBufferSize { length: 600, maximum: 508 } => INVALID_BUFFER_SIZE;
         ConnectError::Active => CONNECTION_ACTIVE;
         ConnectError::QueuePairActive => CONNECTION_ACTIVE;
         ConnectError::Invalid => CONNECTION_INVALID;
         ConnectError::Canceled => CANCELED;
-        ConnectError::Aborted { reason: reason() } => CONNECTION_ABORTED;
+        ConnectError::Aborted { peer: to, reason: reason() } => CONNECTION_ABORTED;
         ConnectError::DeviceRemoved => DEVICE_REMOVED;
         ConnectError::InvalidAddress(to) => INVALID_ADDRESS;
         ConnectError::ForeignQueuePair => INVALID_PARAMETER;
-        ConnectError::AddressAlreadyExists => ADDRESS_ALREADY_EXISTS;
-        ConnectError::Bind(BindError::TooManyAddresses) => TOO_MANY_ADDRESSES;
+        ConnectError::AddressAlreadyExists { peer: to } => ADDRESS_ALREADY_EXISTS;
+        ConnectError::Bind(BindError::TooManyAddresses(to.ip())) => TOO_MANY_ADDRESSES;
         ConnectError::NotSupported("an option") => NOT_SUPPORTED;
-        ConnectError::Other { status, reason: reason() } => REMOTE_ERROR;
-        AcceptError::Refused { private_data: None, reason: reason() } => CONNECTION_REFUSED;
-        AcceptError::Aborted { reason: reason() } => CONNECTION_ABORTED;
-        AcceptError::TimedOut => IO_TIMEOUT;
+        ConnectError::Other { peer: to, status, reason: reason() } => REMOTE_ERROR;
+        AcceptError::Refused { peer: to, private_data: None, reason: reason() } => CONNECTION_REFUSED;
+        AcceptError::Aborted { peer: to, reason: reason() } => CONNECTION_ABORTED;
+        AcceptError::TimedOut { peer: to } => IO_TIMEOUT;
         AcceptError::InvalidBufferSize { length: 600, maximum: 508 } => INVALID_BUFFER_SIZE;
         AcceptError::Active => CONNECTION_ACTIVE;
         AcceptError::ForeignQueuePair => INVALID_PARAMETER;
         AcceptError::Canceled => CANCELED;
         AcceptError::NotListening => INVALID_DEVICE_STATE;
         AcceptError::DeviceRemoved => DEVICE_REMOVED;
-        AcceptError::Other { status, reason: reason() } => REMOTE_ERROR;
+        AcceptError::Other { peer: to, status, reason: reason() } => REMOTE_ERROR;
         DisconnectError::Invalid => CONNECTION_INVALID;
+        DisconnectError::Lost { status, reason: reason() } => CONNECTION_INVALID;
         DisconnectError::Canceled => CANCELED;
-        DisconnectError::TimedOut => IO_TIMEOUT;
+        DisconnectError::TimedOut { limit: Duration::ZERO } => IO_TIMEOUT;
         DisconnectError::DeviceRemoved => DEVICE_REMOVED;
         StateError::ConnectionInvalid => CONNECTION_INVALID;
         StateError::InvalidDeviceState => INVALID_DEVICE_STATE;
-        Retained { error: ConnectError::TimedOut, handle: Some(()) } => IO_TIMEOUT;
+        Retained { error: ConnectError::TimedOut { peer: to, limit: None }, handle: Some(()) } => IO_TIMEOUT;
         Retained { error: AcceptError::Active, handle: None::<()> } => CONNECTION_ACTIVE;
     }
 }
@@ -516,56 +525,65 @@ fn errors_of_connections_keep_their_status() {
 #[test]
 fn a_connect_error_tells_whether_the_connector_is_as_it_was() {
     let reason = || Reason::PeerClosed;
-    let to = std::net::SocketAddr::from(([0, 0, 0, 0], 1));
+    let to = NOBODY;
     for error in [
-        ConnectError::Refused { private_data: None, reason: reason() },
-        ConnectError::NetworkUnreachable,
-        ConnectError::HostUnreachable,
-        ConnectError::TimedOut,
+        ConnectError::Refused { peer: to, reason: reason() },
+        ConnectError::Rejected { peer: to, private_data: None, reason: reason() },
+        ConnectError::NetworkUnreachable { peer: to },
+        ConnectError::HostUnreachable { peer: to },
+        ConnectError::TimedOut { peer: to, limit: None },
         ConnectError::InvalidBufferSize { length: 600, maximum: 508 },
         ConnectError::QueuePairActive,
         ConnectError::ForeignQueuePair,
-        ConnectError::Bind(BindError::TooManyAddresses),
+        ConnectError::Bind(BindError::TooManyAddresses(to.ip())),
         ConnectError::NotSupported("an option"),
     ] {
-        assert!(error.is_retryable(), "{error:?}");
+        assert!(error.is_connector_usable(), "{error:?}");
     }
     for error in [
         ConnectError::Active,
         ConnectError::Invalid,
         ConnectError::Canceled,
-        ConnectError::Aborted { reason: reason() },
+        ConnectError::Aborted { peer: to, reason: reason() },
         ConnectError::DeviceRemoved,
         ConnectError::InvalidAddress(to),
-        ConnectError::AddressAlreadyExists,
+        ConnectError::AddressAlreadyExists { peer: to },
         ConnectError::Bind(BindError::DeviceRemoved),
-        ConnectError::Other { status: Status::REMOTE_ERROR, reason: reason() },
+        ConnectError::Other { peer: to, status: Status::REMOTE_ERROR, reason: reason() },
     ] {
-        assert!(!error.is_retryable(), "{error:?}");
+        assert!(!error.is_connector_usable(), "{error:?}");
     }
 }
 
 // ERR-01, ERR-02
 #[test]
 fn errors_of_the_data_path_keep_their_status() {
+    let full = PostErrorKind::QueueFull { queue: QueueKind::Send, depth: 1 };
     check! {
         PostErrorKind::ConnectionInvalid => CONNECTION_INVALID;
-        PostErrorKind::QueueFull => NO_MORE_ENTRIES;
-        PostErrorKind::TooLong => BUFFER_OVERFLOW;
-        PostErrorKind::TooManyEntries => DATA_OVERRUN;
-        PostErrorKind::AccessViolation => ACCESS_VIOLATION;
+        PostErrorKind::ConnectionLost { reason: Reason::PathTimeout } => CONNECTION_INVALID;
+        full => NO_MORE_ENTRIES;
+        PostErrorKind::InsufficientResources("no key") => INSUFFICIENT_RESOURCES;
+        PostErrorKind::TooLong { length: 2, maximum: 1 } => BUFFER_OVERFLOW;
+        PostErrorKind::InlineTooLong { length: 2, maximum: 1 } => BUFFER_OVERFLOW;
+        PostErrorKind::TooManyEntries { kind: OpKind::Send, entries: 2, maximum: 1 } => DATA_OVERRUN;
+        PostErrorKind::AccessViolation { missing: Access::LOCAL_WRITE } => ACCESS_VIOLATION;
+        PostErrorKind::NotBound => ACCESS_VIOLATION;
+        PostErrorKind::ForeignMemory => ACCESS_VIOLATION;
+        PostErrorKind::BeyondRemote { length: 9, remote: 8 } => ACCESS_VIOLATION;
         PostErrorKind::NoReads => REMOTE_ERROR;
         PostErrorKind::DeviceRemoved => DEVICE_REMOVED;
-        PostError { kind: PostErrorKind::QueueFull, buffer: std::rc::Rc::new(()) } => NO_MORE_ENTRIES;
+        PostError { kind: full, buffer: std::rc::Rc::new(()) } => NO_MORE_ENTRIES;
         CompletionError { status: Status::CANCELED } => CANCELED;
         CompletionError { status: Status::DATA_ERROR } => DATA_ERROR;
         RegisterError::Empty => INVALID_BUFFER_SIZE;
         RegisterError::TooLarge { length: 2, maximum: 1 } => INVALID_PARAMETER;
-        RegisterError::InsufficientResources => INSUFFICIENT_RESOURCES;
+        RegisterError::OutOfMemory { length: 1 } => INSUFFICIENT_RESOURCES;
+        RegisterError::InsufficientResources("no key") => INSUFFICIENT_RESOURCES;
         RegisterError::Busy => DEVICE_BUSY;
         RegisterError::NotSupported("no such memory") => NOT_SUPPORTED;
         RegisterError::DeviceRemoved => DEVICE_REMOVED;
-        TooShort { needed: 9 } => BUFFER_OVERFLOW;
+        TooShort { needed: 9, available: 8 } => BUFFER_OVERFLOW;
     }
 }
 
@@ -574,11 +592,12 @@ fn errors_of_the_data_path_keep_their_status() {
 fn a_retained_error_is_its_error() {
     fn plain() -> Result<(), ConnectError> {
         let data = PrivateData::exact(&b"no"[..]);
-        let error = ConnectError::Refused { private_data: Some(data), reason: Reason::MpaReject };
+        let error =
+            ConnectError::Rejected { peer: NOBODY, private_data: Some(data), reason: Reason::MpaReject };
         Err(Retained { error, handle: Some(7) })?
     }
     let error = plain().unwrap_err();
-    assert!(error.is_retryable());
+    assert!(error.is_connector_usable());
     assert_eq!(error.private_data(), b"no");
     // What the peer said stays reachable behind the `io::Error`.
     let error = io::Error::from(error);

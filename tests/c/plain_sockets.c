@@ -2,10 +2,11 @@
  * Plain sockets, and nothing that knows of RDMA: what a preloaded library makes of them is its business.
  *
  *     plain_sockets listen ADDRESS PORT WAY             accepts one connection and sends back what it reads
- *     plain_sockets connect ADDRESS PORT WAY LENGTH     sends so many bytes and looks at what comes back
+ *     plain_sockets connect ADDRESS PORT WAY [LENGTH]   sends so many bytes and looks at what comes back
  *
  * WAY is `block` (a piece each way at a time), `poll` or `select` (both ways at once, without blocking). Each end shuts
- * its way down after its last byte, and fails when it reads anything but the right bytes. Built by the test.
+ * its way down after its last byte, and fails when it reads anything but the right bytes. With the WAY `exit`, either end
+ * sends ROOM bytes, waits for one, and exits without closing anything. Built by the test.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -185,6 +186,16 @@ static long exchange(int fd, const char *way, long length)
     return received;
 }
 
+static void send_and_exit(int fd)
+{
+    static unsigned char data[ROOM];
+
+    fill(data, ROOM, 0);
+    write_all(fd, data, ROOM);
+    check(read(fd, data, 1) == 1, "read");
+    _exit(0);
+}
+
 int main(int count, char **words)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, *address;
@@ -203,11 +214,17 @@ int main(int count, char **words)
         check(!listen(listener, 5), "listen");
         fd = accept(listener, NULL, NULL);
         check(fd >= 0, "accept");
+        if (strcmp(words[4], "exit") == 0) {
+            send_and_exit(fd);
+        }
         total = strcmp(words[4], "block") == 0 ? serve_blocking(fd) : exchange(fd, words[4], -1);
         printf("served %ld\n", total);
     } else {
-        total = atol(words[5]);
+        total = count > 5 ? atol(words[5]) : 0;
         check(!connect(fd, address->ai_addr, address->ai_addrlen), "connect");
+        if (strcmp(words[4], "exit") == 0) {
+            send_and_exit(fd);
+        }
         if (strcmp(words[4], "block") == 0) {
             call_blocking(fd, total);
         } else {

@@ -22,7 +22,7 @@ pub fn bind_somewhere(ip: IpAddr, bind: impl Fn(SocketAddr) -> Result<(), BindEr
         let address = nobody(ip);
         match bind(address) {
             Ok(()) => return address,
-            Err(BindError::SharingViolation) => {}
+            Err(BindError::SharingViolation(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -56,7 +56,17 @@ pub struct Joined {
 
 /// Connects with this connector to a new listener.
 pub async fn connect_on(adapter: &Adapter, active: &QueuePair, connector: &Connector) -> Joined {
-    let (listener, address) = listening_at(adapter, v4());
+    connect_on_at(adapter, active, connector, v4()).await
+}
+
+/// The same at this address.
+pub async fn connect_on_at(
+    adapter: &Adapter,
+    active: &QueuePair,
+    connector: &Connector,
+    ip: IpAddr,
+) -> Joined {
+    let (listener, address) = listening_at(adapter, ip);
     let passive = queue_pair(adapter);
     let (ours, theirs) = joined(
         connector.connect_and_complete(active, address, ConnectParams::default()),

@@ -20,6 +20,26 @@ use super::device::{Device, nobody};
 use super::raw::terminated;
 use super::{Pair, connected, listening_at, queue_pair, v4, within};
 
+/// The application of the peer has said no, as far as the wire tells: on iWARP devices only the data does.
+// ERR-10
+#[track_caller]
+pub fn assert_rejected(adapter: &Adapter, error: &ConnectError) {
+    let unheard = adapter.info().iwarp && !Device::under_test().is_soft() && error.private_data().is_empty();
+    assert!(matches!(error, ConnectError::Rejected { .. }) != unheard, "{error:?}");
+    assert!(error.is_retryable() == unheard && error.is_connector_usable(), "{error:?}");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+}
+
+/// The peer could not take the connection for now. InfiniBand has one reason for this and for the application's no.
+// ERR-10
+#[track_caller]
+pub fn assert_refused_for_now(adapter: &Adapter, error: &ConnectError) {
+    let unheard = !adapter.info().iwarp && matches!(error, ConnectError::Rejected { .. });
+    assert!(unheard || matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    assert!(error.is_retryable() != unheard && error.is_connector_usable(), "{error:?}");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+}
+
 /// Whether there are three phases: an accept waits for the peer's `complete()`. Where there are two, connecting is all
 /// there is, and what has been answered is connected.
 pub fn three_phase(adapter: &Adapter) -> bool {
@@ -106,7 +126,10 @@ pub async fn assert_abandoned(
 ) {
     match completed {
         Err(error) => {
-            assert!(matches!(error, ConnectError::Aborted { .. }) && !error.is_retryable(), "{error:?}");
+            assert!(
+                matches!(error, ConnectError::Aborted { .. }) && !error.is_connector_usable(),
+                "{error:?}"
+            );
             assert_eq!(error.status(), Status::CONNECTION_ABORTED);
             assert_usable(adapter, queue_pair).await;
         }
@@ -265,9 +288,9 @@ pub async fn take_back(adapter: &Adapter, accepting: JoinHandle<Accepted>) {
 pub fn assert_is_no_listener(reason: &Reason) {
     let expected = match Device::under_test() {
         // Whoever connects by TCP has its error number.
-        Device::Soft | Device::Siw => Reason::Errno(libc::ECONNREFUSED),
+        Device::Soft | Device::Sim | Device::Siw => Reason::Errno(libc::ECONNREFUSED),
         // Invalid service id.
-        Device::Rxe => Reason::Cm { event: CmEvent::REJECTED, status: 8 },
+        Device::Rxe | Device::Fake => Reason::Cm { event: CmEvent::REJECTED, status: 8 },
     };
     assert_eq!(*reason, expected);
 }
@@ -277,9 +300,9 @@ pub fn assert_is_no_listener(reason: &Reason) {
 #[track_caller]
 pub fn assert_is_reject(reason: &Reason) {
     let expected = match Device::under_test() {
-        Device::Soft => Reason::MpaReject,
+        Device::Soft | Device::Sim => Reason::MpaReject,
         // Consumer defined.
-        Device::Rxe => Reason::Cm { event: CmEvent::REJECTED, status: 28 },
+        Device::Rxe | Device::Fake => Reason::Cm { event: CmEvent::REJECTED, status: 28 },
         Device::Siw => Reason::Cm { event: CmEvent::REJECTED, status: -libc::ECONNRESET },
     };
     assert_eq!(*reason, expected);

@@ -1,6 +1,7 @@
-//! The device that a test runs on: the soft provider, or in the guest machine a kernel driver.
+//! The device that a test runs on: the soft provider over TCP or over a simulated network, or in the guest machine a kernel
+//! driver.
 //!
-//! A module with a line `Runs on: soft, rxe, siw` in its header runs on each of these devices; the variable
+//! A module with a line `Runs on: soft, sim, rxe, siw` in its header runs on each of these devices; the variable
 //! `TOKIO_RDMA_TEST_DEVICE` names the device. A module without that line is about the soft provider, on the host.
 
 use std::env;
@@ -23,18 +24,25 @@ const DEVICE: &str = "TOKIO_RDMA_TEST_DEVICE";
 pub enum Device {
     /// The soft provider, on the loopback interface.
     Soft,
+    /// The soft provider, on a simulated network.
+    Sim,
     /// `rdma_rxe`: RoCE, in the kernel.
     Rxe,
     /// `siw`: iWARP, in the kernel.
     Siw,
+    /// The device of `tests/fake`: RoCE, in the memory of this process.
+    Fake,
 }
 
 /// What was said of it in the environment.
 static UNDER_TEST: LazyLock<(Device, [IpAddr; 2])> = LazyLock::new(|| {
     let (device, name, own) = match env::var(DEVICE).as_deref() {
         Err(_) | Ok("soft") => return (Device::Soft, ["127.0.0.1", "::1"].map(address)),
+        // The environment says nothing of its addresses: it is in memory.
+        Ok("sim") => return (Device::Sim, ["10.79.0.1", "fd79::1"].map(address)),
         Ok("rxe") => (Device::Rxe, "RXE", ["10.77.0.1", "fd77::1"]),
         Ok("siw") => (Device::Siw, "SIW", ["10.78.0.1", "fd78::1"]),
+        Ok("fake") => return (Device::Fake, ["127.0.0.1", "::1"].map(address)),
         Ok(other) => panic!("{DEVICE} is {other:?}"),
     };
     let names = [format!("TOKIO_RDMA_{name}_ADDR"), format!("TOKIO_RDMA_{name}_ADDR6")];
@@ -53,15 +61,56 @@ impl Device {
         UNDER_TEST.0
     }
 
+    /// Whether the soft provider serves it.
     pub fn is_soft(self) -> bool {
+        matches!(self, Self::Soft | Self::Sim)
+    }
+
+    /// Whether its connections are sockets of this machine's kernel.
+    pub fn has_sockets(self) -> bool {
         self == Self::Soft
     }
 
     /// The provider that serves it, asked for by name.
     pub fn provider(self) -> Provider {
-        let provider = if self.is_soft() { Provider::soft() } else { Provider::verbs() };
+        let provider = match self {
+            Self::Soft => Provider::soft(),
+            Self::Sim => Ok(simulated(SoftConfig::default())),
+            Self::Rxe | Self::Siw | Self::Fake => Provider::verbs(),
+        };
         provider.expect("the machine has the device")
     }
+
+    /// The soft provider with settings, over the network of the device.
+    pub(super) fn soft_with(self, config: SoftConfig) -> Provider {
+        if self == Self::Sim { simulated(config) } else { Provider::soft_with(config) }
+    }
+}
+
+/// The provider of the device `sim`.
+fn simulated(config: SoftConfig) -> Provider {
+    #[cfg(feature = "sim")]
+    return super::sim::host().provider_with(config);
+    #[cfg(not(feature = "sim"))]
+    panic!("the device `sim` needs the feature `sim`: {config:?}");
+}
+
+/// Lets real time pass, in a test that waits for other threads: virtual time would not wait for them. Only before the device
+/// is used.
+pub fn run_clock() {
+    #[cfg(feature = "sim")]
+    if Device::under_test() == Device::Sim {
+        super::sim::run_clock();
+    }
+}
+
+/// Returns whether the tests run on this device. Says why the test is skipped then.
+pub fn skips(device: Device, why: &str) -> bool {
+    let skips = Device::under_test() == device;
+    if skips {
+        eprintln!("skipped: {why}");
+    }
+    skips
 }
 
 /// Its IPv4 address.
@@ -97,7 +146,7 @@ pub fn variants() -> Vec<(Adapter, &'static str)> {
 
 /// Whether the machine is an emulated one, in which everything takes ten times as long or more.
 pub fn is_emulated() -> bool {
-    env::var_os(DEVICE).is_some()
+    !Device::under_test().is_soft() && Device::under_test() != Device::Fake
 }
 
 /// Far beyond what anything here takes: a test that gets this far hangs.
@@ -119,7 +168,7 @@ pub fn nobody(ip: IpAddr) -> SocketAddr {
         NEXT.get_or_init(|| AtomicU16::new(u16::try_from(std::process::id() % 10_000).expect("small")));
     loop {
         let address = SocketAddr::new(ip, 20_000 + next.fetch_add(1, Ordering::Relaxed) % 12_000);
-        if !Device::under_test().is_soft() || TcpListener::bind(address).is_ok() {
+        if !Device::under_test().has_sockets() || TcpListener::bind(address).is_ok() {
             return address;
         }
     }
@@ -136,7 +185,7 @@ pub enum Holder {
 /// A peer that never answers a connection request: on soft it is TCP that takes it, elsewhere a listener that nobody
 /// asks.
 pub fn silent(ip: IpAddr) -> (Holder, SocketAddr) {
-    if Device::under_test().is_soft() {
+    if Device::under_test().has_sockets() {
         let listener = TcpListener::bind((ip, 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         return (Holder::Tcp(listener), address);
@@ -147,7 +196,7 @@ pub fn silent(ip: IpAddr) -> (Holder, SocketAddr) {
 
 /// An address that is taken, and at which nobody listens.
 pub fn deaf(ip: IpAddr) -> (Holder, SocketAddr) {
-    if Device::under_test().is_soft() {
+    if Device::under_test().has_sockets() {
         let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
         let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
         socket.bind(&SocketAddr::new(ip, 0).into()).expect("bound");
@@ -169,9 +218,18 @@ pub fn absent() -> Option<SocketAddr> {
     (!own.is_loopback()).then(|| SocketAddr::from(([a, b, c, 77], 7)))
 }
 
+/// The last events of a simulated network, a line each; empty on other devices.
+pub fn last_events() -> String {
+    #[cfg(feature = "sim")]
+    if Device::under_test() == Device::Sim {
+        return super::sim::last_events();
+    }
+    String::new()
+}
+
 /// Returns when what this thread has done to its connections has reached their peers: what is done later arrives later.
 pub async fn settled() {
-    if Device::under_test().is_soft() {
+    if Device::under_test().has_sockets() {
         let listener = TcpListener::bind((v4(), 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let other = std::thread::spawn(move || listener.accept().map(drop));

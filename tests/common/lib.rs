@@ -1,6 +1,7 @@
 //! Helpers of all tests: adapters, connected pairs, and a time limit for each wait.
 
 pub mod cm;
+pub mod crowd;
 pub mod deviation;
 pub mod device;
 pub mod dice;
@@ -20,18 +21,18 @@ pub mod results;
 pub mod rping;
 pub mod rsocket;
 pub mod seeds;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod stream;
 pub mod transfer;
 pub mod verbs;
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, Connection, Listener, Provider, QueuePair, QueuePairConfig,
-};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig};
 
 pub use device::{Device, adapter_at, both, often, patience, v4, v6};
 
@@ -40,7 +41,8 @@ pub use device::{Device, adapter_at, both, often, patience, v4, v6};
 /// # Panics
 /// When it does not.
 pub async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(patience(), future).await.expect("it hangs")
+    let outcome = tokio::time::timeout(patience(), future).await;
+    outcome.unwrap_or_else(|_| panic!("it hangs{}", device::last_events()))
 }
 
 /// An adapter of the device that is tested.
@@ -48,14 +50,14 @@ pub fn adapter() -> Adapter {
     adapter_at(v4())
 }
 
-/// The loopback adapter of the soft provider, with settings.
+/// The adapter of the soft provider that has the address of the device, with settings.
 pub fn adapter_with(config: SoftConfig) -> Adapter {
-    soft_at(Ipv4Addr::LOCALHOST.into(), config)
+    soft_at(v4(), config)
 }
 
 /// The adapter of the soft provider that has this address.
 pub fn soft_at(ip: IpAddr, config: SoftConfig) -> Adapter {
-    let provider = Provider::soft_with(config);
+    let provider = Device::under_test().soft_with(config);
     let id = provider.resolve(ip).expect("an adapter has the address");
     provider.open(id).expect("opened")
 }

@@ -27,7 +27,7 @@ pub async fn ends(adapter: &Adapter) -> [Messages; 2] {
 /// The same with settings for each.
 pub async fn ends_with(adapter: &Adapter, [active, passive]: [MessagesConfig; 2]) -> [Messages; 2] {
     let listener = listening_for_messages(adapter, &passive);
-    let connect = Messages::connect_on(adapter, listener.local_addr(), &active);
+    let connect = Messages::connect_on(adapter, listener.local_addr().expect("an address"), &active);
     let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
     [connected.expect("connected"), accepted.expect("accepted").0]
 }
@@ -93,7 +93,7 @@ impl ByHand {
     /// That, and what it has connected to.
     pub async fn active(adapter: &Adapter, config: &MessagesConfig, hello: Vec<u8>) -> (Self, Messages) {
         let listener = listening_for_messages(adapter, config);
-        let by_hand = Self::connected(adapter, listener.local_addr(), hello).await;
+        let by_hand = Self::connected(adapter, listener.local_addr().expect("an address"), hello).await;
         (by_hand, within(listener.accept()).await.expect("accepted").0)
     }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio_rdma::error::ConnectError;
+use tokio_rdma::error::{ConnectError, DisconnectError, Reason};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, Buffer, ConnectParams, Connection, Listener, Op, QueuePair,
@@ -173,10 +173,12 @@ impl Test {
         Self { adapter: adapter.clone(), queue_pair, receives, run }
     }
 
-    /// The server may not listen again yet, and refuses until it does.
+    /// The server may not listen again yet, and refuses until it does, which is soon.
     async fn connect(&self, server: SocketAddr) -> Connection {
         let connector = self.adapter.connector();
+        let begun = std::time::Instant::now();
         loop {
+            assert!(begun.elapsed() < super::patience(), "the server refuses for good");
             let params = ConnectParams::default();
             match connector.connect_and_complete(&self.queue_pair, server, params).await {
                 Ok(connection) => return connection,
@@ -267,8 +269,13 @@ pub async fn call(adapter: &Adapter, server: SocketAddr, run: Run) {
         }
     }
     agreement.meet().await;
-    connection.disconnect().await.expect("disconnected");
-    agreement.connection.disconnect().await.expect("disconnected");
+    for connection in [connection, agreement.connection] {
+        // The program does not wait for anybody when it ends: siw may answer with a reset then.
+        match connection.disconnect().await {
+            Ok(()) | Err(DisconnectError::Lost { reason: Reason::Errno(libc::ECONNRESET), .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
 }
 
 impl Run {

@@ -78,6 +78,33 @@ pub fn plain_sockets(stage: &Stage) {
     }
 }
 
+/// The program with plain sockets that exits and closes nothing, in both roles: we read what it has sent, and the end of file.
+pub fn exit_without_close(stage: &Stage) {
+    /// `ROOM` of the program.
+    const ROOM: usize = 100_000;
+    async fn read_to_end(mut stream: RdmaStream) -> Vec<u8> {
+        let mut read = vec![0; ROOM];
+        stream.read_exact(&mut read).await.expect("read");
+        stream.write_all(b"x").await.expect("written");
+        stream.read_to_end(&mut read).await.expect("an end of file");
+        read
+    }
+    let program = c_program("plain_sockets", "");
+    let program = program.display();
+    let server = SocketAddr::new(stage.ours[0], port());
+    let serving = begin_accepting(stage, server, StreamConfig::default(), read_to_end);
+    let client = start_preloaded(&format!("{program} connect {} {} exit", server.ip(), server.port()), None);
+    client.finish().expect_success();
+    assert!(serving.end() == counting()[..ROOM], "{}: other bytes", stage.name);
+
+    let server = SocketAddr::new(stage.theirs[0], port());
+    let command = format!("{program} listen {} {} exit", server.ip(), server.port());
+    let serving = start_preloaded(&command, Some(server.port()));
+    let read = begin_connecting(stage, server, StreamConfig::default(), read_to_end).end();
+    assert!(read == counting()[..ROOM], "{}: other bytes", stage.name);
+    serving.finish().expect_success();
+}
+
 /// The traditional netcat, which reads what we send: as the client and as the server.
 pub fn netcat(stage: &Stage) {
     async fn send(mut stream: RdmaStream) {

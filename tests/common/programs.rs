@@ -3,15 +3,25 @@
 use std::net::IpAddr;
 use std::process::{Command, Output};
 
-/// Runs an example to its end; `cargo test` builds them beside the tests.
+/// Runs an example to its end.
 ///
 /// # Panics
 /// When it has not been built.
 pub fn example(name: &str, arguments: &[&str]) -> Output {
+    example_command(name).args(arguments).output().expect(name)
+}
+
+/// An example; `cargo test` builds them beside the tests.
+///
+/// # Panics
+/// When it has not been built.
+pub fn example_command(name: &str) -> Command {
     let test = std::env::current_exe().expect("the path of the test");
     let program = test.parent().expect("deps").with_file_name("examples").join(name);
     assert!(program.is_file(), "{} is missing: run `cargo build --examples` first", program.display());
-    Command::new(&program).args(arguments).env_remove("RUST_LOG").output().expect(name)
+    let mut command = Command::new(program);
+    command.env_remove("RUST_LOG");
+    command
 }
 
 /// What a program wrote to its standard output.

@@ -35,16 +35,25 @@ pub const READ_RESPONSE: u8 = 2;
 pub const SEND: u8 = 3;
 pub const TERMINATE: u8 = 7;
 
-/// CRC32C, bit by bit.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    let mut crc = !0_u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
+/// The CRC32C of each byte alone.
+const REMAINDERS: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
             crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
         }
+        table[byte] = crc;
+        byte += 1;
     }
-    !crc
+    table
+};
+
+/// CRC32C, byte by byte.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, byte| crc >> 8 ^ REMAINDERS[(crc as u8 ^ byte) as usize])
 }
 
 /// A start-up frame.
@@ -188,7 +197,7 @@ impl Frame {
     }
 
     /// The frame that wakes a sleepy peer and says nothing.
-    fn is_nudge(&self) -> bool {
+    pub fn is_nudge(&self) -> bool {
         self.is_tagged() && self.opcode() == WRITE && self.payload().is_empty()
     }
 

@@ -1,7 +1,9 @@
-//! The resources of a process: descriptors, and the objects of RDMA devices that `rdma resource` lists.
+//! The resources of a process: memory, descriptors, and the objects of RDMA devices that `rdma resource` lists.
 
 use std::collections::BTreeMap;
 use std::process::Command;
+
+use tokio::runtime::Handle;
 
 use super::device::Device;
 
@@ -10,10 +12,21 @@ use super::device::Device;
 pub fn held() -> BTreeMap<&'static str, usize> {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("a Linux system").count();
     let mut held = BTreeMap::from([("descriptors", descriptors)]);
-    if Device::under_test().is_soft() {
-        return held;
+    match Device::under_test() {
+        Device::Soft => return held,
+        Device::Sim => {
+            // A connection of a simulated network has no descriptor. It has a task.
+            held.insert("tasks", Handle::current().metrics().num_alive_tasks());
+            return held;
+        }
+        Device::Rxe | Device::Siw | Device::Fake => {}
     }
     for kind in ["pd", "cq", "qp", "cm_id", "mr"] {
+        if Device::under_test() == Device::Fake {
+            let count = fake_control::tell(&format!("count {kind}")).expect("the device counts them");
+            held.insert(kind, usize::try_from(count).expect("a count"));
+            continue;
+        }
         let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -21,4 +34,12 @@ pub fn held() -> BTreeMap<&'static str, usize> {
         held.insert(kind, text.lines().filter(|line| line.contains(" pid ")).count());
     }
     held
+}
+
+/// How many bytes of this process are in physical memory. Others share them who have the same program loaded.
+pub fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("a Linux system");
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line of its own");
+    let kibibytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kibibytes << 10
 }

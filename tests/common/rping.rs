@@ -9,7 +9,7 @@ const SIZES: [u32; 2] = [4096, 60_000];
 pub const MTUS: [u32; 2] = [1500, 9000];
 const COUNT: usize = 3;
 
-/// What is varied on a stage.
+/// The settings that vary on a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub mtu: u32,
@@ -46,7 +46,11 @@ pub fn original_client(stage: &Stage, case: Case) {
     let (theirs, ours) = case.flags(stage, stage.ours[case.version], port);
     let server = stage.start("rping", &format!("-s {ours}"), Some(port));
     let client = start("rping", &format!("-c {theirs} -V -C {COUNT}"), None).finish();
-    check(&format!("original client, {}, {case:?}", stage.name), [server.finish(), client], case.size);
+    let name = format!("original client, {}, {case:?}", stage.name);
+    let [server, client] = check(&name, [server.finish(), client], case.size);
+    // The original closes its event channel under its own event thread, at its very end (newer versions join it first).
+    let closed = client.stderr.ends_with("rdma_get_cm_event: Bad file descriptor\n");
+    assert!(server.status.success() && (client.status.success() || closed), "{name}\n{client}\n{server}");
 }
 
 pub fn original_server(stage: &Stage, case: Case) {
@@ -54,7 +58,7 @@ pub fn original_server(stage: &Stage, case: Case) {
     let (theirs, ours) = case.flags(stage, stage.theirs[case.version], port);
     let server = start("rping", &format!("-s {theirs}"), Some(port));
     let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
-    check(&format!("original server, {}, {case:?}", stage.name), [server.finish(), client], case.size);
+    check_all(&format!("original server, {}, {case:?}", stage.name), [server.finish(), client], case.size);
 }
 
 pub fn both_ours(stage: &Stage, case: Case) {
@@ -62,12 +66,17 @@ pub fn both_ours(stage: &Stage, case: Case) {
     let (_, ours) = case.flags(stage, stage.ours[case.version], port);
     let server = stage.start("rping", &format!("-s {ours}"), Some(port));
     let client = stage.start("rping", &format!("-c {ours} -V -C {COUNT}"), None).finish();
-    check(&format!("both ours, {}, {case:?}", stage.name), [server.finish(), client], case.size);
+    check_all(&format!("both ours, {}, {case:?}", stage.name), [server.finish(), client], case.size);
 }
 
-/// Both ended well, and have shown as many texts as there were, of the right length.
-fn check(case: &str, [server, client]: [Outcome; 2], size: u32) {
+/// Both ended well, and have shown all texts.
+fn check_all(case: &str, outcomes: [Outcome; 2], size: u32) {
+    let [server, client] = check(case, outcomes, size);
     assert!(client.status.success() && server.status.success(), "{case}\n{client}\n{server}");
+}
+
+/// Both have shown as many texts as there were, of the right length.
+fn check(case: &str, [server, client]: [Outcome; 2], size: u32) -> [Outcome; 2] {
     for (outcome, prefix) in [(&client, "ping data: "), (&server, "server ping data: ")] {
         let lines: Vec<_> = outcome.stdout.lines().collect();
         assert_eq!(lines.len(), COUNT, "{case}\n{outcome}");
@@ -76,4 +85,5 @@ fn check(case: &str, [server, client]: [Outcome; 2], size: u32) {
             assert_eq!(line.len(), prefix.len() + size as usize - 1, "{case}\n{outcome}");
         }
     }
+    [server, client]
 }

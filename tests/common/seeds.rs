@@ -121,7 +121,7 @@ pub async fn is_burnt(connector: &Connector, adapter: &Adapter) {
     let error =
         within(connector.connect(&fresh, address, ConnectParams::default())).await.expect_err("burnt");
     assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
-    assert!(!error.is_retryable());
+    assert!(!error.is_connector_usable());
 }
 
 /// An adapter that has one port to give away, which is taken on 127.0.0.1 as long as the listener is kept.

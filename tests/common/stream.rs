@@ -18,7 +18,7 @@ pub async fn streams_with(
     passive: &StreamConfig,
 ) -> (RdmaStream, RdmaStream) {
     let listener = listening(adapter, passive);
-    let connect = RdmaStream::connect_on(adapter, listener.local_addr(), active);
+    let connect = RdmaStream::connect_on(adapter, listener.local_addr().expect("an address"), active);
     let (connected, accepted) =
         within(async { tokio::try_join!(async { Ok(connect.await?) }, listener.accept()) })
             .await

@@ -20,9 +20,20 @@ pub fn driver() -> Option<&'static str> {
     match Device::under_test() {
         Device::Rxe => return Some("rxe"),
         Device::Siw => return Some("siw"),
-        Device::Soft => eprintln!("skipped: needs the devices of the guest machine (cargo xtask guest)"),
+        Device::Soft | Device::Sim | Device::Fake => {
+            eprintln!("skipped: needs the devices of the guest machine (cargo xtask guest)")
+        }
     }
     None
+}
+
+/// Tells the fake device a line; `None`, with a line that says so, where another device is tested.
+pub fn fake(line: &str) -> Option<i64> {
+    if Device::under_test() != Device::Fake {
+        eprintln!("skipped: needs the device of tests/fake (cargo xtask test --filter fake)");
+        return None;
+    }
+    Some(fake_control::tell(line).expect("understood"))
 }
 
 /// Runs `program` with these arguments, one by one between the spaces.
@@ -81,6 +92,15 @@ impl Link {
 
     pub fn open(&self) -> Adapter {
         adapter_at(self.address)
+    }
+
+    /// Cuts the ends of its connections off from each other, so that the driver does not notice it.
+    pub fn cut(&self) {
+        match self.driver {
+            // `siw` notices that its interface goes down. Without the address its TCP finds no way.
+            "siw" => run("ip", &format!("address del {}/24 dev {}", self.address, self.name)),
+            _ => run("ip", &format!("link set {} down", self.name)),
+        }
     }
 }
 

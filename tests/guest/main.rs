@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 mod async_rdma;
+mod bindings;
 mod librdmacm;
 mod machine;
 mod netem;

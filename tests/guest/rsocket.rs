@@ -6,6 +6,7 @@
 use common::guest::{Siw, Stage, is_guest};
 use common::{preload, rsocket};
 
+// IO-05: the programs of librdmacm and preloaded ones, in both roles, and one that exits without closing.
 #[test]
 fn siw_as_it_is() {
     if !is_guest() {
@@ -15,6 +16,7 @@ fn siw_as_it_is() {
     rsocket::rstream(&stage);
     rsocket::rcopy(&stage);
     preload::plain_sockets(&stage);
+    preload::exit_without_close(&stage);
     preload::netcat(&stage);
     preload::http(&stage);
 }

@@ -20,26 +20,31 @@ fn programs_of_librdmacm(device: &str) {
 fn preloaded_programs(device: &str) {
     if let Some(stage) = stage(device) {
         preload::plain_sockets(&stage);
+        preload::exit_without_close(&stage);
         preload::netcat(&stage);
         preload::http(&stage);
     }
 }
 
+// IO-05: in both roles, with immediate data.
 #[test]
 fn programs_of_librdmacm_on_rxe() {
     programs_of_librdmacm("RXE");
 }
 
+// IO-05
 #[test]
 fn programs_of_librdmacm_on_siw() {
     programs_of_librdmacm("SIW");
 }
 
+// IO-05
 #[test]
 fn preloaded_programs_on_rxe() {
     preloaded_programs("RXE");
 }
 
+// IO-05
 #[test]
 fn preloaded_programs_on_siw() {
     preloaded_programs("SIW");

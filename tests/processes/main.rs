@@ -6,3 +6,4 @@ mod path;
 mod peers;
 mod removal;
 mod rping;
+mod stream_options;

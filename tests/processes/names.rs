@@ -11,7 +11,7 @@ use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream};
 /// A stream to the interface `right`, and the end that was accepted.
 async fn connected_to_right(connector: &RdmaConnector) -> (RdmaStream, RdmaStream) {
     let listener = RdmaListener::bind((RIGHT[0], 0)).await.expect("bound");
-    let connect = connector.connect(listener.local_addr());
+    let connect = connector.connect(listener.local_addr().expect("an address"));
     let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
     (connected.expect("connected"), accepted.expect("accepted").0)
 }
@@ -25,7 +25,7 @@ fn an_adapter_that_was_removed_is_opened_again() {
         within(before.read_u8()).await.expect_err("the adapter was removed");
         let gone = connector.connect((RIGHT[0], 7)).await.expect_err("nobody has the address");
         assert!(
-            matches!(gone, StreamError::Connect(_) | StreamError::Open(OpenError::Unreachable)),
+            matches!(gone, StreamError::Connect(_) | StreamError::Open(OpenError::Unreachable(_))),
             "{gone:?}"
         );
 
@@ -38,7 +38,7 @@ fn an_adapter_that_was_removed_is_opened_again() {
 fn a_listener_at_every_address_outlives_all_adapters_but_the_last() {
     with_two_interfaces(async || {
         let mut listener = RdmaListener::bind("0.0.0.0:0").await.expect("bound");
-        let port = listener.local_addr().port();
+        let port = listener.local_addr().expect("an address").port();
         let connector = RdmaConnector::new();
         let connected = async |listener: &RdmaListener, to| {
             let connect = connector.connect((to, port));
@@ -60,5 +60,49 @@ fn a_listener_at_every_address_outlives_all_adapters_but_the_last() {
         assert!(within(listener.next()).await.is_none(), "one error");
         let error = within(listener.accept()).await.expect_err("nobody will come");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    });
+}
+
+// IO-11: addresses that are added to an interface that is served already, and to one that was not there.
+#[test]
+fn a_listener_at_every_address_serves_addresses_that_are_added() {
+    with_two_interfaces(async || {
+        let listener = RdmaListener::bind("[::]:0").await.expect("bound");
+        let port = listener.local_addr().expect("bound").port();
+        let connector = RdmaConnector::new();
+        let serves = async |to: &str| {
+            let to: std::net::IpAddr = to.parse().expect("an address");
+            // The listener hears of the address a little later.
+            let connect = async {
+                loop {
+                    match connector.connect((to, port)).await {
+                        Ok(stream) => break stream,
+                        Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                    }
+                }
+            };
+            let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+            assert_eq!(
+                (
+                    connected.peer_addr().expect("connected").ip(),
+                    accepted.expect("accepted").0.local_addr().expect("connected").ip()
+                ),
+                (to, to)
+            );
+        };
+        ip("address add 10.77.9.1/24 dev left");
+        serves("10.77.9.1").await;
+        ip("address add fd77:9::1/64 dev left nodad");
+        serves("fd77:9::1").await;
+        ip("link add new type veth peer name newer");
+        ip("address add 10.77.10.1/24 dev new");
+        ip("link set new up");
+        serves("10.77.10.1").await;
+        // One that goes and comes back, with its interface.
+        ip("link delete new");
+        ip("link add new type veth peer name newer");
+        ip("address add 10.77.10.1/24 dev new");
+        ip("link set new up");
+        serves("10.77.10.1").await;
     });
 }

@@ -1,20 +1,28 @@
 //! Connections whose path fails, permanently or for single packets.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::net::*;
+use common::raw::{self, Start, raw_connects_to};
 use common::*;
 use tokio::sync::Barrier;
-use tokio_rdma::error::DisconnectError;
+use tokio_rdma::error::{DisconnectError, Reason};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{Access, Adapter, DisconnectReason, Op, QueuePairConfig, RemoteRegion, Status, WorkBuffer};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, DisconnectReason, Op, QueuePairConfig, RemoteRegion, SharedReceiveConfig,
+    Status, WorkBuffer,
+};
 
 /// More than any socket takes.
 const LARGE: usize = 32 << 20;
 
+const PATH_TIMEOUT: Duration = Duration::from_secs(4);
+/// A tenth more than the path timeout, and a second for a busy machine. It was half as much again once.
+const NOTICED: Duration = Duration::from_millis(5400);
+
 fn impatient() -> SoftConfig {
-    SoftConfig::default().path_timeout(Some(Duration::from_secs(2)))
+    SoftConfig::default().path_timeout(Some(PATH_TIMEOUT))
 }
 
 async fn status<B: WorkBuffer>(op: Op<B>) -> Status {
@@ -42,6 +50,7 @@ async fn ends_when_the_path_breaks(
     let buffer = |length| adapter.buffer(length).expect("memory");
     let receives = [(); 2].map(|()| queue.receive(buffer(8)).expect("posted"));
     cut().await;
+    let begun = Instant::now();
     let requests: Vec<_> = match load {
         Load::Idle => vec![],
         Load::Reads => {
@@ -55,7 +64,9 @@ async fn ends_when_the_path_breaks(
         }
     };
     let reason = within(end.connection.disconnected()).await;
-    // DIS-11
+    // SEC-04: a peer that is cut off, or whose machine has crashed.
+    assert!(begun.elapsed() < NOTICED, "{load:?}: after {:?}", begun.elapsed());
+    // DIS-11, SEC-11
     let DisconnectReason::Lost { status: lost, reason } = reason else { panic!("{load:?}: {reason:?}") };
     assert_eq!(lost, Status::IO_TIMEOUT, "{load:?}: {reason:?}");
     let mut expected = Status::IO_TIMEOUT;
@@ -68,8 +79,9 @@ async fn ends_when_the_path_breaks(
         assert_eq!(status(receive).await, Status::CANCELED, "{load:?}");
     }
     assert_eq!(queue.send(buffer(8)).expect_err("over").status(), Status::CONNECTION_INVALID);
-    // The disconnect is still owed, and has nobody to wait for.
-    within(end.connection.disconnect()).await.expect("disconnected");
+    // ERR-08: the disconnect has nobody to wait for, and nobody has agreed to it.
+    let error = within(end.connection.disconnect()).await.expect_err("lost");
+    assert_eq!(error, DisconnectError::Lost { status: lost, reason });
 }
 
 /// Packets vanish without a word, in both directions.
@@ -83,7 +95,7 @@ fn silence(load: Load) {
         let other = async {
             let receive = pair.passive.queue_pair.receive(right.buffer(8).expect("memory")).expect("posted");
             let reason = within(pair.passive.connection.disconnected()).await;
-            // DIS-11: the end that has nothing to send notices as well.
+            // DIS-11, SEC-11: the end that has nothing to send notices as well.
             assert_eq!(reason.status(), Status::IO_TIMEOUT, "{reason:?}");
             assert_eq!(status(receive).await, Status::CANCELED);
         };
@@ -110,6 +122,30 @@ fn a_large_write_notices_silence() {
 #[test]
 fn a_large_send_behind_a_read_notices_silence() {
     silence(Load::ReadThenLargeSend);
+}
+
+// SEC-04: a message waits for a receive, so this end reads nothing, and the kernel alone can tell that the peer's host is gone.
+#[test]
+fn silence_is_noticed_while_a_message_waits_for_a_receive() {
+    isolated(async || {
+        let adapter = adapter_with(impatient());
+        let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(1)).expect("a queue");
+        let config = QueuePairConfig::default().shared_receives(&queue);
+        let queue_pair = adapter.queue_pair(config).expect("a queue pair");
+        let (end, mut peer, _) =
+            raw_connects_to(&adapter, queue_pair, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
+        peer.post(&raw::send(1, b"nobody takes it")).await;
+        // It says that it waits, for longer than the path timeout.
+        for _ in 0..8 {
+            assert!(peer.frame().await.expect("the connection lives").is_nudge());
+        }
+        let begun = Instant::now();
+        cut(end.connection.local_addr().port());
+        let reason = within(end.connection.disconnected()).await;
+        assert!(begun.elapsed() < NOTICED, "after {:?}", begun.elapsed());
+        let DisconnectReason::Lost { status, reason } = reason else { panic!("{reason:?}") };
+        assert_eq!((status, reason), (Status::IO_TIMEOUT, Reason::PathTimeout));
+    });
 }
 
 /// The cable is pulled: one host switches its interface off.
@@ -191,7 +227,11 @@ fn a_disconnect_that_nobody_answers_times_out() {
             tokio::task::yield_now().await;
             // DIS-14
             let outcome = within(pair.active.connection.disconnect()).await;
-            assert_eq!(outcome, Err(DisconnectError::TimedOut), "busy: {busy}");
+            assert_eq!(
+                outcome,
+                Err(DisconnectError::TimedOut { limit: Duration::from_secs(1) }),
+                "busy: {busy}"
+            );
             for request in requests {
                 assert_eq!(status(request).await, Status::CANCELED, "busy: {busy}");
             }

@@ -5,7 +5,7 @@
 //! future. `ND_ACCESS_VIOLATION`, a bad pointer, cannot be expressed in safe Rust. `Protocol` has one possible value, the
 //! number of TCP on the soft provider.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 mod soft;
 

@@ -4,7 +4,7 @@
 //! Common to all methods: the length of a pointer (`cbAddress`, `cbPrivateData`) is part of the Rust type, `OVERLAPPED` is
 //! the future, `ND_PENDING` a pending future, and `ND_ACCESS_VIOLATION` (a bad pointer) cannot be expressed in safe Rust.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 mod accept;
 mod soft;
@@ -110,7 +110,7 @@ async fn bind_twice_is_already_bound() {
     connector.bind((v4(), 0).into()).expect("bound");
     let bound = connector.local_addr();
     let error = connector.bind((v4(), 0).into()).expect_err("it has an address");
-    assert!(matches!(error, BindError::AlreadyBound), "{error:?}");
+    assert!(matches!(error, BindError::AlreadyBound(_)), "{error:?}");
     assert_eq!(connector.local_addr(), bound);
 }
 
@@ -191,7 +191,7 @@ async fn connect_nd_invalid_buffer_size() {
         matches!(error, ConnectError::InvalidBufferSize { length, maximum } if (length, maximum) == (most + 1, most))
     );
     assert_eq!(error.status(), Status::INVALID_BUFFER_SIZE);
-    assert!(error.is_retryable());
+    assert!(error.is_connector_usable());
     connects(&connector, &adapter, &queue_pair).await;
 }
 
@@ -246,7 +246,7 @@ async fn connect_nd_connection_refused_without_listener_may_be_retried() {
         let outcome = within(connector.connect(&queue_pair, address, ConnectParams::default())).await;
         let error = outcome.expect_err("nobody listens");
         assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-        assert!(error.is_retryable() && error.private_data().is_empty());
+        assert!(error.is_connector_usable() && error.private_data().is_empty());
     }
     connects(&connector, &adapter, &queue_pair).await;
 }
@@ -269,7 +269,7 @@ async fn connect_nd_connection_refused_by_the_backlog_may_be_retried() {
     };
     let error = outcome.expect("joined").expect_err("one request fills the backlog");
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-    assert!(error.is_retryable());
+    assert!(error.is_connector_usable());
     let passive = queue_pair(&adapter);
     let _accepting =
         accepting(within(listener.request()).await.expect("the other"), &passive, accept_limits(1, 1));
@@ -286,7 +286,7 @@ async fn connect_nd_connection_refused_by_the_peer_may_be_retried() {
     within(request.reject(b"full")).await.expect("rejected");
     let error = within(connecting).await.expect("joined").expect_err("rejected");
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-    assert!(error.is_retryable());
+    assert!(error.is_connector_usable());
     assert_bytes(&adapter, error.private_data(), b"full");
     connects(&connector, &adapter, &queue_pair).await;
 }
@@ -300,7 +300,7 @@ async fn connect_nd_io_timeout_may_be_retried() {
     let params = ConnectParams::default().timeout(LONG);
     let error = within(connector.connect(&queue_pair, address, params)).await.expect_err("no answer");
     assert_eq!(error.status(), Status::IO_TIMEOUT);
-    assert!(error.is_retryable());
+    assert!(error.is_connector_usable());
     connects(&connector, &adapter, &queue_pair).await;
 }
 

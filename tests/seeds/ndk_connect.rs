@@ -3,7 +3,7 @@
 //!
 //! The lengths of the addresses and of the data are part of their types. `STATUS_PENDING` is a pending future.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 mod soft;
 
@@ -17,7 +17,7 @@ use common::*;
 use futures::{FutureExt, poll};
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::status::Outcome;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, ReadLimits};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, ReadLimits, Reply, Status};
 
 /// The failure of a connect to `peer` by a connector that may be bound.
 async fn failure(adapter: &Adapter, connector: &Connector, peer: SocketAddr) -> ConnectError {
@@ -27,7 +27,10 @@ async fn failure(adapter: &Adapter, connector: &Connector, peer: SocketAddr) -> 
 
 /// The failure is this outcome, and this is what NDK calls it.
 fn is(error: &ConnectError, outcome: Outcome, name: &str, number: u32) {
-    let status = error.status();
+    is_status(error.status(), outcome, name, number);
+}
+
+fn is_status(status: Status, outcome: Outcome, name: &str, number: u32) {
     assert_eq!(status, outcome.status());
     assert_eq!(outcome.nt_status(), Some(status));
     assert_eq!(status.nt_name(), Some(name));
@@ -175,28 +178,56 @@ async fn status_io_timeout() {
     connects(&connector, &adapter, &queue_pair).await;
 }
 
-/// What Bind says, as it would come out of a connect that has a source address.
-fn bind_failure(connector: &Connector, source: SocketAddr) -> ConnectError {
-    ConnectError::Bind(connector.bind(source).expect_err("it cannot work"))
+/// NdkConnect as a program that is ported writes it: the source address is an argument.
+async fn ndk_connect(
+    adapter: &Adapter,
+    queue_pair: &QueuePair,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Result<Reply, Status> {
+    let connector = adapter.connector();
+    connector.bind(source).map_err(|error| error.status())?;
+    let connect = connector.connect(queue_pair, destination, ConnectParams::default());
+    within(connect).await.map_err(|error| error.status())
 }
 
-// CM-04
+// CM-04: a source address that somebody else has: another program, another connector, a connection.
 #[tokio::test]
 async fn status_sharing_violation() {
     let adapter = adapter();
+    let (listener, address) = listening(&adapter);
     let (_socket, taken) = deaf(v4());
-    let error = bind_failure(&adapter.connector(), taken);
-    is(&error, Outcome::PortInUse, "STATUS_SHARING_VIOLATION", 0xC000_0043);
+    let other = adapter.connector();
+    other.bind((v4(), 0).into()).expect("bound");
+    let pair = connected(&adapter).await;
+    let queue_pair = queue_pair(&adapter);
+    for source in [taken, other.local_addr().expect("bound"), pair.active.connection.local_addr()] {
+        let status = ndk_connect(&adapter, &queue_pair, source, address).await.expect_err("taken");
+        is_status(status, Outcome::PortInUse, "STATUS_SHARING_VIOLATION", 0xC000_0043);
+    }
+    // Nothing has reached the peer, and the queue pair is free.
+    assert!(poll!(Box::pin(listener.request())).is_pending());
+    connects(&adapter.connector(), &adapter, &queue_pair).await;
 }
 
-// It speaks of the local address here, unlike in ND v2's Connect.
+// It speaks of the local address here, unlike in ND v2's Connect; and of the remote one as well.
 #[tokio::test]
 async fn status_invalid_address() {
     let adapter = adapter();
+    let (_listener, address) = listening(&adapter);
+    let queue_pair = queue_pair(&adapter);
     for text in ["203.0.113.77:0", "[2001:db8::77]:0", "224.0.0.1:0"] {
-        let error = bind_failure(&adapter.connector(), text.parse().expect("an address"));
-        is(&error, Outcome::AddressInvalid, "STATUS_INVALID_ADDRESS", 0xC000_0141);
+        let source = text.parse().expect("an address");
+        let status = ndk_connect(&adapter, &queue_pair, source, address).await.expect_err("not ours");
+        is_status(status, Outcome::AddressInvalid, "STATUS_INVALID_ADDRESS", 0xC000_0141);
     }
+    for text in ["0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7"] {
+        let destination = text.parse().expect("an address");
+        let source = (v4(), 0).into();
+        let status = ndk_connect(&adapter, &queue_pair, source, destination).await.expect_err("nobody's");
+        is_status(status, Outcome::AddressInvalid, "STATUS_INVALID_ADDRESS", 0xC000_0141);
+    }
+    connects(&adapter.connector(), &adapter, &queue_pair).await;
 }
 
 // Other status codes. CM-10: a shared endpoint (NDK's other connect call) has no counterpart; see docs/porting.md.

@@ -66,7 +66,8 @@ fn config(dice: &mut Dice) -> StreamConfig {
         .send_depth(one_of(dice, depths))
         .receive_depth(one_of(dice, depths))
         .inline(one_of(dice, [0, 64]))
-        // What was written before a drop arrives, however slow the reader is.
+        // Nobody is given up for being slow, and what was written before a drop arrives, however slow the reader is.
+        .connect_timeout(Some(patience()))
         .close_timeout(patience())
 }
 
@@ -410,7 +411,7 @@ async fn chaos(adapter: &Adapter, seed: u64, slots: usize, time: Duration) -> us
     // Nobody is given up for being slow: so many at once take their time.
     let config = StreamConfig::default().handshake_timeout(patience()).close_timeout(patience());
     let listener = RdmaListener::bind_on(adapter, SocketAddr::new(v4(), 0), &config).expect("bound");
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let expected = Expected::default();
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve_all(listener, seed, expected.clone(), stopped));

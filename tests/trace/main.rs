@@ -1,7 +1,9 @@
 //! The output of `tracing`: an event for every step of every connection, with its number, peer, phase and status, and
 //! no output without a subscriber.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
+
+mod listeners;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -55,13 +57,22 @@ impl Line {
 impl Log {
     /// Listens on this thread until the guard is dropped; the runtime of the test must have no other.
     fn listen(&self) -> DefaultGuard {
+        self.listen_to("tokio_rdma=debug")
+    }
+
+    fn listen_to(&self, filter: &str) -> DefaultGuard {
         let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new("tokio_rdma=debug"))
+            .with_env_filter(EnvFilter::new(filter))
             .with_ansi(false)
             .without_time()
             .with_target(false)
             .with_writer(self.clone());
         set_default(subscriber.finish())
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text");
+        text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
     fn length(&self) -> usize {
@@ -105,7 +116,12 @@ fn steps(expected: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
 
 /// Connects, disconnects, and returns the numbers of the active and the passive end.
 async fn one_connection() -> (ConnectionId, ConnectionId) {
-    let pair = connected(&adapter()).await;
+    one_connection_on(&adapter()).await
+}
+
+/// The same on an adapter that is open.
+async fn one_connection_on(adapter: &tokio_rdma::Adapter) -> (ConnectionId, ConnectionId) {
+    let pair = connected(adapter).await;
     let ids = (pair.active.connection.id(), pair.passive.connection.id());
     within(pair.active.connection.disconnect()).await.expect("disconnected");
     within(pair.passive.connection.disconnected()).await;
@@ -211,7 +227,7 @@ async fn a_failure_is_told_with_its_status() {
         )
     })
     .await;
-    assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ConnectError::Rejected { .. })), "{refused:?}");
     let expected = [("Idle", "Connecting", "PENDING"), ("Connecting", "Idle", "CONNECTION_REFUSED")];
     assert_eq!(log.steps(connector.id()), steps(&expected));
     let expected = [("Waiting", "RequestPending", "SUCCESS"), ("RequestPending", "Dead", "SUCCESS")];
@@ -232,6 +248,65 @@ async fn a_lost_connection_is_told_with_what_it_cost() {
     // A device's last word to its peer is a disconnect in any case.
     assert_eq!(status != "SUCCESS", reason != DisconnectReason::Peer);
     assert!(status != "SUCCESS" || !Device::under_test().is_soft());
+}
+
+// At `info` an operator sees what is open, and what was lost and why.
+#[tokio::test]
+async fn info_has_adapters_listeners_and_losses() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new("tokio_rdma=info"))
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .with_writer(log.clone());
+    let _guard = set_default(subscriber.finish());
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    pair.active.queue_pair.flush();
+    let reason = within(pair.active.connection.disconnected()).await;
+    let DisconnectReason::Lost { reason, .. } = reason else { panic!("{reason:?}") };
+    let lines = log.lines();
+    let name = adapter.info().name;
+    let opened = format!("adapter={name} ");
+    assert!(
+        lines.iter().any(|line| line.starts_with("INFO adapter opened") && line.contains(&opened)),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.starts_with("INFO listening")), "{lines:?}");
+    let id = format!("connection={} ", pair.active.connection.id());
+    let lost = |line: &&String| line.starts_with("INFO connection lost") && line.contains(&id);
+    let [line] = &lines.iter().filter(lost).collect::<Vec<_>>()[..] else { panic!("{lines:?}") };
+    assert!(line.contains(&format!("reason={reason}")), "{line}");
+    within(pair.passive.connection.disconnected()).await;
+    // An orderly life is none of an operator's business.
+    let before = log.lines().len();
+    one_connection_on(&adapter).await;
+    let more = log.lines().split_off(before);
+    assert!(more.iter().all(|line| line.starts_with("INFO listening")), "{more:?}");
+}
+
+// A refusal is told with its reason, and no connection twice in a line.
+#[tokio::test]
+async fn a_refusal_is_told_with_its_reason() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let adapter = adapter();
+    let connector = adapter.connector();
+    let queue_pair = queue_pair(&adapter);
+    let connect = connector.connect(&queue_pair, device::nobody(v4()), ConnectParams::default());
+    let error = within(connect).await.expect_err("nobody listens");
+    let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
+    let id = format!("connection={} ", connector.id());
+    let lines = log.lines();
+    let told = lines.iter().find(|line| line.contains("call completed") && line.contains(&id));
+    // siw connects on another thread, which this subscriber does not hear.
+    let heard = told.is_some_and(|line| line.ends_with(&format!("reason={reason}")));
+    assert!(heard || Device::under_test() == Device::Siw, "{lines:?}");
+    one_connection_on(&adapter).await;
+    for line in log.lines() {
+        assert!(line.matches("connection=").count() <= 1 && !line.contains("connection{"), "{line}");
+    }
 }
 
 #[tokio::test]
@@ -272,6 +347,36 @@ impl Subscriber for Deaf {
     }
     fn exit(&self, _: &span::Id) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// The frames of a connection, at both ends, at the level `trace` only.
+#[tokio::test]
+#[allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+async fn trace_has_the_frames() {
+    if !Device::under_test().is_soft() {
+        eprintln!("skipped: the frames of a device are its own");
+        return;
+    }
+    for (filter, expected) in [("tokio_rdma=debug", false), ("tokio_rdma=trace", true)] {
+        let log = Log::default();
+        let _guard = log.listen_to(filter);
+        let adapter = adapter();
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(adapter.buffer(64).expect("memory")).expect("posted");
+        let sent = pair.active.queue_pair.send(adapter.buffer(40).expect("memory")).expect("posted");
+        within(sent).await.0.expect("sent");
+        within(receive).await.0.expect("received");
+        let frames = |end: &End, message: &str| {
+            log.of(end.connection.id()).into_iter().filter(|line| line.message == message).collect::<Vec<_>>()
+        };
+        let received = frames(&pair.passive, "frame received");
+        let is_send = |line: &&Line| line.field("opcode") == "Send" && line.field("length") == "40";
+        assert_eq!(received.iter().filter(is_send).count(), usize::from(expected), "{filter}: {received:?}");
+        // Length, header, payload, padding and CRC.
+        let sent = frames(&pair.active, "frames sent");
+        let whole = sent.iter().filter(|line| line.field("bytes") == "64").count();
+        assert_eq!(whole, usize::from(expected), "{filter}: {sent:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! report, queues that share a completion queue of the device.
 //!
 //! Runs on: rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::sync::Arc;
 
@@ -32,6 +33,9 @@ async fn write(adapter: &Adapter, queue_pair: &QueuePair, remote: &RemoteRegion)
 
 /// Whether the device has windows; if it announces none there is no more to say here.
 fn has_windows(adapter: &Adapter) -> bool {
+    if !adapter.info().memory_windows {
+        eprintln!("skipped: the device has no memory windows, and has said so");
+    }
     adapter.info().memory_windows
 }
 
@@ -86,7 +90,7 @@ async fn a_window_moves_to_another_queue_pair_and_goes_with_it() {
     write(&adapter, &after.passive.queue_pair, &remote).await;
     // MW-04: the queue pair that had it cannot take it back.
     let refused = before.active.queue_pair.invalidate(&window, WorkOptions::default());
-    assert_eq!(refused.err(), Some(PostErrorKind::AccessViolation));
+    assert_eq!(refused.err(), Some(PostErrorKind::NotBound));
     // Nor does its end touch it.
     within(before.active.connection.disconnect()).await.expect("disconnected");
     drop(before);
@@ -207,7 +211,7 @@ async fn silent_requests_do_not_use_up_the_queue() {
         match queue_pair.write_with(bytes(&adapter, b"x"), &region.remote(), options) {
             Ok(write) => writes.push(write),
             Err(error) => {
-                assert_eq!(error.kind, PostErrorKind::QueueFull);
+                assert!(matches!(error.kind, PostErrorKind::QueueFull { .. }), "{error:?}");
                 results.poll(1, &mut found);
                 tokio::task::yield_now().await;
             }
@@ -220,7 +224,7 @@ async fn silent_requests_do_not_use_up_the_queue() {
             WorkOptions::default().context(9),
         ) {
             Ok(write) => break write,
-            Err(error) => assert_eq!(error.kind, PostErrorKind::QueueFull),
+            Err(error) => assert!(matches!(error.kind, PostErrorKind::QueueFull { .. }), "{error:?}"),
         }
         results.poll(1, &mut found);
         tokio::task::yield_now().await;

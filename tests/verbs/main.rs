@@ -1,10 +1,16 @@
 //! The verbs provider: behaviour that differs from the soft provider, or that needs more than a connection to test.
 #![cfg(feature = "verbs")]
 
+mod cards;
 mod catalogue;
 mod data;
 mod dropped;
+mod exhaustion;
 mod failures;
+mod faults;
+mod keepalive;
 mod leaks;
 mod memory;
+mod negotiation;
 mod removal;
+mod streams;

@@ -80,6 +80,7 @@ fn violations(counter: &Region, plain: &Region) -> Vec<(&'static str, Vec<u8>, W
 /// What is said of a key, and how.
 type Case = (&'static str, fn(u32) -> Vec<u8>);
 
+// SEC-14
 #[tokio::test]
 async fn every_violation_ends_that_connection_with_its_terminate() {
     for crc in [false, true] {

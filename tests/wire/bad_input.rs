@@ -56,6 +56,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+// SEC-14
 #[tokio::test]
 async fn what_is_no_request_is_hung_up_on_without_a_word() {
     let adapter = adapter();
@@ -85,6 +86,7 @@ async fn what_is_no_request_is_hung_up_on_without_a_word() {
     assert_eq!(request.peer_addr(), peer.stream.local_addr().expect("connected"));
 }
 
+// SEC-14
 #[tokio::test]
 async fn markers_are_declined_with_a_reply() {
     let adapter = adapter();
@@ -134,7 +136,7 @@ async fn a_peer_that_says_nothing_is_hung_up_on_and_nobody_waits_for_it() {
     // X8: those bytes, and only those, have a deadline.
     assert_eq!(silent.rest().await, b"");
     assert_eq!(halting.rest().await, b"");
-    drop(request);
+    request.reject(b"").await.expect("rejected");
     let reply = good.start_frame(REPLY_KEY).await;
     assert_ne!(reply.flags & REJECT, 0, "the good one has its answer");
     bystander.is_well(&adapter, "silence").await;
@@ -181,6 +183,7 @@ async fn half_open_places_are_given_to_the_next_when_their_holders_leave() {
     assert_eq!(request.peer_addr(), good.stream.local_addr().expect("connected"));
 }
 
+// SEC-14
 #[tokio::test]
 async fn replies_that_are_none_fail_the_connect_and_leave_the_connector_usable() {
     let adapter = adapter();
@@ -217,7 +220,7 @@ async fn replies_that_are_none_fail_the_connect_and_leave_the_connector_usable()
             let ((), outcome) = within(async { tokio::join!(peer, connect) }).await;
             let error = outcome.map(drop).expect_err(case);
             assert_eq!(error.status(), Status::CONNECTION_REFUSED, "{case}, reset {reset}: {error:?}");
-            assert!(error.is_retryable() && error.private_data().is_empty(), "{case}");
+            assert!(error.is_connector_usable() && error.private_data().is_empty(), "{case}");
             // The same connector, the same queue pair, the same receive.
             let there = common::queue_pair(&adapter);
             let connect = connector.connect_and_complete(&queue_pair, fine_address, ConnectParams::default());
@@ -231,6 +234,7 @@ async fn replies_that_are_none_fail_the_connect_and_leave_the_connector_usable()
     bystander.is_well(&adapter, "bad replies").await;
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_reply_that_asks_for_what_was_not_offered_gets_a_terminate() {
     let adapter = adapter();
@@ -240,6 +244,27 @@ async fn a_reply_that_asks_for_what_was_not_offered_gets_a_terminate() {
     let reason = Reason::Terminate { sent: true, layer: 2, etype: 0, code: 7 };
     assert!(matches!(&error, ConnectError::Refused { reason: found, .. } if *found == reason), "{error:?}");
     assert_eq!(peer.last_words().await, Some((2, 0, 7)));
+}
+
+// SEC-15: more reads than this side has offered to serve, which it would have to end the connection for later.
+#[tokio::test]
+async fn a_reply_that_announces_more_reads_than_were_offered_gets_a_terminate() {
+    let adapter = adapter();
+    for (announced, accepted) in [(16, true), (17, false), (0x3ffe, false), (0x3fff, true)] {
+        let reply = Start::enhanced(4, announced).encode(REPLY_KEY);
+        let (outcome, mut peer, ..) = raw::raw_replies(&adapter, &reply).await;
+        if accepted {
+            assert_eq!(outcome.expect("accepted").read_limits().inbound, 16, "{announced}");
+            continue;
+        }
+        let error = outcome.map(drop).expect_err("too many");
+        let reason = Reason::Terminate { sent: true, layer: 2, etype: 0, code: 6 };
+        assert!(
+            matches!(&error, ConnectError::Refused { reason: found, .. } if *found == reason),
+            "{error:?}"
+        );
+        assert_eq!(peer.last_words().await, Some((2, 0, 6)));
+    }
 }
 
 /// A whole ULPDU with one byte changed.
@@ -314,6 +339,7 @@ fn violations(region: &Region, hidden: &Region) -> Vec<(&'static str, Vec<u8>, W
     cases
 }
 
+// SEC-14
 #[tokio::test]
 async fn every_violation_ends_that_connection_with_its_terminate() {
     for crc in [false, true] {
@@ -346,6 +372,7 @@ async fn every_violation_ends_that_connection_with_its_terminate() {
     }
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_frame_with_a_bad_checksum_places_nothing() {
     let adapter = adapter();
@@ -380,6 +407,7 @@ async fn a_frame_with_a_bad_checksum_places_nothing() {
     }
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
     let adapter = adapter();
@@ -400,6 +428,7 @@ async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
     }
 }
 
+// SEC-14
 #[tokio::test]
 async fn answers_that_differ_from_what_was_asked_fail_the_read() {
     let adapter = adapter();
@@ -455,6 +484,7 @@ fn terminates() -> Vec<(&'static str, Vec<u8>, Why, Status)> {
     ]
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_terminate_says_why_the_connection_and_the_oldest_request_are_lost() {
     let adapter = adapter();
@@ -479,6 +509,7 @@ async fn a_terminate_says_why_the_connection_and_the_oldest_request_are_lost() {
     }
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
     let adapter = adapter();
@@ -507,6 +538,7 @@ async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
     }
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_first_frame_that_is_none_aborts_the_accept_and_leaves_the_queue_pair_usable() {
     let adapter = adapter();
@@ -543,6 +575,7 @@ async fn a_first_frame_that_is_none_aborts_the_accept_and_leaves_the_queue_pair_
     assert_eq!(&success(receive).await.1[..], b"fine");
 }
 
+// SEC-14
 #[tokio::test]
 async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
     let adapter = adapter();
@@ -562,6 +595,7 @@ async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
     bystander.is_well(&adapter, "a hasty peer").await;
 }
 
+// SEC-14
 #[tokio::test]
 async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
     let adapter = adapter();
@@ -609,6 +643,7 @@ async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
     bystander.is_well(&adapter, "ends within frames").await;
 }
 
+// SEC-15
 #[tokio::test]
 async fn reads_that_were_not_agreed_on_break_the_connection() {
     let adapter = adapter();
@@ -624,6 +659,7 @@ async fn reads_that_were_not_agreed_on_break_the_connection() {
     bystander.is_well(&adapter, "a read that was not agreed on").await;
 }
 
+// SEC-15
 #[tokio::test]
 async fn more_reads_at_once_than_agreed_break_the_connection() {
     let adapter = adapter();
@@ -652,7 +688,7 @@ async fn a_peer_that_stops_reading_holds_up_nobody_but_itself() {
     let mut newest = last.pop().expect("64 of them");
     assert!(matches!(futures::poll!(&mut newest), Poll::Pending), "64 MiB are with nobody yet");
     let outcome = within(end.connection.disconnect()).await;
-    assert_eq!(outcome, Err(DisconnectError::TimedOut));
+    assert_eq!(outcome, Err(DisconnectError::TimedOut { limit: Duration::from_millis(300) }));
     let mut statuses = Vec::new();
     for send in last.into_iter().chain([newest]) {
         statuses.push(within(send).await.0.map(drop).map_err(|error| error.status()));

@@ -237,6 +237,31 @@ async fn a_message_glued_to_the_reply_is_received() {
     drop(connection);
 }
 
+// ERR-10: the reject bit is the application's word. Without it the peer finds an end of the stream, and may try again.
+#[tokio::test]
+async fn a_request_that_nobody_decided_about_ends_without_a_reply() {
+    let adapter = adapter();
+    let listener = adapter.listener();
+    listener.bind((v4(), 0).into()).expect("bound");
+    listener.listen(1).expect("listening");
+    let address = listener.local_addr().expect("listening");
+    let ask = async || {
+        let mut peer = Raw::dial(address).await;
+        peer.say(&Start::peer_to_peer(4, 4).encode(REQUEST_KEY)).await;
+        peer
+    };
+    let (mut queued, mut late) = (ask().await, ask().await);
+    // One fills the backlog; it is not said which of the two is first.
+    let (rest, late_is_over) = tokio::select! {
+        rest = late.rest() => (rest, true),
+        rest = queued.rest() => (rest, false),
+    };
+    assert_eq!(rest, b"", "the backlog is full");
+    let mut other = if late_is_over { queued } else { late };
+    drop(within(listener.request()).await.expect("a request"));
+    assert_eq!(within(other.rest()).await, b"", "the request was dropped");
+}
+
 #[tokio::test]
 async fn a_reject_reaches_a_foreign_peer_as_a_reply_with_the_reject_bit() {
     let adapter = adapter();

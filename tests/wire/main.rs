@@ -2,6 +2,8 @@
 
 mod bad_extensions;
 mod bad_input;
+mod capture;
 mod foreign_peers;
+mod pressure;
 mod siw_quirks;
 mod tshark;

@@ -115,7 +115,7 @@ fn capture(record: &Record) -> Vec<u8> {
 }
 
 /// What tshark says of a capture.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
+pub(super) fn tshark(file: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
     // What is in our messages is nobody's protocol.
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
@@ -125,7 +125,7 @@ fn tshark(file: &Path, arguments: &[&str]) -> String {
 }
 
 /// A file that is removed when this is dropped.
-struct Removed(PathBuf);
+pub(super) struct Removed(pub(super) PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
@@ -135,7 +135,7 @@ impl Drop for Removed {
 
 /// Whether there is the dissector; says so where there is not.
 #[allow(clippy::print_stderr, reason = "the test runner looks for this")]
-fn has_tshark() -> bool {
+pub(super) fn has_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             eprintln!("skipped: needs tshark");

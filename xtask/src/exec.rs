@@ -111,7 +111,7 @@ pub(crate) fn quiet_lines(
 }
 
 /// The command line as a person would type it.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let mut text = String::from("$");
     for (name, value) in command.get_envs() {
         if let Some(value) = value {

@@ -11,13 +11,13 @@ use crate::Usage;
 pub(crate) mod bench;
 mod image;
 mod machine;
-mod modules;
+pub(crate) mod modules;
 mod permits;
 mod progress;
 mod suite;
 
 use machine::{Machine, Processors, Siw};
-pub(crate) use suite::{interop, rxe, siw};
+pub(crate) use suite::{Program, build, executable, interop, rxe, simulated, siw, words};
 
 /// How long a command may take unless it is told otherwise.
 const DEFAULT_SECONDS: u64 = 600;

@@ -23,10 +23,8 @@ const LAYERS: &[&[&str]] = &[
     &["qp"],
     &["cm"],
     &["io"],
+    &["sim"],
 ];
-
-/// Modules that may use every layer and that no layer may use: a door for fuzzers, and pages of docs.
-const EXEMPT: &[&str] = &["internals", "manual"];
 
 /// Modules that must not name each other.
 const STRANGERS: [&[&str]; 2] = [&["provider", "soft"], &["provider", "verbs"]];
@@ -108,7 +106,7 @@ fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     let module = module_of(file);
     let tokens = source::tokens(text);
     let mut wrong: Vec<_> = tokens.iter().filter_map(|token| check_word(&module, token)).collect();
-    if let Some(own) = module.first().filter(|own| !EXEMPT.contains(&own.as_str())) {
+    if let Some(own) = module.first() {
         match layer_of(own) {
             Some(layer) => {
                 let named = paths::named(&tokens, &module);
@@ -234,10 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn the_root_and_internals_are_exempt_and_new_modules_are_not() {
+    fn the_root_is_exempt_and_new_modules_are_not() {
         assert_eq!(wrong("src/lib.rs", "pub use crate::cm::Connector; pub mod io;"), "");
-        assert_eq!(wrong("src/internals.rs", "pub use crate::wire::*; pub use crate::proto;"), "");
-        assert!(wrong("src/wire.rs", "use crate::internals::x;").contains("not a module"));
         assert!(wrong("src/novel.rs", "").contains("`novel` has no layer"));
     }
 

@@ -8,17 +8,21 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 mod bench;
+mod bindings;
 mod citations;
 mod examples;
 mod exec;
 mod failure;
+mod fake;
 mod guest;
+mod headers;
 mod layers;
 mod libtest;
 mod oldest;
 mod packages;
 mod paths;
 mod rows;
+mod simulate;
 mod source;
 mod steps;
 mod tally;
@@ -61,6 +65,12 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: "make the lock file with the oldest versions of all dependencies anew, after a change of Cargo.toml",
         run: oldest::main,
+    },
+    Task {
+        name: "simulate",
+        arguments: "[--seeds N] [--first K] [--threads T] [--json]",
+        about: "run the mixed workload of tests/simulate over the simulated network, each seed with its own faults",
+        run: simulate::main,
     },
     Task {
         name: "guest",

@@ -17,8 +17,8 @@ const NETWORK: &[&str] = &["iproute2", "nftables"];
 /// Reads in a test what we put on the wire.
 const DISSECTOR: &[&str] = &["tshark"];
 
-/// To build with the feature `verbs`.
-pub(crate) const VERBS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"];
+/// To build with the feature `rdma-sys`, and to compare the bindings of the feature `verbs` with the headers of C.
+pub(crate) const RDMA_SYS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"];
 
 /// To build `interop/async-rdma` besides, which compiles a C library.
 pub(crate) const ASYNC_RDMA: &[&str] = &["make"];
@@ -88,6 +88,19 @@ fn how_to_install(packages: &[&str]) -> String {
     }
 }
 
+/// The address of Debian's archive that apt uses here.
+pub(crate) fn debian_archive() -> Option<String> {
+    let mut query = Command::new("apt-get");
+    query.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"]);
+    let mut found = None;
+    let _ = exec::quiet_lines(query, exec::minutes(1), |line| {
+        if let Some(address) = line.strip_prefix("Debian ") {
+            found.get_or_insert(address.to_owned());
+        }
+    });
+    found
+}
+
 /// apt-get, which asks no questions.
 fn apt_get(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
@@ -107,7 +120,7 @@ pub(crate) fn update_lists() {
 /// Without the packages what needs them says that it was skipped, so only CI fails here.
 pub(crate) fn step(settings: &Settings) -> Tally {
     let guest = if settings.guest { GUEST } else { &[] };
-    let mut wanted = [NETWORK, DISSECTOR, VERBS, ASYNC_RDMA, guest].concat();
+    let mut wanted = [NETWORK, DISSECTOR, RDMA_SYS, ASYNC_RDMA, guest].concat();
     wanted.sort_unstable();
     wanted.dedup();
     let packages = missing(&wanted);

@@ -4,6 +4,7 @@ use std::env;
 use std::process::Command;
 
 use crate::exec::{self, cargo, minutes};
+use crate::guest;
 use crate::layers;
 use crate::libtest::Report;
 use crate::packages;
@@ -25,34 +26,23 @@ pub(crate) fn clippy(settings: &Settings) -> Tally {
         let command = cargo(&[&["clippy"], set, &["--", "-D", "warnings"]].concat());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let everything: &[&str] = if has_verbs() { &["--all-features"] } else { &[] };
-    let mut tally = Tally::check(with(&[&["--workspace", "--all-targets"], everything].concat()));
-    tally += skipped_part(settings);
+    let mut tally = Tally::check(with(&[&["--all-targets"], &EVERYTHING[..]].concat()));
+    tally += if_rdma_sys(settings, || with(&["--all-features"]));
     tally += Tally::check(with(&[]));
     tally
 }
 
-/// Whether what has the verbs provider in it can be built here.
-fn has_verbs() -> bool {
-    packages::lacking(packages::VERBS).is_none()
-}
-
-/// The count of a check that was done without the verbs provider.
-fn skipped_part(settings: &Settings) -> Tally {
-    packages::skipped(packages::VERBS, settings).unwrap_or_default()
-}
-
-/// The features for what is above streams: each has to build without the others.
-const FRAMEWORKS: &[&str] = &["hyper", "metrics", "rustls", "tarpc", "tonic", "tower"];
+/// The features besides the providers: each has to build without the others.
+const OPTIONAL: &[&str] = &["axum", "hyper", "metrics", "rustls", "sim", "tarpc", "tonic", "tower"];
 
 /// Does the crate build with other sets of features? A new set is a new line.
-pub(crate) fn features(settings: &Settings) -> Tally {
+pub(crate) fn features(_settings: &Settings) -> Tally {
     let check = |set: &[&str]| exec::show(cargo(&[&["check"], set].concat()), minutes(BUILD_MINUTES));
     let mut tally = Tally::default();
-    for framework in FRAMEWORKS {
-        tally += Tally::check(check(&["--features", framework]));
+    for feature in OPTIONAL {
+        tally += Tally::check(check(&["--features", feature]));
     }
-    tally += if_verbs(settings, || check(&["--no-default-features", "--features", "verbs"]));
+    tally += Tally::check(check(&["--no-default-features", "--features", "verbs"]));
     tally += Tally::check(no_provider());
     tally
 }
@@ -71,24 +61,22 @@ fn no_provider() -> Result<(), String> {
 }
 
 /// Do the docs build without a warning, broken links included?
-pub(crate) fn doc(settings: &Settings) -> Tally {
+pub(crate) fn doc(_settings: &Settings) -> Tally {
     let doc = |set: &[&str]| {
         let mut command = cargo(&[&["doc", "--no-deps"], set].concat());
         let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
         command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let everything: &[&str] = if has_verbs() { &["--all-features"] } else { &[] };
-    let mut tally = Tally::check(doc(&[&["--workspace"], everything].concat()));
-    tally += skipped_part(settings);
-    // As docs.rs has it, which has no verbs libraries.
-    tally += Tally::check(doc(&["--features", &FRAMEWORKS.join(",")]));
+    let mut tally = Tally::check(doc(&EVERYTHING));
+    // As docs.rs has it.
+    tally += Tally::check(doc(&["--features", &[&["verbs"], OPTIONAL].concat().join(",")]));
     tally
 }
 
-/// One more check, of what has the verbs provider in it: skipped where that cannot be built.
-fn if_verbs(settings: &Settings, check: impl FnOnce() -> Result<(), String>) -> Tally {
-    packages::skipped(packages::VERBS, settings).unwrap_or_else(|| Tally::check(check()))
+/// One more check, of what links the libraries: skipped where that cannot be built.
+fn if_rdma_sys(settings: &Settings, check: impl FnOnce() -> Result<(), String>) -> Tally {
+    packages::skipped(packages::RDMA_SYS, settings).unwrap_or_else(|| Tally::check(check()))
 }
 
 /// Does every module use only its own layer and those below?
@@ -103,19 +91,14 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
 
 /// Every package with every feature that the tests need, for cargo: with one and the same selection nothing is built twice,
 /// be it for the host or for the guest machine.
-pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--features", "tokio-rdma/verbs"];
-
-/// [`EVERYTHING`] that can be built here.
-fn selection() -> &'static [&'static str] {
-    if has_verbs() { &EVERYTHING } else { &EVERYTHING[..1] }
-}
+pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--features", "tokio-rdma/sim,tokio-rdma/verbs"];
 
 /// Builds every example and the programs of every package.
 ///
 /// # Errors
 /// A sentence, if one of them cannot be built.
 pub(crate) fn build_programs() -> Result<(), String> {
-    let command = cargo(&[&["build", "--examples", "--bins"], selection()].concat());
+    let command = cargo(&[&["build", "--examples", "--bins"], &EVERYTHING[..]].concat());
     exec::show(command, minutes(BUILD_MINUTES))
 }
 
@@ -125,7 +108,26 @@ pub(crate) fn tests(settings: &Settings) -> Tally {
     if let Err(sentence) = build_programs() {
         return Tally::check(Err(sentence));
     }
-    cargo_test(settings, &[&["--tests"], selection()].concat(), &[])
+    cargo_test(settings, &[&["--tests"], &EVERYTHING[..]].concat(), &[])
+}
+
+/// The tests of every device, over the simulated network.
+pub(crate) fn sim(settings: &Settings) -> Tally {
+    let programs = match guest::simulated() {
+        Ok(programs) => programs,
+        Err(sentence) => return Tally::check(Err(sentence)),
+    };
+    let mut tally = Tally::default();
+    for (program, tests) in programs {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        println!("$ TOKIO_RDMA_TEST_DEVICE='sim' {name} ({} tests)", tests.len());
+        let mut command = Command::new(&program);
+        command.args(["--exact", "--show-output"]).args(tests).env("TOKIO_RDMA_TEST_DEVICE", "sim");
+        // As cargo would have it for these programs; it is that of this one otherwise.
+        command.env("CARGO_MANIFEST_DIR", crate::root());
+        tally += counted_quietly(settings, command);
+    }
+    tally
 }
 
 /// Unit tests of the crate with its default features, and the tests of what it says about the verbs provider.
@@ -161,7 +163,7 @@ pub(crate) fn build_async_rdma() -> Result<(), String> {
 
 /// Does that crate build, and do its tests pass that need no device?
 pub(crate) fn async_rdma(settings: &Settings) -> Tally {
-    let packages = [packages::VERBS, packages::ASYNC_RDMA].concat();
+    let packages = [packages::RDMA_SYS, packages::ASYNC_RDMA].concat();
     packages::skipped(&packages, settings).unwrap_or_else(|| {
         let built = Tally::check(build_async_rdma());
         if built.failed > 0 {
@@ -175,22 +177,28 @@ pub(crate) fn async_rdma(settings: &Settings) -> Tally {
 
 /// Code in the documentation.
 pub(crate) fn doctests(settings: &Settings) -> Tally {
-    cargo_test(settings, &[&["--doc"], selection()].concat(), &[])
+    cargo_test(settings, &[&["--doc"], &EVERYTHING[..]].concat(), &[])
 }
 
 /// Runs `cargo test` and counts its tests: all of them, or those that a filter names.
-fn cargo_test(settings: &Settings, arguments: &[&str], filters: &[&str]) -> Tally {
+pub(crate) fn cargo_test(settings: &Settings, arguments: &[&str], filters: &[&str]) -> Tally {
     let mut command = cargo(&["test", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--show-output"]).args(filters);
     counted(settings, command)
 }
 
 /// Runs a `cargo test` and counts its tests.
-fn counted(settings: &Settings, mut command: Command) -> Tally {
+pub(crate) fn counted(settings: &Settings, command: Command) -> Tally {
+    println!("{}", exec::shown(&command));
+    counted_quietly(settings, command)
+}
+
+/// The same, without a line that tells which command it is.
+fn counted_quietly(settings: &Settings, mut command: Command) -> Tally {
     // A property test panics once for every case it tries on the way to the smallest one, each with its backtrace.
     command.env("RUST_BACKTRACE", "0");
     let mut report = Report::new(settings.ci);
-    let outcome = exec::lines(command, minutes(BUILD_MINUTES), |line| {
+    let outcome = exec::quiet_lines(command, minutes(BUILD_MINUTES), |line| {
         if let Some(shown) = report.line(line) {
             println!("{shown}");
         }

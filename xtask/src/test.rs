@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
-use crate::{bench, examples, guest, oldest, packages, steps};
+use crate::{bench, bindings, examples, fake, guest, headers, oldest, packages, simulate, steps};
 
 /// One step.
 #[derive(Debug)]
@@ -26,7 +26,14 @@ pub(crate) struct Step {
     pub(crate) run: fn(&Settings) -> Tally,
 }
 
-/// Where all steps run that do not need the guest machine.
+impl Step {
+    /// Whether it needs the guest machine.
+    fn needs_guest(&self) -> bool {
+        self.place.starts_with("guest ")
+    }
+}
+
+/// Where all steps run that need neither the guest machine nor the simulated network.
 const HOST: &str = "host";
 
 /// Every step, in order: the quick ones first. A new step is a new line.
@@ -41,6 +48,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "oldest", place: HOST, beside: true, about: "builds with the oldest versions of all dependencies", run: oldest::step },
     Step { name: "doc", place: HOST, beside: false, about: "documentation, warnings denied", run: steps::doc },
     Step { name: "tests", place: HOST, beside: false, about: "unit and integration tests", run: steps::tests },
+    Step { name: "simulate", place: HOST, beside: false, about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
+    Step { name: "fake", place: HOST, beside: false, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
+    Step { name: "sim", place: "sim", beside: false, about: "tests of every device, over the simulated network", run: steps::sim },
+    Step { name: "headers", place: HOST, beside: false, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
+    Step { name: "bindings", place: HOST, beside: false, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
     Step { name: "default", place: HOST, beside: false, about: "unit tests with the default features alone", run: steps::default_set },
     Step { name: "model", place: HOST, beside: false, about: "every interleaving of completions and those who wait for them", run: steps::model },
     Step { name: "doctests", place: HOST, beside: false, about: "code in the documentation", run: steps::doctests },
@@ -124,7 +136,7 @@ impl Settings {
     /// The steps to run: all; or the one of that name; or those whose name contains the word.
     fn chosen(&self) -> Result<Vec<&'static Step>, Usage> {
         let wanted =
-            || STEPS.iter().filter(|step| if step.place == HOST { !self.sanitizer } else { self.guest });
+            || STEPS.iter().filter(|step| if step.needs_guest() { self.guest } else { !self.sanitizer });
         let Some(word) = &self.filter else {
             return Ok(wanted().collect());
         };
@@ -148,7 +160,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     for group in steps.chunk_by(|_, next| next.beside) {
         for (step, (tally, took)) in group.iter().zip(run(group, &settings)) {
             rows.push(row(step.name, tally, took));
-            match places.last_mut().filter(|(place, _)| *place == step.place) {
+            match places.iter_mut().find(|(place, _)| *place == step.place) {
                 Some((_, sum)) => *sum += tally,
                 None => places.push((step.place, tally)),
             }

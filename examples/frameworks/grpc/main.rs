@@ -4,6 +4,9 @@
 //! in separate processes.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
+#[path = "../../report/mod.rs"]
+mod report;
+
 mod echo;
 mod service;
 
@@ -34,14 +37,14 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let args = Args::parse();
     if let Some(address) = args.connect {
-        return call(address).await;
+        return Ok(call(address).await?);
     }
     let listener = RdmaListener::bind(args.listen.unwrap_or((Ipv4Addr::LOCALHOST, 0).into())).await?;
-    let address = listener.local_addr();
+    let address = listener.local_addr()?;
     println!("listening on {address}");
     let service = EchoServer::new(Plain).max_decoding_message_size(LARGE + 1024);
     let server = Server::builder().add_service(service);
@@ -58,7 +61,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let (served, called) = tokio::join!(server.serve_with_incoming_shutdown(listener, until), calls);
     served?;
-    called
+    Ok(called?)
 }
 
 /// The client.

@@ -1,6 +1,9 @@
 //! Doc tests of the code in tokio-rdma's documentation that needs a framework, because tokio-rdma itself does not
 //! depend on the frameworks.
 
+#[doc = include_str!("../../../docs/snippets/axum.md")]
+pub mod axum {}
+
 #[doc = include_str!("../../../docs/snippets/hyper.md")]
 pub mod hyper {}
 

@@ -131,7 +131,7 @@ mod tests {
 
     /// Both ends meet, whose queue pairs have these numbers.
     async fn meet(numbers: [u8; 2]) -> ([io::Result<Rendezvous>; 2], [Memory; 2]) {
-        let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into()).expect("loopback");
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST).expect("loopback");
         let listener = adapter.listener();
         listener.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         listener.listen(0).expect("bound");

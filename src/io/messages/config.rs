@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cm::AdapterInfo;
+use crate::cm::{AcceptorConfig, AdapterInfo};
 use crate::error::StreamError;
+use crate::io::config::CONNECT_TIMEOUT;
+use crate::io::options::{ConnectionOptions, connection_setters};
 use crate::proto::messages::{CONTROLS, HEADER, Hello};
 
 /// Settings of [`Messages`](crate::io::Messages): the longest message, the queue depths and the handshake time limit.
@@ -16,18 +18,24 @@ pub struct MessagesConfig {
     pub(super) max_message: usize,
     pub(super) receive_depth: usize,
     pub(super) send_depth: usize,
-    pub(in crate::io) handshake_timeout: Duration,
+    pub(in crate::io) acceptor: AcceptorConfig,
+    pub(super) connect_timeout: Option<Duration>,
+    pub(super) options: ConnectionOptions,
 }
 
+connection_setters!(MessagesConfig);
+
 impl Default for MessagesConfig {
-    /// Messages of up to 64 KiB; 8 messages ahead of the reader and 32 ahead of the network; 10 seconds for a
-    /// handshake.
+    /// Messages of up to 64 KiB; 8 messages ahead of the reader and 32 ahead of the network; 10 seconds to connect or for
+    /// a handshake.
     fn default() -> Self {
         Self {
             max_message: 1 << 16,
             receive_depth: 8,
             send_depth: 32,
-            handshake_timeout: Duration::from_secs(10),
+            acceptor: AcceptorConfig::default(),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            options: ConnectionOptions::default(),
         }
     }
 }
@@ -60,10 +68,11 @@ impl MessagesConfig {
         self
     }
 
-    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
+    /// Sets how long [`Messages::connect_on`](crate::io::Messages::connect_on) waits for the peer. `None` waits for as long
+    /// as the network and the peer let it. Default: 10 seconds.
     #[must_use]
-    pub fn handshake_timeout(mut self, time: Duration) -> Self {
-        self.handshake_timeout = time;
+    pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
@@ -72,17 +81,21 @@ impl MessagesConfig {
     /// # Errors
     /// `OutOfRange` if a setting exceeds the limits of the adapter.
     pub(in crate::io) fn hello(&self, info: &AdapterInfo) -> Result<Hello, StreamError> {
-        let out = StreamError::OutOfRange;
         let queue = info.max_queue_depth.saturating_sub(CONTROLS);
         let longest = longest(info);
-        let maximum = u32::try_from(self.max_message).ok().filter(|bytes| *bytes > 0);
-        let credits = u16::try_from(self.receive_depth).ok().filter(|depth| *depth > 0);
-        if self.send_depth == 0 || self.send_depth > queue {
-            return Err(out("the send depth"));
+        let (credits, message) = (usize::from(u16::MAX), usize::try_from(u32::MAX).unwrap_or(usize::MAX));
+        for (what, value, most) in [
+            ("the send depth", self.send_depth, queue),
+            ("the receive depth", self.receive_depth, queue.min(credits)),
+            ("the longest message", self.max_message, longest.min(message)),
+        ] {
+            if value == 0 || value > most {
+                return Err(StreamError::OutOfRange { what, value, least: 1, most });
+            }
         }
         Ok(Hello {
-            credits: credits.filter(|_| self.receive_depth <= queue).ok_or(out("the receive depth"))?,
-            maximum: maximum.filter(|_| self.max_message <= longest).ok_or(out("the longest message"))?,
+            credits: u16::try_from(self.receive_depth).unwrap_or(u16::MAX),
+            maximum: u32::try_from(self.max_message).unwrap_or(u32::MAX),
         })
     }
 }

@@ -151,9 +151,10 @@ pub(super) struct Engine {
     pub(super) pool: Pool,
     /// A place for the header of every send that may be out, taken in turn.
     headers: Region,
-    /// How many sends there have been.
+    /// The number of sends that were posted.
     posted: u64,
-    /// How many of them have succeeded. They complete in order, and none succeeds after one that fails.
+    /// The number of sends that have succeeded. They complete in order, and none succeeds after one that
+    /// fails.
     completed: u64,
     /// The value of `completed` at which every message has been sent. A message that was not even posted counts, so
     /// that this value is never reached.
@@ -288,7 +289,9 @@ impl Engine {
     /// Handles a request that could not be posted.
     fn refused(&mut self, kind: PostErrorKind) {
         match kind {
-            PostErrorKind::ConnectionInvalid | PostErrorKind::DeviceRemoved => self.fail(),
+            PostErrorKind::ConnectionInvalid
+            | PostErrorKind::ConnectionLost { .. }
+            | PostErrorKind::DeviceRemoved => self.fail(),
             kind => {
                 self.broken_by(StreamBroken::Post(kind));
                 self.queue_pair.flush();
@@ -351,7 +354,7 @@ impl Engine {
             self.headers.write(place, &header).and_then(|()| self.headers.slice(place..place + HEADER));
         let posted = match (header, payload) {
             // It is as long as all the places.
-            (Err(_), _) => Err(PostErrorKind::AccessViolation),
+            (Err(_), _) => Err(PostErrorKind::InsufficientResources("no place is left for the header")),
             (Ok(header), None) => {
                 self.queue_pair.send(header).map(Sending::Header).map_err(|refused| refused.kind)
             }

@@ -18,6 +18,7 @@ use self::engine::{Engine, Prepared};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::{AcceptError, StreamError};
 use crate::io::connector::RdmaConnector;
+use crate::io::connector::within;
 use crate::mr::Pool;
 use crate::proto::messages::Hello;
 use crate::types::Role;
@@ -74,7 +75,7 @@ pub use config::MessagesConfig;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
 /// let listener = MessageListener::bind("127.0.0.1:0").await?;
-/// let address = listener.local_addr();
+/// let address = listener.local_addr()?;
 /// let echo = async {
 ///     let (messages, _peer) = listener.accept().await?;
 ///     let (sink, stream) = messages.split();
@@ -124,17 +125,20 @@ impl Messages {
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempts.
-    pub async fn connect<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
-        let config = MessagesConfig::default();
-        let connect = |adapter: Adapter, peer| async move { Self::connect_on(&adapter, peer, &config).await };
-        RdmaConnector::new().connect_with(address, connect).await
+    pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = Result<Self, StreamError>> + use<A> {
+        let config = MessagesConfig::default().connect_timeout(None);
+        let connect =
+            move |adapter: Adapter, peer| async move { Self::connect_on(&adapter, peer, &config).await };
+        RdmaConnector::new().connect_with(address, connect)
     }
 
     /// Connects to a message listener at this address, through this adapter.
     ///
     /// # Errors
-    /// `Connect` if no connection is made; `Protocol` if the peer uses another protocol; `OutOfRange` if a setting is
-    /// out of range; `Open`, `Register` or `Post` if the queues or the memory could not be created.
+    /// `Connect` if no connection is made; `TimedOut` if the peer does not accept within
+    /// [`connect_timeout`](MessagesConfig::connect_timeout); `Protocol` if the peer uses another protocol; `OutOfRange` if
+    /// a setting is out of range; `Bind` if the [`source`](MessagesConfig::source) cannot be used; `Open`, `Register` or
+    /// `Post` if the queues or the memory could not be created.
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempt.
@@ -143,10 +147,20 @@ impl Messages {
         peer: SocketAddr,
         config: &MessagesConfig,
     ) -> Result<Self, StreamError> {
+        within(Some(peer), config.connect_timeout, Self::connect_to(adapter, peer, config)).await
+    }
+
+    async fn connect_to(
+        adapter: &Adapter,
+        peer: SocketAddr,
+        config: &MessagesConfig,
+    ) -> Result<Self, StreamError> {
         let prepared = Prepared::new(adapter, config).await?;
-        let params = ConnectParams::default().private_data(prepared.ours.encode().to_vec());
-        let reply = adapter.connector().connect(&prepared.queue_pair, peer, params).await?;
-        let theirs = Hello::decode(reply.private_data())?;
+        let params = ConnectParams::default().private_data(prepared.ours.encode());
+        let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
+        let reply = connector.connect(&prepared.queue_pair, peer, params).await?;
+        let theirs = Hello::decode(reply.private_data());
+        let theirs = theirs.map_err(|error| StreamError::Protocol { peer, error })?;
         let connection = reply.complete().await?;
         Ok(Self { engine: prepared.start(Role::Active, theirs, connection) })
     }
@@ -164,9 +178,17 @@ impl Messages {
         request: Request,
         config: &MessagesConfig,
     ) -> Result<Self, StreamError> {
-        let theirs = Hello::decode(request.private_data())?;
+        let theirs = match Hello::decode(request.private_data()) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                // If the peer has gone meanwhile, there is nothing to reject.
+                let peer = request.peer_addr();
+                let _ = request.reject(&[]).await;
+                return Err(StreamError::Protocol { peer, error });
+            }
+        };
         let prepared = Prepared::new(adapter, config).await?;
-        let params = AcceptParams::default().private_data(prepared.ours.encode().to_vec());
+        let params = config.options.accept(AcceptParams::default().private_data(prepared.ours.encode()));
         let accepted = request.accept(&prepared.queue_pair, params).await;
         let connection = accepted.map_err(AcceptError::from)?;
         Ok(Self { engine: prepared.start(Role::Passive, theirs, connection) })
@@ -196,13 +218,19 @@ impl Messages {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.engine.connection.local_addr()
+    ///
+    /// # Errors
+    /// None. The type is that of [`RdmaStream::local_addr`](crate::io::RdmaStream::local_addr).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.engine.connection.local_addr())
     }
 
     /// Returns the address of the peer.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.engine.connection.peer_addr()
+    ///
+    /// # Errors
+    /// None.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.engine.connection.peer_addr())
     }
 }
 
@@ -234,13 +262,19 @@ impl Sink<Bytes> for Messages {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let turn = ready!(coop::poll_proceed(cx));
         self.engine.wakers.writer.register(cx.waker());
-        self.engine.poll_flush()
+        let flushed = ready!(self.engine.poll_flush());
+        turn.made_progress();
+        Poll::Ready(flushed)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let turn = ready!(coop::poll_proceed(cx));
         self.engine.wakers.writer.register(cx.waker());
-        self.engine.poll_close()
+        let closed = ready!(self.engine.poll_close());
+        turn.made_progress();
+        Poll::Ready(closed)
     }
 }
 

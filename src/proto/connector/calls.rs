@@ -1,4 +1,5 @@
-//! What the user's calls do, state by state. The comments name the rows of the state table they follow.
+//! The effects of the user's calls, state by state. The comments name the rows of the state table that they
+//! follow.
 
 use std::time::Instant;
 
@@ -139,8 +140,8 @@ impl Connector {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone => self.refuse(),
-            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),
             Disconnecting => self.end_disconnect(Status::CANCELED),
             // Nothing is outstanding.
@@ -153,8 +154,8 @@ impl Connector {
         let actions = match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone | RequestPending => self.refuse(),
-            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => self.leave(Status::CANCELED),
             PeerGone => smallvec![Action::Leave],
             // The goodbye is on its way, and what was sent before it; only nobody waits for the answer any more.

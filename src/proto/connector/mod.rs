@@ -54,7 +54,7 @@ use crate::error::StateError;
 use crate::status::Status;
 use crate::types::{PrivateData, ReadLimits};
 
-/// Where the connector is.
+/// The state of the connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum State {
     /// New, or back here after a retryable failure of a connect that bound implicitly.
@@ -98,7 +98,7 @@ pub(crate) enum Op {
     Disconnect,
 }
 
-/// What the peer put into its request or reply, already in the direction of this end.
+/// The terms of the request or the reply of the peer, already in the direction of this end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The read limits, capped by the rules of [`limits`](super::limits).
@@ -107,7 +107,7 @@ pub(crate) struct Terms {
     pub(crate) private_data: PrivateData,
 }
 
-/// What made the machine move: first the calls of the user, then the reports of the provider.
+/// An input of the machine: first the calls of the user, then the reports of the provider.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
     /// `Bind`. The provider binds at once when this is accepted and reports how it went.
@@ -116,7 +116,7 @@ pub(crate) enum Input {
     Connect {
         /// The length of the private data.
         data: usize,
-        /// What the adapter carries in a request.
+        /// The maximum of the adapter for a request.
         max_data: usize,
         /// Whether the queue pair belongs to another connection.
         busy: bool,
@@ -129,7 +129,7 @@ pub(crate) enum Input {
     Accept {
         /// The length of the private data.
         data: usize,
-        /// What the adapter carries in a reply.
+        /// The maximum of the adapter for a reply.
         max_data: usize,
         /// Whether the queue pair belongs to another connection.
         busy: bool,
@@ -138,7 +138,7 @@ pub(crate) enum Input {
     Reject {
         /// The length of the private data.
         data: usize,
-        /// What the adapter carries in a reject.
+        /// The maximum of the adapter for a reject.
         max_data: usize,
     },
     /// `NotifyDisconnect`.
@@ -167,7 +167,7 @@ pub(crate) enum Input {
     },
     /// No listener, its backlog is full, or the peer said no in answer to a request.
     Refused {
-        /// What came with a reject.
+        /// The private data of a reject.
         private_data: Option<PrivateData>,
     },
     /// The peer accepted the request.
@@ -178,7 +178,7 @@ pub(crate) enum Input {
     PeerCompleted,
     /// The peer said no during the handshake, as Reject and Release do.
     PeerRejected {
-        /// What came with the reject, where the wire carries it.
+        /// The private data of the reject, if the wire carries it.
         private_data: Option<PrivateData>,
     },
     /// The peer vanished during the handshake, without a word.
@@ -199,12 +199,12 @@ pub(crate) enum Input {
     Failed(Status),
 }
 
-/// What the provider has to do, in the order given.
+/// An action of the provider. Actions are carried out in the order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Answer the pending call.
     Finish {
-        /// Which call.
+        /// The call.
         op: Op,
         /// Its final status.
         status: Status,
@@ -229,10 +229,10 @@ pub(crate) enum Action {
     Flush,
 }
 
-/// What one input leads to, seldom more than three.
+/// The actions that one input leads to, seldom more than three.
 pub(crate) type Actions = SmallVec<[Action; 4]>;
 
-/// Who ended a connection that was established; the first to do so is remembered.
+/// The cause of the end of a connection that was established; the first cause is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ending {
     /// The peer disconnected.
@@ -249,18 +249,18 @@ pub(crate) struct Connector {
     state: State,
     /// Bind succeeded: a connect that failed comes back to `Bound` rather than `Idle`.
     bound: bool,
-    /// What the peer sent; kept only while it may be read.
+    /// The peer's terms; kept only while they may be read.
     terms: Option<Terms>,
-    /// What came with the peer's no.
+    /// The private data of the peer's reject.
     refusal: Option<PrivateData>,
     /// The end of the caller's patience, in `Connecting` and `Disconnecting`.
     deadline: Option<Instant>,
     /// At least one NotifyDisconnect is outstanding.
     watched: bool,
-    /// What the next call will be told. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
-    /// transport. In `Dead`: why CompleteConnect fails, or that the device was removed.
+    /// The status of the next call. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
+    /// transport. In `Dead`: the status with which CompleteConnect fails, or that the device was removed.
     fate: Option<Status>,
-    /// How the connection ended.
+    /// The cause of the end of the connection.
     ending: Option<Ending>,
 }
 
@@ -284,12 +284,12 @@ impl Connector {
         Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
     }
 
-    /// Where it is.
+    /// Returns the state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// How the connection ended; `None` while it lasts and when there never was one.
+    /// Returns the cause of the end of the connection; `None` while it lasts and when there never was one.
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending
     }
@@ -358,7 +358,7 @@ impl Connector {
         terms.or(self.refusal.as_ref()).ok_or(StateError::ConnectionInvalid)
     }
 
-    /// Whether this is a moment for `GetLocalAddress`: connecting or connected.
+    /// Checks that `GetLocalAddress` is valid in this state: connecting or connected.
     ///
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
@@ -379,7 +379,8 @@ impl Connector {
         }
     }
 
-    /// Whether this is a moment for `GetPeerAddress`: from the peer's first word to the end of the connection.
+    /// Checks that `GetPeerAddress` is valid in this state: from the first message of the peer to the end of
+    /// the connection.
     ///
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
@@ -413,7 +414,8 @@ impl Connector {
 }
 
 impl Input {
-    /// Whether this is a call that has no answer but `DEVICE_REMOVED` once the device is gone: all but cleanup.
+    /// Returns whether this is a call that has no answer but `DEVICE_REMOVED` once the device is gone: all
+    /// but cleanup.
     fn needs_device(&self) -> bool {
         match self {
             Self::Bind

@@ -1,4 +1,5 @@
-//! What the provider's reports do, state by state. The comments name the rows of the state table they follow.
+//! The effects of the provider's reports, state by state. The comments name the rows of the state table that
+//! they follow.
 
 use smallvec::smallvec;
 
@@ -29,7 +30,7 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// How the transport is let go: whoever may still be listening is told no.
+    /// Returns the action that ends the transport: a peer that may still be listening is refused.
     fn letting_go(&self) -> Action {
         match self {
             Self::TimedOut | Self::Failed(_) => Action::RefusePeer,
@@ -45,7 +46,8 @@ impl Loss {
         if matches!(self, Self::Disconnected) { Action::Leave } else { self.letting_go() }
     }
 
-    /// What a handshake that the peer had already answered fails with: it left, or it was not heard of.
+    /// Returns the status of a handshake that fails after the peer has answered: the peer left, or nothing
+    /// was received from it.
     fn half_open_status(&self) -> Status {
         match self {
             Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path => Status::CONNECTION_ABORTED,
@@ -55,7 +57,7 @@ impl Loss {
     }
 }
 
-/// Whether the same connector may try again: nobody answered, or somebody said no.
+/// Returns whether the same connector may try again: nobody answered, or somebody said no.
 fn is_retryable(status: Status) -> bool {
     matches!(
         status,
@@ -159,8 +161,8 @@ impl Connector {
                 self.fate = Some(Status::CANCELED);
                 actions
             }
-            Completing => self.fail_half_open(Op::CompleteConnect, Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_half_open(Op::Accept, Action::RefusePeer, Status::CANCELED),
+            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
+            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => {
                 let actions = self.leave(Status::SUCCESS);
                 self.enter(Disconnected);
@@ -170,7 +172,11 @@ impl Connector {
                 self.enter(Disconnected);
                 smallvec![Action::Leave]
             }
-            Disconnecting => self.end_disconnect(Status::CANCELED),
+            // As with a release: what was sent before the goodbye still arrives.
+            Disconnecting => {
+                self.enter(Disconnected);
+                smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
+            }
             // No queue pair belongs to it.
             Idle | Bound | Disconnected | RequestPending | Dead => Actions::new(),
         }
@@ -184,8 +190,8 @@ impl Connector {
             ConnectDone | RequestPending => {
                 self.fate.is_none().then_some(Action::Abandon).into_iter().collect()
             }
-            Completing => self.fail_half_open(Op::CompleteConnect, Action::Abandon, GONE),
-            Accepting => self.fail_half_open(Op::Accept, Action::Abandon, GONE),
+            Completing => self.fail_complete(Action::Abandon, GONE),
+            Accepting => self.fail_accept(Action::Abandon, GONE),
             Connected => {
                 self.ending = Some(Ending::Lost);
                 self.tell(GONE).into_iter().chain([Action::Flush, Action::Abandon]).collect()
@@ -223,14 +229,14 @@ impl Connector {
                 };
                 self.peer_left(loss.letting_go(), status)
             }
-            Completing => self.fail_half_open(Op::CompleteConnect, loss.parting(), loss.half_open_status()),
+            Completing => self.fail_complete(loss.parting(), loss.half_open_status()),
             Accepting => {
                 // A no that was said differs from a peer that just went away.
                 let status = match &loss {
                     Loss::Refused(_) => Status::CONNECTION_REFUSED,
                     other => other.half_open_status(),
                 };
-                let actions = self.fail_half_open(Op::Accept, loss.parting(), status);
+                let actions = self.fail_accept(loss.parting(), status);
                 if let Loss::Refused(data) = loss {
                     self.refusal = data;
                 }
@@ -293,10 +299,16 @@ impl Connector {
         smallvec![letting_go, Action::Finish { op: Op::Connect, status }]
     }
 
-    /// Ends a pending CompleteConnect or Accept that failed. The queue pair was in use, so it is flushed (P18).
-    pub(super) fn fail_half_open(&mut self, op: Op, letting_go: Action, status: Status) -> Actions {
+    /// Ends a pending CompleteConnect that failed. The queue pair was in use, so it is flushed (A25).
+    pub(super) fn fail_complete(&mut self, letting_go: Action, status: Status) -> Actions {
         self.enter(Dead);
-        smallvec![letting_go, Action::Flush, Action::Finish { op, status }]
+        smallvec![letting_go, Action::Flush, Action::Finish { op: Op::CompleteConnect, status }]
+    }
+
+    /// Ends a pending Accept that failed. The queue pair keeps its receives, so nothing is flushed (P18).
+    pub(super) fn fail_accept(&mut self, letting_go: Action, status: Status) -> Actions {
+        self.enter(Dead);
+        smallvec![letting_go, Action::Finish { op: Op::Accept, status }]
     }
 
     /// Ends a pending Disconnect. Whatever the status, the connection is over.

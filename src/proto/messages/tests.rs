@@ -206,7 +206,7 @@ impl Two {
         to.wire.push_back([&header[..], payload].concat());
     }
 
-    /// Whether there was something to do. A reader that is `asleep` takes nothing.
+    /// Returns whether there was something to do. A reader that is `asleep` takes nothing.
     fn step(&mut self, at: usize, step: Step, asleep: bool) -> bool {
         let end = &mut self.0[at];
         match step {

@@ -98,18 +98,18 @@ fn request_bytes() {
 /// siw as responder: flags and bits as seen on the wire.
 #[test]
 fn replies_of_siw() {
-    // Peer-to-peer granted with Write, with Read; limits 4/4.
-    let (negotiated, private_data) = accepted(NO_CRC, 0x1002, b"\x80\x04\x80\x04siw");
+    // Peer-to-peer granted with Write, with Read; IRD 4, and no more reads than we offered.
+    let (negotiated, private_data) = accepted(NO_CRC, 0x1002, b"\x80\x04\x80\x03siw");
     assert_eq!(private_data, b"siw");
     assert_eq!(
         negotiated,
         Negotiated { limits: ReadLimits::new(3, 4), crc: false, rtr: Rtr::Write, revision: 2 }
     );
-    assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x40\x04").0.rtr, Rtr::Read);
-    assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\xc0\x04").0.rtr, Rtr::Write, "both");
+    assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x40\x03").0.rtr, Rtr::Read);
+    assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\xc0\x03").0.rtr, Rtr::Write, "both");
     // A siw-private bit that comes back, and RTR bits without A.
-    assert_eq!(accepted(NO_CRC, 0x1802, b"\0\x04\0\x04").0.rtr, Rtr::None);
-    assert_eq!(accepted(NO_CRC, 0x1002, b"\0\x04\xc0\x04").0.rtr, Rtr::None);
+    assert_eq!(accepted(NO_CRC, 0x1802, b"\0\x04\0\x03").0.rtr, Rtr::None);
+    assert_eq!(accepted(NO_CRC, 0x1002, b"\0\x04\xc0\x03").0.rtr, Rtr::None);
     // Its IRD may be above what we asked for, its ORD below.
     let (negotiated, _) = accepted(NO_CRC, 0x1002, b"\0\x80\0\x01");
     assert_eq!(negotiated.limits, ReadLimits::new(1, 4));
@@ -117,9 +117,22 @@ fn replies_of_siw() {
     // "Not negotiated".
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x3f\xff\x3f\xff").0.limits, ReadLimits::new(3, 4));
     // CRC: theirs, ours, ours though the reply does not repeat it.
-    assert!(accepted(NO_CRC, 0x5002, b"\0\x04\0\x04").0.crc);
-    assert!(accepted(WITH_CRC, 0x5002, b"\0\x04\0\x04").0.crc);
-    assert!(accepted(WITH_CRC, 0x1002, b"\0\x04\0\x04").0.crc);
+    assert!(accepted(NO_CRC, 0x5002, b"\0\x04\0\x03").0.crc);
+    assert!(accepted(WITH_CRC, 0x5002, b"\0\x04\0\x03").0.crc);
+    assert!(accepted(WITH_CRC, 0x1002, b"\0\x04\0\x03").0.crc);
+}
+
+// SEC-15: RFC 6581 section 9.1.
+#[test]
+fn more_reads_than_were_offered() {
+    for (config, word) in [(NO_CRC, 0x1002), (WITH_CRC, 0x1002), (NO_CRC, 0x5002)] {
+        let error = answered(config, word, b"\x80\x04\x80\x04").expect_err("3 were offered");
+        let terminate = Terminate::INSUFFICIENT_IRD;
+        let fpdu = terminate_fpdu(&terminate, word == 0x5002 || config.crc);
+        assert_eq!(error.parting.as_deref(), Some(&Parting::Terminate { terminate, fpdu }));
+    }
+    // Within the offer.
+    assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x80\x03").0.limits, ReadLimits::new(3, 4));
 }
 
 #[test]
@@ -271,7 +284,7 @@ fn bad_requests() {
 #[test]
 fn lengths_that_siw_got_wrong() {
     for length in 252..=255 {
-        let data: Vec<u8> = b"\0\x03\0\x05".iter().copied().chain((0..).take(length)).collect();
+        let data: Vec<u8> = b"\0\x05\0\x03".iter().copied().chain((0..).take(length)).collect();
         let mut request = raw_request(0x1002, &data);
         let mut reply = raw_reply(0x1002, &data);
         for frame in [&mut request, &mut reply] {
@@ -280,7 +293,7 @@ fn lengths_that_siw_got_wrong() {
         let mut responder = Responder::new(NO_CRC);
         assert_eq!(responder.receive(&request[..request.len() - 1]), Ok(None));
         let offer = responder.receive(&request[request.len() - 1..]).unwrap().unwrap();
-        assert_eq!((&offer.private_data[..], offer.limits), (&data[4..], ReadLimits::new(5, 3)));
+        assert_eq!((&offer.private_data[..], offer.limits), (&data[4..], ReadLimits::new(3, 5)));
         let mut initiator = initiator(NO_CRC);
         assert_eq!(initiator.receive(&reply[..reply.len() - 1]), Ok(None));
         match initiator.receive(&[&reply[reply.len() - 1..], b"an FPDU"].concat()) {
@@ -289,7 +302,7 @@ fn lengths_that_siw_got_wrong() {
         }
         assert_eq!(&initiator.leftover()[..], b"an FPDU");
     }
-    // Where S says nothing, or there is no connection, a short length is a short length.
+    // If the flag S is not set, or the request is rejected, a short length is a short length.
     assert!(Responder::new(NO_CRC).receive(&raw_request(0x1001, b"")).unwrap().is_some());
     assert!(matches!(initiator(NO_CRC).receive(&raw_reply(0x3002, b"")), Ok(Some(Reply::Rejected { .. }))));
 }

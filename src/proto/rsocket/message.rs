@@ -10,7 +10,11 @@ const VERSION: u8 = 1;
 /// `RS_CONN_FLAG_NET`: the sender is big-endian.
 const FLAG_BIG_ENDIAN: u8 = 1;
 
-/// Whether this host is.
+/// Flags of this crate in the first reserved byte, which librdmacm sends as zero and ignores.
+const CONFIRMS: u8 = 1;
+const SAYS_ITS_END: u8 = 2;
+
+/// Whether this host is big-endian.
 const BIG_ENDIAN: bool = cfg!(target_endian = "big");
 
 /// Memory at the other end (`struct rs_sge`).
@@ -26,7 +30,7 @@ impl Span {
     /// The length on the wire.
     pub(crate) const LEN: usize = 16;
 
-    /// In the byte order of a host.
+    /// Encodes it in the byte order of a host.
     pub(crate) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let (address, key, length) = if big_endian {
@@ -64,26 +68,30 @@ impl Span {
     }
 }
 
-/// What each end says of itself in the private data of request and accept (`struct rs_conn_data`).
+/// The description of one end in the private data of request and accept (`struct rs_conn_data`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// The host is big-endian: so are its messages where they travel as sends, and what is written into its targets.
     pub(crate) big_endian: bool,
-    /// How many data messages it can take at first.
+    /// The number of data messages that it can take at first.
     pub(crate) credits: u16,
     /// Its list of targets: where the other end writes of which memory it can take.
     pub(crate) targets: Span,
     /// The first memory that data goes to.
     pub(crate) data: Span,
+    /// Its transport answers empty reads, so that they confirm the delivery of what was sent before.
+    pub(crate) confirms: bool,
+    /// It always says its end, so that a connection that ends without is a loss. A program in C may exit without a word.
+    pub(crate) says_its_end: bool,
 }
 
 impl Hello {
     /// The length on the wire.
     pub(crate) const LEN: usize = 40;
 
-    /// Of this host.
-    pub(crate) fn new(credits: u16, targets: Span, data: Span) -> Self {
-        Self { big_endian: BIG_ENDIAN, credits, targets, data }
+    /// Creates the description of this host.
+    pub(crate) fn new(credits: u16, targets: Span, data: Span, confirms: bool) -> Self {
+        Self { big_endian: BIG_ENDIAN, credits, targets, data, confirms, says_its_end: true }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
@@ -92,6 +100,8 @@ impl Hello {
         // No memory for direct transfers (`RS_CONN_FLAG_IOMAP`) is offered.
         bytes[1] = if self.big_endian { FLAG_BIG_ENDIAN } else { 0 };
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
+        bytes[4] =
+            if self.confirms { CONFIRMS } else { 0 } | if self.says_its_end { SAYS_ITS_END } else { 0 };
         bytes[8..24].copy_from_slice(&self.targets.to_bytes(true));
         bytes[24..].copy_from_slice(&self.data.to_bytes(true));
         bytes
@@ -100,10 +110,10 @@ impl Hello {
     /// From the start of private data; what is behind it is the padding of some transports.
     ///
     /// # Errors
-    /// What cannot be meant.
+    /// `Foreign`, `Version`, or `Value` for a field that no rsocket sends.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(ProtocolError::Foreign)?;
-        let [version, flags, c0, c1, _, _, _, _, spans @ ..] = *bytes;
+        let [version, flags, c0, c1, own, _, _, _, spans @ ..] = *bytes;
         if version != VERSION {
             return Err(ProtocolError::Version(version));
         }
@@ -114,6 +124,8 @@ impl Hello {
             credits: u16::from_be_bytes([c0, c1]),
             targets: Span::from_bytes(span(targets), true),
             data: Span::from_bytes(span(data), true),
+            confirms: own & CONFIRMS != 0,
+            says_its_end: own & SAYS_ITS_END != 0,
         };
         // The first update goes to the second entry.
         if hello.targets.length < 2 {
@@ -131,7 +143,7 @@ impl Hello {
 /// A message: three bits of type, 29 bits of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// So many bytes have been written.
+    /// This number of bytes has been written.
     Data(u32),
     /// Data messages may be sent until this many have been, modulo 2^16; and the list of targets may have a new entry.
     Credit(u16),
@@ -205,7 +217,15 @@ mod tests {
     const BUFFER: Span = Span { address: 0x2122_2324_2526_2728, key: 0x3132_3334, length: 0x1_0000 };
 
     fn hello() -> [u8; Hello::LEN] {
-        Hello { big_endian: false, credits: 384, targets: TARGETS, data: BUFFER }.to_bytes()
+        Hello {
+            big_endian: false,
+            credits: 384,
+            targets: TARGETS,
+            data: BUFFER,
+            confirms: false,
+            says_its_end: false,
+        }
+        .to_bytes()
     }
 
     #[test]
@@ -239,6 +259,7 @@ mod tests {
         // librdmacm's own flag for direct transfers.
         assert!(with(1, 2).is_ok());
         assert!(with(1, 3).is_ok_and(|hello| hello.big_endian));
+        assert!(with(4, 1).is_ok_and(|hello| hello.confirms && hello.to_bytes()[4] == 1));
     }
 
     #[test]

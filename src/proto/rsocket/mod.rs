@@ -17,7 +17,7 @@ use std::ops::Range;
 use crate::error::ProtocolError;
 pub(crate) use message::{Hello, Message, Span};
 
-/// How messages travel.
+/// The carrier of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// As the immediate data of a write.
@@ -27,7 +27,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// How many entries of the send queue a message takes.
+    /// Returns the number of entries of the send queue that a message takes.
     const fn entries(self) -> usize {
         match self {
             Self::Immediate => 1,
@@ -42,13 +42,17 @@ const CONTROLS: usize = 4;
 /// The entries of the list of targets (`RS_SGL_SIZE`).
 pub(crate) const TARGETS: usize = 2;
 
-/// How many of so many receives are kept back for control messages, which take no credit.
+/// The room in the send ring that a message waits for, unless it is shorter (`RS_SNDLOWAT`).
+const LOW_WATER: usize = 2048;
+
+/// Returns the number of receives, out of `receives`, that are kept back for control messages, which take no
+/// credit.
 const fn reserve(receives: u16) -> u16 {
     let quarter = receives / 4;
     if quarter < 16 { quarter } else { 16 }
 }
 
-/// What this end brings.
+/// The resources of this end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) carrier: Carrier,
@@ -56,16 +60,18 @@ pub(crate) struct Settings {
     pub(crate) ring: Span,
     /// The list of targets that the peer writes.
     pub(crate) targets: Span,
-    /// How many receives are posted, at least 16.
+    /// The number of receives that are posted, at least 16.
     pub(crate) receives: u16,
-    /// The length of the ring that is sent from.
+    /// The length of the ring that is sent from, at least 2048.
     pub(crate) send_ring: usize,
-    /// How many entries the send queue has, at least 16.
+    /// The number of entries of the send queue, at least 16.
     pub(crate) send_entries: usize,
+    /// This end's transport answers empty reads.
+    pub(crate) confirms: bool,
 }
 
 impl Settings {
-    /// How many data messages the peer may send at first.
+    /// Returns the number of data messages that the peer may send at first.
     fn credits(&self) -> u16 {
         self.receives - reserve(self.receives)
     }
@@ -76,14 +82,15 @@ impl Settings {
 
     /// The private data of this end.
     pub(crate) fn hello(&self) -> Hello {
-        Hello::new(self.credits(), self.targets, Span { length: self.half(), ..self.ring })
+        let data = Span { length: self.half(), ..self.ring };
+        Hello::new(self.credits(), self.targets, data, self.confirms)
     }
 }
 
 /// A piece of the stream to be written, and its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transfer {
-    /// Where it lies in the ring that is sent from.
+    /// Its place in the ring that is sent from.
     pub(crate) from: Range<usize>,
     pub(crate) to: Span,
     pub(crate) message: Message,
@@ -97,7 +104,7 @@ pub(crate) struct Control {
     pub(crate) message: Message,
 }
 
-/// What a message of the peer's asks of the driver.
+/// The event that a message of the peer is for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Nothing but that state has changed.
@@ -123,37 +130,37 @@ pub(crate) struct Machine {
     closed: Option<Message>,
     /// Control messages up to that one that have not completed.
     before_close: usize,
-    /// What the peer has said last of its end.
+    /// The last message of the peer about its end.
     peer_closed: Option<Message>,
 }
 
-/// What the peer lets this end send.
+/// The memory and the credits that the peer has granted.
 #[derive(Debug)]
 struct Sending {
-    /// Where data goes, the current one first.
+    /// The peer's memory for data, the current target first.
     targets: VecDeque<Span>,
     /// The entry of the list in which the next target will be.
     next_target: usize,
     /// Data messages, modulo 2^16: sent so far, and how many may be.
     sent: u16,
     limit: u16,
-    /// Data messages that have not completed, by their bytes, oldest first.
+    /// Data messages that have not completed, by the bytes of the ring that they free, oldest first.
     outstanding: VecDeque<usize>,
     /// Of the ring: where the next byte goes, and how many bytes are not free.
     at: usize,
     used: usize,
 }
 
-/// What this end lets the peer send.
+/// The memory and the credits that this end has granted.
 #[derive(Debug)]
 struct Receiving {
-    /// Of the ring: where the next byte to be read is, how many have arrived, and how many the peer may still write into the
-    /// current half and into the one behind it. What is left is free.
+    /// The ring: the place of the next byte to be read, the number of bytes that have arrived, and the number
+    /// that the peer may still write into the current half and into the one behind it. The rest is free.
     at: u32,
     unread: u32,
     granted: [u32; 2],
     free: u32,
-    /// Where the next half begins that is granted.
+    /// The start of the half that is granted next.
     next_half: u32,
     /// The entry of the peer's list that is written next.
     entry: u32,
@@ -199,7 +206,7 @@ impl Machine {
         }
     }
 
-    /// Whether this end may send.
+    /// Returns whether this end may send.
     pub(crate) fn speaks(&self) -> bool {
         self.speaks
     }
@@ -209,7 +216,7 @@ impl Machine {
         self.speaks = true;
     }
 
-    /// Whether the messages of the peer have the most significant byte first.
+    /// Returns whether the messages of the peer have the most significant byte first.
     pub(crate) fn peer_is_big_endian(&self) -> bool {
         self.peer.big_endian
     }
@@ -232,7 +239,7 @@ impl Machine {
             }
             Message::Keepalive => Ok(Event::Changed),
             Message::Shutdown | Message::Disconnect => {
-                // What it said last is what holds, but nobody comes back.
+                // The last message counts, but nothing replaces a `Disconnect`.
                 if self.peer_closed != Some(Message::Disconnect) {
                     self.peer_closed = Some(message);
                 }
@@ -263,17 +270,24 @@ impl Machine {
         self.sending.next_target
     }
 
-    /// What the entry holds, of which a credit message may have told. True when it is taken: the driver clears it before
-    /// anything else is sent, since the peer may write it again when its memory has been filled.
+    /// Takes the target in the entry, which a credit message may have announced. Returns `true` if it is
+    /// taken: the driver clears the entry before anything else is sent, since the peer may write it again
+    /// when its memory has been filled.
     ///
     /// The message may have told of nothing but credits while the peer is writing the entry. Its length is written last, and
-    /// is always that of the first target: any other is part of an entry, and the message that tells of it follows.
+    /// is always that of the first target: a length of which bytes are still zero is part of an entry, and the message that
+    /// tells of it follows.
     ///
     /// # Errors
-    /// More memory at once than the list has entries.
+    /// `Value` for a target of another length, for which this end would wait for ever; `Overrun` for more memory at once
+    /// than the list has entries.
     pub(crate) fn offered(&mut self, target: Span) -> Result<bool, ProtocolError> {
-        if target.length != self.peer.data.length {
-            return Ok(false);
+        let (expected, length) = (self.peer.data.length, target.length);
+        if length != expected {
+            let mut bytes = length.to_ne_bytes().into_iter().zip(expected.to_ne_bytes());
+            let is_part = bytes.all(|(written, expected)| written == expected || written == 0);
+            let error = ProtocolError::Value { what: "a target length", value: length.into() };
+            return if is_part { Ok(false) } else { Err(error) };
         }
         let sending = &mut self.sending;
         if sending.targets.len() == TARGETS {
@@ -284,11 +298,15 @@ impl Machine {
         Ok(true)
     }
 
-    /// How many bytes the next message can carry; none while the peer, the ring or the queue has no room.
-    pub(crate) fn room(&self) -> usize {
+    /// Returns the number of bytes that the next message can carry if `wanted` bytes wait to be sent; 0 while
+    /// the peer, the ring or the queue has no room.
+    ///
+    /// A message is no shorter than 2048 bytes or `wanted`, so that a full ring is not emptied in small pieces. Only the
+    /// last message into a target is: every byte of a target is filled before the next is begun.
+    pub(crate) fn room(&self, wanted: usize) -> usize {
         let sending = &self.sending;
         let carrier = self.settings.carrier;
-        // Where a message that finds no receive ends the connection, some are left for control messages.
+        // If a message without a receive ends the connection, some receives are left for control messages.
         let kept = match carrier {
             Carrier::Immediate => 0,
             Carrier::Send => reserve(self.peer.credits),
@@ -300,22 +318,39 @@ impl Machine {
             || self.is_peer_gone()
             || credits <= kept
             || sending.outstanding.len() >= messages;
-        if blocked {
+        let target = sending.targets.front().map_or(0, |target| target.length as usize);
+        let most = target.min(wanted);
+        if blocked || most == 0 {
             return 0;
         }
-        let target = sending.targets.front().map_or(0, |target| target.length as usize);
-        let free = self.settings.send_ring - sending.used;
-        free.min(self.settings.send_ring - sending.at).min(target)
+        let (_, piece) = self.piece(most);
+        if piece < most.min(LOW_WATER) { 0 } else { piece.min(most) }
     }
 
-    /// Where the next byte goes in the ring that is sent from.
-    pub(crate) fn send_at(&self) -> usize {
-        self.sending.at
+    /// The free part of the send ring in which the next message begins: its place and its length. It is in front of the
+    /// bytes that are on their way if too little is left behind them.
+    fn piece(&self, wanted: usize) -> (usize, usize) {
+        let Sending { at, used, .. } = self.sending;
+        let length = self.settings.send_ring;
+        if used == 0 {
+            // The part that was used last is in the processor's cache, and the rest of the ring need not be touched.
+            return (0, length);
+        }
+        let free = length - used;
+        let behind = free.min(length - at);
+        if behind >= wanted.min(LOW_WATER) { (at, behind) } else { (0, free - behind) }
     }
 
-    /// The next `length` bytes are in the ring and go out: at least one and at most [`room`](Self::room).
+    /// The next message has `length` bytes, at least one and at most the [`room`](Self::room) for so many. Returns the
+    /// place of its first byte in the ring that is sent from.
+    pub(crate) fn send_at(&self, length: usize) -> usize {
+        self.piece(length).0
+    }
+
+    /// The next `length` bytes are at [`send_at`](Self::send_at) and go out.
     pub(crate) fn transfer(&mut self, length: usize) -> Transfer {
-        debug_assert!(length > 0 && length <= self.room());
+        debug_assert!(length > 0 && length <= self.room(length));
+        let (start, _) = self.piece(length);
         let sending = &mut self.sending;
         // A target is no longer than this.
         let bytes = u32::try_from(length).unwrap_or(u32::MAX);
@@ -328,10 +363,13 @@ impl Machine {
                 sending.targets.pop_front();
             }
         }
-        let from = sending.at..sending.at + length;
+        let from = start..start + length;
+        // The room that was too short at the end of the ring is free again with this message.
+        let skipped =
+            if sending.used == 0 || start == sending.at { 0 } else { self.settings.send_ring - sending.at };
         sending.at = if from.end == self.settings.send_ring { 0 } else { from.end };
-        sending.used += length;
-        sending.outstanding.push_back(length);
+        sending.used += skipped + length;
+        sending.outstanding.push_back(skipped + length);
         sending.sent = sending.sent.wrapping_add(1);
         Transfer { from, to, message: Message::Data(bytes) }
     }
@@ -395,7 +433,8 @@ impl Machine {
         Some(Control { target, message: Message::Credit(receiving.limit) })
     }
 
-    /// Whether as many control messages as can be are on their way: the next has to wait for one of them.
+    /// Returns whether as many control messages as can be are on their way: the next has to wait for one of
+    /// them.
     pub(crate) fn is_control_blocked(&self) -> bool {
         self.controls == CONTROLS
     }
@@ -406,14 +445,22 @@ impl Machine {
         self.before_close = self.before_close.saturating_sub(1);
     }
 
-    /// What has arrived and not been read: its first part in one piece, by its place in the ring.
+    /// Returns the place in the ring of the bytes that have arrived and not been read: of their first part in
+    /// one piece.
     pub(crate) fn unread(&self) -> Range<usize> {
-        let Receiving { at, unread, .. } = self.receiving;
-        let end = (at + unread).min(2 * self.settings.half());
-        at as usize..end as usize
+        let [first, _] = self.unread_parts();
+        first
     }
 
-    /// So many bytes of [`unread`](Self::unread) have been read.
+    /// All that has arrived and not been read, by the places of its two parts in the ring.
+    pub(crate) fn unread_parts(&self) -> [Range<usize>; 2] {
+        let Receiving { at, unread, .. } = self.receiving;
+        let length = 2 * self.settings.half();
+        let end = (at + unread).min(length);
+        [at as usize..end as usize, 0..(unread - (end - at)) as usize]
+    }
+
+    /// Frees the first `length` bytes of [`unread`](Self::unread), which have been read.
     pub(crate) fn consume(&mut self, length: usize) {
         debug_assert!(length <= self.unread().len());
         let receiving = &mut self.receiving;
@@ -435,32 +482,44 @@ impl Machine {
         self.closes = Some(Message::Disconnect);
     }
 
-    /// Whether [`shutdown`](Self::shutdown) was called.
+    /// Returns whether [`shutdown`](Self::shutdown) was called.
     pub(crate) fn is_shutdown(&self) -> bool {
         self.closes.is_some()
     }
 
-    /// Whether this end has said the last that it has to say.
+    /// Returns whether this end has said the last that it has to say.
     fn is_closed(&self) -> bool {
         self.closed == Some(Message::Disconnect)
     }
 
-    /// Whether the peer has been sent word of the end of this one, or knows more than that.
+    /// Returns whether the peer has been sent word of the end of this one, or knows more than that.
     pub(crate) fn has_said_so(&self) -> bool {
         self.closes == self.closed || self.is_peer_gone()
     }
 
-    /// Whether the end has been told to the peer, or there is nobody to tell, and nothing is on its way that was sent before.
+    /// Returns whether the end has been told to the peer, or there is nobody to tell, and nothing is on its
+    /// way that was sent before.
     pub(crate) fn is_settled(&self) -> bool {
         self.has_said_so() && self.sending.outstanding.is_empty() && self.before_close == 0
     }
 
-    /// Whether the peer sends no more data.
+    /// Returns whether a peer that disconnects without a word has sent all that it had to send.
+    pub(crate) fn is_end_silent(&self) -> bool {
+        !self.peer.says_its_end
+    }
+
+    /// Returns whether the peer sends no more data.
     pub(crate) fn is_peer_done(&self) -> bool {
         self.peer_closed.is_some()
     }
 
-    /// Whether it takes none, either.
+    /// Returns whether the peer has said that it neither sends nor receives data, in answer to the end of
+    /// this end or for good.
+    pub(crate) fn has_peer_disconnected(&self) -> bool {
+        self.peer_closed == Some(Message::Disconnect)
+    }
+
+    /// Returns whether it takes none, either.
     pub(crate) fn is_peer_gone(&self) -> bool {
         match self.peer_closed {
             Some(Message::Disconnect) => true,

@@ -20,10 +20,10 @@ use crate::provider::verbs;
 use crate::types::Access;
 
 provider_handle! {
-    /// An opened adapter. What is made from it keeps it open.
+    /// An opened adapter. Objects that are made from it keep it open.
     enum Adapter {
-        Soft(adapter::AdapterCore),
-        Verbs(adapter::AdapterCore),
+        Soft(adapter::Adapter),
+        Verbs(adapter::Adapter),
     }
 
     /// The protection domain: unique in the process, one per open.
@@ -32,7 +32,7 @@ provider_handle! {
     /// Its properties, limits and abilities, which do not change while it is open.
     fn info(&self) -> &Arc<AdapterInfo>;
 
-    /// Whether it was removed.
+    /// Returns whether it was removed.
     fn is_removed(&self) -> bool;
 
     /// The objects that end with the adapter.
@@ -60,12 +60,10 @@ impl Adapter {
     pub(crate) fn queue_pair(&self, parts: QueuePairParts) -> Result<QueuePair, OpenError> {
         Ok(match self {
             #[cfg(feature = "soft")]
-            Self::Soft(adapter) => {
-                QueuePair::Soft(soft::queue_pair::QueuePairCore::new(adapter.clone(), parts))
-            }
+            Self::Soft(adapter) => QueuePair::Soft(soft::queue_pair::QueuePair::new(adapter.clone(), parts)),
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {
-                QueuePair::Verbs(verbs::queue_pair::QueuePairCore::new(adapter.clone(), parts)?)
+                QueuePair::Verbs(verbs::queue_pair::QueuePair::new(adapter.clone(), parts)?)
             }
         })
     }
@@ -107,9 +105,9 @@ impl Adapter {
     pub(crate) fn listener(&self) -> Listener {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(adapter) => Listener::Soft(soft::accept::ListenerCore::new(adapter.clone())),
+            Self::Soft(adapter) => Listener::Soft(soft::accept::Listener::new(adapter.clone())),
             #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => Listener::Verbs(verbs::listen::ListenerCore::new(adapter.clone())),
+            Self::Verbs(adapter) => Listener::Verbs(verbs::listen::Listener::new(adapter.clone())),
         }
     }
 
@@ -133,7 +131,7 @@ impl Adapter {
     pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         Ok(match self {
             #[cfg(feature = "soft")]
-            Self::Soft(adapter) => Registration::Soft(adapter.keys.register(memory.share(), access)?),
+            Self::Soft(adapter) => Registration::Soft(adapter.register(memory, access)?),
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => Registration::Verbs(Arc::new(adapter.register(memory, access)?)),
         })

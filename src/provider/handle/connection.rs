@@ -9,6 +9,7 @@ use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
 use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
+use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::provider::with_runtime::WithRuntime;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -20,7 +21,7 @@ provider_handle! {
         Verbs(connector::Connector),
     }
 
-    /// Its name in the log.
+    /// Returns its number in `tracing` output.
     fn id(&self) -> ConnectionId;
 
     /// Binds it to an address of the adapter.
@@ -41,7 +42,7 @@ provider_handle! {
     /// See [`AcceptError`].
     fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError>;
 
-    /// Whether a request may still be accepted or rejected.
+    /// Returns whether a request may still be accepted or rejected.
     fn is_pending(&self) -> bool;
 
     /// The peer's address.
@@ -65,6 +66,9 @@ provider_handle! {
     /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
     fn private_data(&self) -> Result<PrivateData, StateError>;
 
+    /// Returns whether the connection is established.
+    fn is_connected(&self) -> bool;
+
     /// Ends what is under way with `CANCELED`.
     fn cancel(&self);
 
@@ -73,6 +77,16 @@ provider_handle! {
 }
 
 impl Connector {
+    /// The provider of its adapter.
+    pub(crate) fn kind(&self) -> ProviderKind {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => ProviderKind::Soft,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => ProviderKind::Verbs,
+        }
+    }
+
     /// The runtime of its adapter.
     fn runtime(&self) -> Handle {
         match self {
@@ -93,19 +107,17 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
-        let runtime = self.runtime();
-        match (self, queue_pair) {
-            #[cfg(feature = "soft")]
-            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
-                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
+        let connect = async {
+            match (self, queue_pair) {
+                #[cfg(feature = "soft")]
+                (Self::Soft(cm), QueuePair::Soft(queue_pair)) => cm.connect(queue_pair, peer, params).await,
+                #[cfg(feature = "verbs")]
+                (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => cm.connect(queue_pair, peer, params).await,
+                #[cfg(all(feature = "soft", feature = "verbs"))]
+                _ => Err(ConnectError::ForeignQueuePair),
             }
-            #[cfg(feature = "verbs")]
-            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
-                WithRuntime::new(runtime, cm.connect(queue_pair, peer, params)).await
-            }
-            #[cfg(all(feature = "soft", feature = "verbs"))]
-            _ => Err(ConnectError::ForeignQueuePair),
-        }
+        };
+        WithRuntime::new(self.runtime(), connect).await
     }
 
     /// Completes what the peer has accepted.
@@ -133,19 +145,17 @@ impl Connector {
         queue_pair: &QueuePair,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        let runtime = self.runtime();
-        match (self, queue_pair) {
-            #[cfg(feature = "soft")]
-            (Self::Soft(cm), QueuePair::Soft(queue_pair)) => {
-                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
+        let accept = async {
+            match (self, queue_pair) {
+                #[cfg(feature = "soft")]
+                (Self::Soft(cm), QueuePair::Soft(queue_pair)) => cm.accept(queue_pair, params).await,
+                #[cfg(feature = "verbs")]
+                (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => cm.accept(queue_pair, params).await,
+                #[cfg(all(feature = "soft", feature = "verbs"))]
+                _ => Err(AcceptError::ForeignQueuePair),
             }
-            #[cfg(feature = "verbs")]
-            (Self::Verbs(cm), QueuePair::Verbs(queue_pair)) => {
-                WithRuntime::new(runtime, cm.accept(queue_pair, params)).await
-            }
-            #[cfg(all(feature = "soft", feature = "verbs"))]
-            _ => Err(AcceptError::ForeignQueuePair),
-        }
+        };
+        WithRuntime::new(self.runtime(), accept).await
     }
 
     /// The bound address, or that of the connection.
@@ -188,8 +198,8 @@ impl Connector {
 provider_handle! {
     /// A listener.
     enum Listener {
-        Soft(accept::ListenerCore),
-        Verbs(listen::ListenerCore),
+        Soft(accept::Listener),
+        Verbs(listen::Listener),
     }
 
     /// Binds it to an address of the adapter.

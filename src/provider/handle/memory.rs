@@ -24,7 +24,7 @@ provider_handle! {
     /// The memory.
     fn memory(&self) -> &Shared;
 
-    /// Whether the key is good.
+    /// Returns whether the key is good.
     fn is_valid(&self) -> bool;
 }
 

@@ -1,8 +1,8 @@
 //! The handles of the contract: closed enums with a variant for each provider that is compiled in, so that a call is a
 //! jump and posting can be inlined.
 //!
-//! `provider_handle!` writes the enum and the methods that only forward. What makes an object of the same provider, takes
-//! two handles or is a future is written out below it.
+//! `provider_handle!` writes the enum and the methods that only forward. Methods that make an object of the
+//! same provider, take two handles or return a future are written out below it.
 
 /// Writes a handle: an enum with a variant per provider, and the methods that each provider has under the same name.
 macro_rules! provider_handle {

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use super::adapter::Adapter;
 use crate::error::OpenError;
 use crate::provider::info::ProviderKind;
-use crate::provider::net::interfaces::is_usable;
+#[cfg(feature = "soft")]
+use crate::provider::net::Host;
+#[cfg(feature = "verbs")]
+use crate::provider::net::kernel;
 #[cfg(feature = "soft")]
 use crate::provider::soft;
 #[cfg(feature = "verbs")]
@@ -16,17 +19,17 @@ use crate::types::AdapterId;
 #[derive(Clone, Debug)]
 pub(crate) enum Provider {
     #[cfg(feature = "soft")]
-    Soft(soft::config::SoftConfig),
+    Soft(Host, soft::config::SoftConfig),
     #[cfg(feature = "verbs")]
     Verbs(verbs::config::VerbsConfig),
 }
 
 impl Provider {
-    /// Which provider this is.
+    /// Returns the kind of the provider.
     pub(crate) fn kind(&self) -> ProviderKind {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => ProviderKind::Soft,
+            Self::Soft(..) => ProviderKind::Soft,
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => ProviderKind::Verbs,
         }
@@ -39,7 +42,7 @@ impl Provider {
     pub(crate) fn resolve(&self, ip: IpAddr) -> Result<AdapterId, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => soft::adapter::resolve(ip),
+            Self::Soft(host, _) => soft::adapter::resolve(host, ip),
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => verbs::devices::resolve(ip),
         }
@@ -52,7 +55,7 @@ impl Provider {
     pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => soft::adapter::addresses(),
+            Self::Soft(host, _) => soft::adapter::addresses(host),
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => verbs::devices::addresses(),
         }
@@ -65,15 +68,21 @@ impl Provider {
     pub(crate) fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => soft::adapter::local_for(remote),
+            Self::Soft(host, _) => soft::adapter::local_for(host, remote),
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => verbs::devices::local_for(remote),
         }
     }
 
-    /// Whether one of its adapters could use this address right now.
+    /// Returns whether one of its adapters could use this address right now.
     pub(crate) fn is_usable(&self, address: IpAddr) -> bool {
-        is_usable(address).unwrap_or(false) && self.resolve(address).is_ok()
+        let usable = match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, _) => host.is_usable(address),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => kernel::interfaces::is_usable(address),
+        };
+        usable.unwrap_or(false) && self.resolve(address).is_ok()
     }
 
     /// Opens an adapter.
@@ -83,9 +92,11 @@ impl Provider {
     pub(crate) fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
         Ok(match self {
             #[cfg(feature = "soft")]
-            Self::Soft(config) => Adapter::Soft(soft::adapter::AdapterCore::open(id, config.clone())?),
+            Self::Soft(host, config) => {
+                Adapter::Soft(soft::adapter::Adapter::open(host.clone(), id, config.clone())?)
+            }
             #[cfg(feature = "verbs")]
-            Self::Verbs(config) => Adapter::Verbs(verbs::adapter::AdapterCore::open(id, config.clone())?),
+            Self::Verbs(config) => Adapter::Verbs(verbs::adapter::Adapter::open(id, config.clone())?),
         })
     }
 }

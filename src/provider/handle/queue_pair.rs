@@ -1,4 +1,5 @@
-//! Where requests are posted. Each finishes exactly once, in post order within its queue, through the sink of its queue.
+//! Queue pairs of either provider. Each posted request finishes exactly once, in post order within its queue,
+//! through the sink of its queue.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ pub(crate) struct QueuePairParts {
     pub(crate) send_entries: usize,
     /// The most bytes of an inline request.
     pub(crate) inline: usize,
-    /// Where receives complete. Those of a shared queue have its table.
+    /// The destination of the completions of receives. Receives of a shared queue are in the table of that
+    /// queue.
     pub(crate) receive: CompletionSink,
     pub(crate) initiator: CompletionSink,
     pub(crate) shared: Option<SharedReceives>,
@@ -25,20 +27,20 @@ pub(crate) struct QueuePairParts {
 provider_handle! {
     /// A queue pair.
     enum QueuePair {
-        Soft(queue_pair::QueuePairCore),
-        Verbs(queue_pair::QueuePairCore),
+        Soft(queue_pair::QueuePair),
+        Verbs(queue_pair::QueuePair),
     }
 
     /// Posts a receive.
     ///
     /// # Errors
-    /// Why not, with the payload.
+    /// The reason, with the payload.
     fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
     /// Posts a request of the send queue.
     ///
     /// # Errors
-    /// Why not, with the payload.
+    /// The reason, with the payload.
     fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
 
     /// Has the device look at what was deferred.
@@ -64,7 +66,7 @@ provider_handle! {
     /// Posts a receive. There is room: the caller counts.
     ///
     /// # Errors
-    /// Why not, with the payload.
+    /// The reason, with the payload.
     fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
     /// Makes room for so many receives; there are not more.

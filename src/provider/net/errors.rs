@@ -1,4 +1,4 @@
-//! What it means, in ND's words, when the kernel does not connect us.
+//! The meaning, in ND's words, of the errors with which the kernel does not connect us.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::error::{ConnectError, Reason};
 use crate::status::Status;
 
-/// Whether this can be the address of one peer: not "any", not many, not everybody.
+/// Returns whether this can be the address of one peer: not "any", not many, not everybody.
 ///
 /// A link-local IPv6 address counts as none either, as an `IpAddr` cannot say on which link.
 pub(crate) fn is_peer_address(ip: IpAddr) -> bool {
@@ -58,25 +58,23 @@ pub(crate) fn validate_destination(peer: SocketAddr) -> Result<(), ConnectError>
 pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
     let Some(code) = error.raw_os_error() else {
         let reason = Reason::Local("the socket could not be handed to the runtime");
-        return ConnectError::Other { status: Status::from_io(error), reason };
+        return ConnectError::Other { peer, status: Status::from_io(error), reason };
     };
     let reason = Reason::Errno(code);
     match code {
-        libc::ECONNREFUSED | libc::ECONNRESET | libc::ECONNABORTED => {
-            ConnectError::Refused { private_data: None, reason }
-        }
-        libc::ENETUNREACH | libc::ENETDOWN => ConnectError::NetworkUnreachable,
+        libc::ECONNREFUSED | libc::ECONNRESET | libc::ECONNABORTED => ConnectError::Refused { peer, reason },
+        libc::ENETUNREACH | libc::ENETDOWN => ConnectError::NetworkUnreachable { peer },
         libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENONET | libc::EACCES | libc::EPERM => {
-            ConnectError::HostUnreachable
+            ConnectError::HostUnreachable { peer }
         }
-        libc::ETIMEDOUT => ConnectError::TimedOut,
-        libc::EADDRNOTAVAIL | libc::EADDRINUSE => ConnectError::AddressAlreadyExists,
+        libc::ETIMEDOUT => ConnectError::TimedOut { peer, limit: None },
+        libc::EADDRNOTAVAIL | libc::EADDRINUSE => ConnectError::AddressAlreadyExists { peer },
         libc::EAFNOSUPPORT => ConnectError::InvalidAddress(peer),
         libc::EINVAL => match validate_destination(peer) {
-            Ok(()) => ConnectError::NetworkUnreachable,
+            Ok(()) => ConnectError::NetworkUnreachable { peer },
             Err(error) => error,
         },
-        _ => ConnectError::Other { status: Status::from_io(error), reason },
+        _ => ConnectError::Other { peer, status: Status::from_io(error), reason },
     }
 }
 
@@ -131,8 +129,8 @@ mod tests {
             "{other:?}"
         );
         let refused = connect_error(&errno(libc::ECONNREFUSED), good);
-        let ConnectError::Refused { private_data: None, reason } = refused else { panic!("{refused:?}") };
-        assert_eq!(reason, Reason::Errno(libc::ECONNREFUSED));
+        let ConnectError::Refused { peer, reason } = refused else { panic!("{refused:?}") };
+        assert_eq!((peer, reason), (good, Reason::Errno(libc::ECONNREFUSED)));
         let foreign = connect_error(&io::Error::other("no runtime"), good);
         assert!(matches!(foreign, ConnectError::Other { reason: Reason::Local(_), .. }), "{foreign:?}");
     }

@@ -1,4 +1,4 @@
-//! Which local ports this process holds.
+//! The local ports that this process holds.
 //!
 //! The kernel alone would not do: to reuse ports in TIME_WAIT we bind our own choice with `SO_REUSEADDR`, and
 //! with that the kernel lets two sockets have one port (socket(7)). ND wants `SHARING_VIOLATION`, so the
@@ -9,6 +9,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
+#[cfg(feature = "sim")]
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Mutex;
 
@@ -81,7 +83,7 @@ pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Opti
     Some(PortLease { namespace, ip, port })
 }
 
-/// A network namespace, by the number of its file (namespaces(7)); 0 without a `/proc`.
+/// A network namespace, by the number of its file (namespaces(7)); 0 without a `/proc`. Or a host of a simulated network.
 ///
 /// The number is not given to another namespace while a socket keeps this one alive, and leases go with
 /// sockets.
@@ -89,6 +91,20 @@ pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Opti
 pub(crate) struct Namespace(u64);
 
 impl Namespace {
+    /// One that no thread has, for a host of a simulated network.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated() -> Self {
+        // No file system numbers its files from there on.
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number of ports that are held in it.
+    #[cfg(feature = "sim")]
+    pub(crate) fn held(self) -> usize {
+        HELD.lock().keys().filter(|(namespace, _)| *namespace == self).count()
+    }
+
     /// That of the calling thread.
     pub(crate) fn of_thread() -> Self {
         Self(std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino()))
@@ -97,7 +113,7 @@ impl Namespace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::in_namespace;
+    use super::super::kernel::testing::in_namespace;
     use super::*;
 
     // Other tests of this process lease ports too, all of them above 1023.

@@ -1,42 +1,49 @@
-//! Local addresses, ports and TCP sockets of this machine (Linux).
+//! Local addresses, ports and TCP sockets: the door of the providers to the network.
 //!
 //! Nothing here knows iWARP. The modules, from the bottom up:
 //!
-//! * [`interfaces`]: which addresses there are, and which interface has them;
-//! * [`readiness`]: descriptors that the runtime watches;
-//! * [`monitor`]: when that list may have changed;
+//! * [`interface`]: an interface and its addresses;
 //! * `leases`: which ports this process holds;
 //! * [`ports`]: which port to try next;
-//! * [`options`]: what is set on a socket, before and after it connects;
-//! * [`bind`], [`listen`], [`connect`]: `IND2Connector::Bind`, `IND2Listener::{Bind, Listen}`, and the TCP
-//!   part of `IND2Connector::Connect`;
-//! * [`errors`]: what a failed connect means in ND's words.
-//!
-//! Everything acts in the network namespace of the *calling thread*, as every socket does
-//! (network_namespaces(7)).
+//! * `options`: what the caller may choose about a socket;
+//! * [`errors`]: what a failed connect means in ND's words;
+//! * `pcap`, `capture`: the bytes of connections as a file for Wireshark;
+//! * [`kernel`]: the network of this machine;
+//! * `sim`: a network in memory;
+//! * `stream`, `host`: the sockets and the host that the soft provider works with.
+
+#[cfg(feature = "soft")]
+pub(crate) mod capture;
+pub(crate) mod errors;
+#[cfg(feature = "soft")]
+pub(crate) mod host;
+pub(crate) mod interface;
+pub(crate) mod kernel;
+#[cfg(feature = "soft")]
+pub(crate) mod leases;
+#[cfg(feature = "soft")]
+pub(crate) mod options;
+#[cfg(feature = "soft")]
+mod pcap;
+pub(crate) mod ports;
+#[cfg(feature = "sim")]
+pub(crate) mod sim;
+#[cfg(feature = "soft")]
+pub(crate) mod stream;
 
 use std::io;
 use std::net::SocketAddr;
 
 #[cfg(feature = "soft")]
-pub(crate) mod bind;
+pub(crate) use host::{BoundListener, BoundSocket, Host, Listener, Monitor};
+pub(crate) use interface::Interface;
 #[cfg(feature = "soft")]
-pub(crate) mod connect;
-pub(crate) mod errors;
-pub(crate) mod interfaces;
-#[cfg(feature = "soft")]
-pub(crate) mod leases;
-#[cfg(feature = "soft")]
-pub(crate) mod listen;
-#[cfg(feature = "soft")]
-pub(crate) mod monitor;
-#[cfg(feature = "soft")]
-pub(crate) mod options;
-pub(crate) mod ports;
-pub(crate) mod readiness;
+pub(crate) use stream::Stream;
 
-#[cfg(test)]
-mod testing;
+/// The most sockets of a host at a time whose last bytes are still on the way, so that peers that do not end their streams
+/// use up no descriptors.
+#[cfg(feature = "soft")]
+const MOST_LINGERING: usize = 256;
 
 /// The same address with an IPv4-mapped IPv6 address written as IPv4.
 ///
@@ -58,7 +65,6 @@ fn errno(code: i32) -> io::Error {
 /// An error where tokio would panic: outside a runtime, sockets have nobody to watch them.
 ///
 /// A runtime built without I/O cannot be told apart; in that one tokio still panics.
-#[cfg(feature = "soft")]
 fn require_runtime() -> io::Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(io::Error::other)
 }

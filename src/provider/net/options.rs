@@ -1,23 +1,18 @@
-//! What is set on our TCP sockets, and when.
+//! The options of a socket that the caller may choose, and the errors of making one.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::TcpStream;
 
 use super::leases::Namespace;
 use crate::error::{BindError, ConnectError};
 
-/// Unanswered probes after which the kernel gives a silent peer up.
-const KEEPALIVE_RETRIES: u32 = 3;
+/// Unanswered probes after which a silent peer is given up.
+pub(super) const KEEPALIVE_RETRIES: u32 = 3;
 
-/// What the caller may choose about a connection's socket.
+/// The options of a connection's socket that the caller may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketOptions {
-    /// How long the peer may be silent before the connection counts as lost; `None` leaves that to the
-    /// kernel.
+    /// The time that the peer may be silent before the connection counts as lost; `None` leaves that to the kernel.
     pub(crate) path_timeout: Option<Duration>,
     /// The IPv4 type of service, or IPv6 traffic class, of everything that is sent: uDAPL's quality of
     /// service.
@@ -27,6 +22,15 @@ pub(crate) struct SocketOptions {
     pub(crate) multipath: bool,
     /// The network namespace that the socket is for, if that is known: to find out takes as long as to bind.
     pub(crate) namespace: Option<Namespace>,
+}
+
+impl SocketOptions {
+    /// When an idle peer is probed first, and then how often: after half of the path timeout, and every sixth of it. In whole
+    /// seconds within the kernel's limits, 1 to 32767 (tcp(7)).
+    pub(super) fn keepalive(&self) -> Option<(Duration, Duration)> {
+        let whole = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, 32767));
+        self.path_timeout.map(|timeout| (whole(timeout / 2), whole(timeout / 6)))
+    }
 }
 
 /// A socket that could not be made, bound or set up as asked.
@@ -43,7 +47,7 @@ pub(crate) enum SocketError {
 impl SocketError {
     /// An operating system's error from this call.
     pub(super) fn os(call: &'static str, source: io::Error) -> Self {
-        Self::Bind(BindError::Os { call, source })
+        Self::Bind(BindError::Os { call, source: source.into() })
     }
 }
 
@@ -53,204 +57,5 @@ impl From<SocketError> for ConnectError {
             SocketError::Bind(error) => Self::Bind(error),
             SocketError::NotSupported(what) => Self::NotSupported(what),
         }
-    }
-}
-
-/// A TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
-/// service.
-///
-/// The type of service is set this early so that the very first packet carries it.
-///
-/// # Errors
-/// `NotSupported` when the kernel has no MPTCP or it is switched off (`net.mptcp.enabled`), or will not use
-/// this type of service; otherwise socket(2)'s.
-pub(super) fn new_socket(ip: IpAddr, options: &SocketOptions) -> Result<Socket, SocketError> {
-    let protocol = if options.multipath { Protocol::MPTCP } else { Protocol::TCP };
-    let domain = Domain::for_address(SocketAddr::new(ip, 0));
-    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(protocol)).map_err(|error| {
-        let missing = matches!(
-            error.raw_os_error(),
-            Some(libc::EPROTONOSUPPORT | libc::ENOPROTOOPT | libc::EINVAL | libc::ESOCKTNOSUPPORT)
-        );
-        if options.multipath && missing {
-            SocketError::NotSupported("multipath")
-        } else {
-            SocketError::os("socket", error)
-        }
-    })?;
-    if ip.is_ipv6() {
-        socket.set_only_v6(true).map_err(|error| SocketError::os("setsockopt", error))?;
-    }
-    if let Some(tos) = options.tos {
-        set_tos(&socket, ip, tos)?;
-    }
-    Ok(socket)
-}
-
-/// Sets the type of service (`IP_TOS`, ip(7)) or traffic class (`IPV6_TCLASS`, RFC 3542 section 6.5).
-///
-/// The two lowest bits belong to TCP, for congestion notification (RFC 3168): the kernel leaves them as they
-/// are and reports success. We read the value back, so that nothing is ignored silently.
-fn set_tos(socket: &Socket, ip: IpAddr, tos: u8) -> Result<(), SocketError> {
-    let tos = u32::from(tos);
-    let outcome = if ip.is_ipv6() {
-        socket.set_tclass_v6(tos).and_then(|()| socket.tclass_v6())
-    } else {
-        socket.set_tos_v4(tos).and_then(|()| socket.tos_v4())
-    };
-    match outcome {
-        Ok(actual) if actual == tos => Ok(()),
-        Ok(_) => Err(SocketError::NotSupported("quality of service")),
-        Err(error) if is_unsupported(&error) => Err(SocketError::NotSupported("quality of service")),
-        Err(error) => Err(SocketError::os("setsockopt", error)),
-    }
-}
-
-/// Whether setsockopt(2) said that it does not do this, as opposed to failing at it.
-fn is_unsupported(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EPERM | libc::EACCES | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
-    )
-}
-
-/// Sets up a stream that has just been connected or accepted.
-///
-/// * Small messages leave at once (`TCP_NODELAY`): iWARP frames are complete when they are written.
-/// * With a path timeout, sent data that stays unacknowledged that long ends the connection
-///   (`TCP_USER_TIMEOUT`), and so does silence while nothing is sent: a probe after a third of it, then one
-///   every sixth until three went unanswered (`SO_KEEPALIVE` and the `TCP_KEEP*` options, tcp(7), in whole
-///   seconds and at least one). When both are set, Linux ends a silent connection by the user timeout rather
-///   than by the number of probes, at the next probe.
-///
-/// None of this is set before the connection is up: the user timeout would limit the handshake too.
-///
-/// # Errors
-/// `NotSupported("path timeout")` when the kernel cannot do all of that on this kind of socket. A connection
-/// that really is multipath has no user timeout (Linux 6.18); what else is wanted is then set all the same,
-/// so that silence is noticed, and the caller decides whether that is enough. Otherwise setsockopt(2)'s
-/// error.
-pub(crate) fn prepare(stream: &TcpStream, options: &SocketOptions) -> Result<(), SocketError> {
-    let socket = SockRef::from(stream);
-    socket.set_tcp_nodelay(true).map_err(|error| SocketError::os("setsockopt", error))?;
-    let Some(timeout) = options.path_timeout else { return Ok(()) };
-    let keepalive = TcpKeepalive::new()
-        .with_time(whole_seconds(timeout / 3))
-        .with_interval(whole_seconds(timeout / 6))
-        .with_retries(KEEPALIVE_RETRIES);
-    // A zero would mean the kernel's default, which is for ever; the option is an int of milliseconds.
-    let limit =
-        timeout.clamp(Duration::from_millis(1), Duration::from_millis(i32::MAX.unsigned_abs().into()));
-    let probes = socket.set_tcp_keepalive(&keepalive);
-    let outcome = probes.and(socket.set_tcp_user_timeout(Some(limit)));
-    outcome.map_err(|error| match is_unsupported(&error) {
-        true => SocketError::NotSupported("path timeout"),
-        false => SocketError::os("setsockopt", error),
-    })
-}
-
-/// Whole seconds within the kernel's limits for keepalive, 1 to 32767 (tcp(7)).
-fn whole_seconds(duration: Duration) -> Duration {
-    Duration::from_secs(duration.as_secs().clamp(1, 32767))
-}
-
-/// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data (`SO_LINGER`,
-/// socket(7)).
-///
-/// # Errors
-/// Those of setsockopt(2); the drop is then an ordinary close.
-pub(crate) fn abort(stream: &TcpStream) -> io::Result<()> {
-    SockRef::from(stream).set_linger(Some(Duration::ZERO))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::ErrorKind;
-    use std::net::Ipv6Addr;
-
-    use tokio::io::AsyncReadExt;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-    const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-
-    async fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind((V4, 0)).await.expect("listener");
-        let peer = listener.local_addr().expect("address");
-        let (active, passive) = tokio::join!(TcpStream::connect(peer), listener.accept());
-        (active.expect("connected"), passive.expect("accepted").0)
-    }
-
-    fn closes_on_exec(socket: &Socket) -> bool {
-        let flags = nix::fcntl::fcntl(socket, nix::fcntl::FcntlArg::F_GETFD).expect("flags");
-        flags & libc::FD_CLOEXEC != 0
-    }
-
-    #[test]
-    fn new_sockets() {
-        for ip in [V4, V6] {
-            let socket = new_socket(ip, &SocketOptions::default()).expect("socket");
-            assert!(socket.nonblocking().expect("flags") && closes_on_exec(&socket));
-            assert_eq!(socket.protocol().expect("protocol"), Some(Protocol::TCP));
-            assert!(ip.is_ipv4() || socket.only_v6().expect("option"));
-        }
-    }
-
-    #[test]
-    fn type_of_service_is_set_or_refused() {
-        let options = SocketOptions { tos: Some(0xB8), ..SocketOptions::default() };
-        assert_eq!(new_socket(V4, &options).expect("socket").tos_v4().expect("tos"), 0xB8);
-        assert_eq!(new_socket(V6, &options).expect("socket").tclass_v6().expect("class"), 0xB8);
-        let congestion = SocketOptions { tos: Some(0x03), ..SocketOptions::default() };
-        for ip in [V4, V6] {
-            let error = new_socket(ip, &congestion).expect_err("the bits are TCP's");
-            assert!(matches!(error, SocketError::NotSupported("quality of service")), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn multipath_is_had_or_refused() {
-        let options = SocketOptions { multipath: true, ..SocketOptions::default() };
-        match new_socket(V4, &options) {
-            Ok(socket) => assert_eq!(socket.protocol().expect("protocol"), Some(Protocol::MPTCP)),
-            Err(error) => assert!(matches!(error, SocketError::NotSupported("multipath")), "{error:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn prepared_streams() {
-        let (active, passive) = pair().await;
-        prepare(&passive, &SocketOptions::default()).expect("prepared");
-        assert!(passive.nodelay().expect("option"));
-        assert!(!SockRef::from(&passive).keepalive().expect("option"));
-
-        for (timeout, limit, idle, interval) in
-            [(30_000, 30_000, 10, 5), (10, 10, 1, 1), (0, 1, 1, 1), (u64::MAX, 0x7FFF_FFFF, 32767, 32767)]
-        {
-            let path_timeout = Some(Duration::from_millis(timeout));
-            prepare(&active, &SocketOptions { path_timeout, ..SocketOptions::default() }).expect("prepared");
-            let socket = SockRef::from(&active);
-            assert!(socket.keepalive().expect("option") && socket.tcp_nodelay().expect("option"));
-            let actual = socket.tcp_user_timeout().expect("option");
-            assert_eq!(actual, Some(Duration::from_millis(limit)), "{timeout}");
-            assert_eq!(socket.tcp_keepalive_time().expect("option"), Duration::from_secs(idle));
-            assert_eq!(socket.tcp_keepalive_interval().expect("option"), Duration::from_secs(interval));
-            assert_eq!(socket.tcp_keepalive_retries().expect("option"), KEEPALIVE_RETRIES);
-        }
-    }
-
-    #[tokio::test]
-    async fn abort_resets_and_close_does_not() {
-        let (closed, mut reader) = pair().await;
-        drop(closed);
-        assert_eq!(reader.read(&mut [0; 1]).await.expect("the end"), 0);
-
-        let (aborted, mut reader) = pair().await;
-        abort(&aborted).expect("linger");
-        drop(aborted);
-        let error = reader.read(&mut [0; 1]).await.expect_err("a reset");
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 }

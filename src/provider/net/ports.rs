@@ -1,4 +1,4 @@
-//! Which local port to try next.
+//! The choice of the local port to try next.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,19 +20,19 @@ impl PortRange {
         if first == 0 || first > last { None } else { Some(Self { first, last }) }
     }
 
-    /// Whether the port is one of the range.
+    /// Returns whether the port is one of the range.
     #[cfg(all(test, feature = "soft"))]
     pub(crate) const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
 
-    /// How many ports these are, at least 1.
+    /// The number of these ports, at least 1.
     pub(crate) fn count(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 
     /// The port at `place`, counted round and round.
-    fn at(self, place: u64) -> u16 {
+    pub(super) fn at(self, place: u64) -> u16 {
         // The remainder is below 65536.
         self.first + u16::try_from(place % self.count()).unwrap_or(0)
     }
@@ -44,7 +44,7 @@ impl Default for PortRange {
     }
 }
 
-/// Where the next search begins. One for all ranges: only "not where the last one was" matters.
+/// The start of the next search. One for all ranges: only "not where the last one was" matters.
 static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
     // Without random numbers any number that differs between processes will do: nothing depends on secrecy
     // here.

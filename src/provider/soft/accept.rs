@@ -1,55 +1,40 @@
 //! The passive side: Listen, GetConnectionRequest, Accept, Reject.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
 use tokio::task::AbortHandle;
-use tracing::{debug, warn};
+use tracing::{debug, info};
 
-use super::adapter::{AdapterCore, MAX_PRIVATE_DATA, READ_LIMITS};
+use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connector::Connector;
+use super::half_open::{Incoming, accept_loop};
 use super::handshake::PendingHandshake;
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, Reason, StateError};
-use crate::proto::connector::{Input, Op, Terms};
+use crate::proto::connector::{Input, Op};
 use crate::proto::limits;
 use crate::proto::listener::End;
-use crate::proto::mpa::{Responder, Rtr, StartConfig};
+use crate::proto::mpa::Rtr;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::{ConnectorDriver, OnDrop};
-use crate::provider::errors::{accept_error, bind_error};
-use crate::provider::net;
-use crate::provider::net::listen::{BoundListener, bind_listener};
+use crate::provider::errors::{accept_error, listen_error};
 use crate::provider::net::options::SocketError;
+use crate::provider::net::{self, BoundListener};
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{ReadLimits, Role};
 
-/// How long to leave the kernel alone when it has no descriptor or memory for another connection.
-const BACK_OFF: Duration = Duration::from_millis(50);
-
-/// A connection request that nobody has taken yet.
-pub(crate) struct Incoming {
-    terms: Terms,
-    handshake: PendingHandshake,
-    local: SocketAddr,
-    peer: SocketAddr,
-}
-
 /// A listener, shared by its handle and its tasks.
-pub(crate) struct ListenerCore {
-    pub(crate) adapter: Arc<AdapterCore>,
+pub(crate) struct Listener {
+    pub(crate) adapter: Arc<Adapter>,
     inner: Mutex<Inner>,
     _registered: Registered,
 }
@@ -60,11 +45,11 @@ pub(crate) struct Inner {
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
     /// The listening sockets, each with the task that accepts from it.
-    tasks: Vec<(Arc<TcpListener>, AbortHandle)>,
+    tasks: Vec<(Arc<net::Listener>, AbortHandle)>,
 }
 
-impl ListenerCore {
-    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+impl Listener {
+    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
         let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self { adapter, inner: Mutex::new(inner), _registered: registered })
@@ -76,26 +61,27 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut inner = self.inner.lock();
-        inner.requests.machine.may_bind().map_err(bind_error)?;
+        let local = inner.local;
+        inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
         if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress);
+            return Err(BindError::InvalidAddress(address.ip()));
         }
         let addresses = self.adapter.expand(address.ip());
         let options = self.adapter.socket_options(None, false);
-        let bound =
-            bind_listener(&addresses, address.port(), self.adapter.ports(), &options).map_err(|error| {
-                match error {
-                    SocketError::Bind(error) => error,
-                    SocketError::NotSupported(what) => {
-                        BindError::Os { call: "socket", source: io::Error::other(what) }
-                    }
+        let bound = self
+            .adapter
+            .host
+            .bind_listener(&addresses, address.port(), self.adapter.ports(), &options)
+            .map_err(|error| match error {
+                SocketError::Bind(error) => error,
+                SocketError::NotSupported(what) => {
+                    BindError::Os { call: "socket", source: io::Error::other(what).into() }
                 }
             })?;
-        let port = bound.local_addresses().next().map_or(0, |first| first.port());
-        inner.local = Some(SocketAddr::new(address.ip(), port));
+        inner.local = Some(SocketAddr::new(address.ip(), bound.port()));
         inner.bound = Some(bound);
-        inner.requests.machine.bound().map_err(bind_error)
+        inner.requests.machine.bound().map_err(|status| listen_error(status, local))
     }
 
     /// IND2Listener::Listen.
@@ -104,13 +90,15 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.inner.lock();
-        inner.requests.machine.may_listen().map_err(bind_error)?;
+        let local = inner.local;
+        inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
         // The sockets belong to the adapter's runtime, whoever calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
-        let listeners = inner.bound.as_mut().ok_or(BindError::InvalidState)?.listen()?;
-        inner.requests.machine.listen(backlog).map_err(bind_error)?;
-        debug!(local = ?inner.local, backlog, "listening");
+        let listeners =
+            inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
+        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        info!(local = ?inner.local, backlog, "listening");
         drop(inner);
         // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
         let tasks: Vec<_> = listeners
@@ -118,8 +106,12 @@ impl ListenerCore {
             .map(|listener| {
                 let listener = Arc::new(listener);
                 let close = CloseOnDrop(Arc::downgrade(self));
-                let task = accept_loop(close, listener.clone(), self.adapter.clone());
-                (listener, self.adapter.runtime.spawn(task).abort_handle())
+                let task = accept_loop(listener.clone(), self.adapter.clone(), move |incoming| {
+                    let Some(core) = close.0.upgrade() else { return ControlFlow::Break(()) };
+                    core.arrived(incoming);
+                    ControlFlow::Continue(())
+                });
+                (listener, self.adapter.runtime.spawn(self.adapter.host.clone().run(task)).abort_handle())
             })
             .collect();
         let mut inner = self.inner.lock();
@@ -176,7 +168,7 @@ impl AsMut<Requests<Incoming>> for Inner {
     }
 }
 
-impl AcceptQueue for ListenerCore {
+impl AcceptQueue for Listener {
     type Inner = Inner;
     type Request = Incoming;
     type Connector = Arc<Connector>;
@@ -195,101 +187,28 @@ impl AcceptQueue for ListenerCore {
     }
 }
 
-impl Member for ListenerCore {
+impl Member for Listener {
     fn device_removed(&self) {
         drop(self.end(End::Removed));
     }
 }
 
 /// Ends the accepting. The tasks are dropped when the runtime gets to them; the port is free at once (`LS-08`).
-fn stop(tasks: Vec<(Arc<TcpListener>, AbortHandle)>) {
+fn stop(tasks: Vec<(Arc<net::Listener>, AbortHandle)>) {
     for (listener, task) in tasks {
-        let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
+        listener.close();
         task.abort();
     }
 }
 
 /// Closes the listener when the task that accepts for it is gone, which only the end of the runtime does first: nobody
 /// may be left waiting.
-struct CloseOnDrop(Weak<ListenerCore>);
+struct CloseOnDrop(Weak<Listener>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if let Some(core) = self.0.upgrade() {
             core.close();
-        }
-    }
-}
-
-/// Accepts TCP connections and reads their requests; as many at once as the settings allow.
-async fn accept_loop(core: CloseOnDrop, listener: Arc<TcpListener>, adapter: Arc<AdapterCore>) {
-    let mut half_open = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            Some(request) = half_open.next(), if !half_open.is_empty() => {
-                let Some(core) = core.0.upgrade() else { return };
-                if let Some(incoming) = request {
-                    core.arrived(incoming);
-                }
-            }
-            accepted = listener.accept(), if half_open.len() < adapter.config.half_open => match accepted {
-                Ok((stream, peer)) => half_open.push(read_request(stream, peer, adapter.clone())),
-                Err(error) => {
-                    // Most of these concern the one connection; a lack of descriptors or memory lasts.
-                    warn!(%error, "accept failed");
-                    tokio::time::sleep(BACK_OFF).await;
-                }
-            },
-        }
-    }
-}
-
-/// Reads the MPA request of one peer. Only these bytes have a deadline: nobody waits for them yet (`X8`).
-async fn read_request(
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    adapter: Arc<AdapterCore>,
-) -> Option<Incoming> {
-    let options = adapter.socket_options(None, false);
-    let config = StartConfig { crc: adapter.config.crc, unsaid_limits: ReadLimits::default() };
-    let mut responder = Responder::new(config);
-    let request = async {
-        let local = stream.local_addr().map_err(|_| None)?;
-        net::options::prepare(&stream, &options).map_err(|_| None)?;
-        loop {
-            let mut bytes = [0; 1024];
-            let length = stream.read(&mut bytes).await.map_err(|_| None)?;
-            if length == 0 {
-                return Err(None);
-            }
-            match responder.receive(&bytes[..length]) {
-                Ok(Some(offer)) => return Ok((local, offer)),
-                Ok(None) => {}
-                Err(error) => return Err(Some(error)),
-            }
-        }
-    };
-    match tokio::time::timeout(adapter.config.request_timeout, request).await {
-        Ok(Ok((local, offer))) => {
-            let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
-            let terms = Terms { limits, private_data: offer.private_data };
-            let handshake = PendingHandshake::Passive {
-                stream,
-                responder: Box::new(responder),
-                reject_data: Bytes::new(),
-            };
-            Some(Incoming { terms, handshake, local, peer: net::canonical(peer) })
-        }
-        Ok(Err(error)) => {
-            debug!(%peer, error = ?error.as_ref().map(|error| error.error), "closed without a valid MPA request");
-            if let Some(error) = error {
-                adapter.lingering_close.close_after(stream, error.bytes());
-            }
-            None
-        }
-        Err(_elapsed) => {
-            debug!(%peer, "closed without an MPA request in time");
-            None
         }
     }
 }
@@ -306,14 +225,14 @@ impl Connector {
     /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
     pub(crate) async fn accept(
         self: &Arc<Self>,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
         if queue_pair.adapter.domain != self.adapter.domain {
             return Err(AcceptError::ForeignQueuePair);
         }
         if let Some(option) = params.options.first() {
-            return Err(accept_error(Status::NOT_SUPPORTED, Reason::Local(option)));
+            return Err(accept_error(Status::NOT_SUPPORTED, Reason::Local(option), self.peer()));
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.look();
@@ -324,13 +243,13 @@ impl Connector {
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(status) = self.apply_with(input, |inner| inner.progress.reset(Op::Accept)) {
+        if let Err(status) = self.handle_with(input, |inner| inner.progress.reset(Op::Accept)) {
             if taken {
                 self.give_back();
             }
             return Err(match status {
                 Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason()),
+                status => accept_error(status, self.take_reason(), self.peer()),
             });
         }
         let guard = OnDrop::new(&**self, Input::Release);
@@ -340,24 +259,19 @@ impl Connector {
         guard.disarm();
         match status {
             Status::SUCCESS => Ok(()),
-            status => Err(accept_error(status, self.take_reason())),
+            status => Err(accept_error(status, self.take_reason(), self.peer())),
         }
     }
 
-    /// Notices a peer that has left while its request was waiting.
-    fn look(&self) {
+    /// Notices a peer that has left while its request or its reply was waiting.
+    pub(super) fn look(&self) {
         if let Err(reason) = self.check_peer() {
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
     }
 
     /// Sends the reply and hands the socket to its driver.
-    async fn reply(
-        self: &Arc<Self>,
-        queue_pair: &Arc<QueuePairCore>,
-        agreed: ReadLimits,
-        private_data: &[u8],
-    ) {
+    async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
         let Some(PendingHandshake::Passive { mut stream, mut responder, .. }) = self.lock().handshake.take()
         else {
             return;
@@ -370,7 +284,7 @@ impl Connector {
         };
         if let Err(error) = sent {
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
             return;
         }
         let started = self.start_connection(
@@ -389,7 +303,7 @@ impl Connector {
         self.spawn(driver);
     }
 
-    /// Whether Accept or Reject may still be called.
+    /// Returns whether Accept or Reject may still be called.
     pub(crate) fn is_pending(&self) -> bool {
         self.read_limits().is_ok() && self.lock().handshake.is_some()
     }
@@ -402,14 +316,14 @@ impl Connector {
         let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
         self.look();
         let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.apply_with(input, |inner| {
+        let outcome = self.handle_with(input, |inner| {
             if let Some(handshake) = inner.handshake.as_mut().filter(|_| length <= maximum) {
                 handshake.set_reject_data(Bytes::copy_from_slice(data));
             }
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason()),
+            status => accept_error(status, self.take_reason(), self.peer()),
         })
     }
 }

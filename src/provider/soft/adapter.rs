@@ -8,25 +8,26 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 
 use super::config::SoftConfig;
 use super::handshake::LingeringClose;
+use super::registration::Registration;
 use super::remote_keys::KeyTable;
 use crate::error::{OpenError, RegisterError};
 use crate::memory::Owned;
 use crate::provider::info::{AdapterInfo, ProviderKind};
-use crate::provider::net::interfaces::{Interface, interface_of, interfaces, source_for};
 use crate::provider::net::leases::Namespace;
-use crate::provider::net::monitor::AddressMonitor;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::PortRange;
+use crate::provider::net::{Host, Interface, Monitor};
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
+use crate::provider::runtime;
 use crate::sync::Mutex;
-use crate::types::{AdapterId, ReadLimits};
+use crate::types::{Access, AdapterId, ReadLimits};
 
-/// What the soft provider can do; none of it depends on the machine.
+/// The read limits of the soft provider; like its other limits they do not depend on the machine.
 pub(crate) const READ_LIMITS: ReadLimits = ReadLimits::new(128, 128);
 /// Linux `siw` takes no more than 256 bytes, four of which carry the read limits (RFC 6581 section 4.1).
 pub(crate) const MAX_PRIVATE_DATA: usize = 252;
@@ -43,12 +44,13 @@ const MAX_COMPLETIONS: usize = 1 << 20;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// One opened adapter, shared by everything created from it.
-pub(crate) struct AdapterCore {
+pub(crate) struct Adapter {
     /// Unique in the process, one per open: the protection domain.
     pub(crate) domain: u64,
     pub(crate) interface: Interface,
     info: Arc<AdapterInfo>,
-    /// Where the interface is.
+    /// The host that has the interface.
+    pub(crate) host: Host,
     namespace: Namespace,
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
@@ -59,28 +61,32 @@ pub(crate) struct AdapterCore {
     monitor: Mutex<Option<AbortHandle>>,
 }
 
-impl AdapterCore {
+impl Adapter {
     /// Opens the interface with this id and begins to watch its addresses.
     ///
     /// # Errors
     /// No such interface, no runtime, or no netlink.
-    pub(crate) fn open(id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = Handle::try_current()
-            .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
-        let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
-        let interface = known
+    pub(crate) fn open(host: Host, id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
+        let runtime = match &host {
+            Host::Kernel => runtime::current()?,
+            #[cfg(feature = "sim")]
+            Host::Sim(_) => runtime::with_timers()?,
+        };
+        let interface = list(&host)?
             .into_iter()
             .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
-            .ok_or(OpenError::InvalidAdapter)?;
-        let monitor = AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source })?;
-        let lingering_close = LingeringClose::new(runtime.clone(), config.half_open);
+            .ok_or(OpenError::InvalidAdapter(id))?;
+        let monitor =
+            host.monitor().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
+        let lingering_close = LingeringClose::new(runtime.clone(), config.half_open_places());
         let core = Arc::new(Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
             interface,
-            namespace: Namespace::of_thread(),
+            namespace: host.namespace(),
             config,
-            keys: Arc::default(),
+            keys: Arc::new(KeyTable::new(host.clone())),
+            host,
             lingering_close,
             runtime,
             removed: AtomicBool::new(false),
@@ -89,7 +95,7 @@ impl AdapterCore {
         });
         let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
         *core.monitor.lock() = Some(watch);
-        debug!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
+        info!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
         Ok(core)
     }
 
@@ -99,9 +105,20 @@ impl AdapterCore {
     /// Memory that work requests can use, and no peer.
     ///
     /// # Errors
-    /// `InsufficientResources`.
+    /// `OutOfMemory`.
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
-        Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)
+        let memory = Owned::zeroed(length).and_then(|memory| self.host.charge(memory));
+        memory.ok_or(RegisterError::OutOfMemory { length })
+    }
+
+    /// Puts memory under a key.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `InsufficientResources`.
+    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Arc<Registration>, RegisterError> {
+        let length = memory.len();
+        let memory = self.host.charge(memory).ok_or(RegisterError::OutOfMemory { length })?;
+        self.keys.register(memory.share(), access)
     }
 
     /// No runtime: registering takes no time.
@@ -124,12 +141,12 @@ impl AdapterCore {
         &self.info
     }
 
-    /// Whether it was removed.
+    /// Returns whether it was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
+    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
     pub(crate) fn owns(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_unspecified()
@@ -153,7 +170,7 @@ impl AdapterCore {
             [] => None,
             // There is nothing to choose, and the kernel need not be asked.
             [only] => Some(only),
-            [first, ..] => Some(source_for(peer).ok().filter(|ip| self.owns(*ip)).unwrap_or(first)),
+            [first, ..] => Some(self.host.source_for(peer).ok().filter(|ip| self.owns(*ip)).unwrap_or(first)),
         }
     }
 
@@ -183,7 +200,7 @@ impl AdapterCore {
     }
 }
 
-impl Drop for AdapterCore {
+impl Drop for Adapter {
     fn drop(&mut self) {
         let monitor = self.monitor.get_mut();
         if let Some(monitor) = monitor.take() {
@@ -218,7 +235,7 @@ fn info(interface: &Interface) -> AdapterInfo {
         in_order_dma: true,
         // A request completes when TCP has its bytes.
         early_completion: true,
-        // What the passive side posts first waits for the peer's first word.
+        // The requests that the passive side posts first wait for the peer's first word.
         passive_sends_first: true,
         per_request_errors: true,
         accept_limits_reads: true,
@@ -243,12 +260,12 @@ fn info(interface: &Interface) -> AdapterInfo {
 }
 
 /// Removes the adapter when the last address that it had when it was opened is gone.
-async fn watch(adapter: Weak<AdapterCore>, monitor: AddressMonitor) {
+async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
     loop {
         // Look first: something may have changed between the listing of the addresses and the opening of the monitor.
         {
             let Some(adapter) = adapter.upgrade() else { return };
-            let Ok(now) = interfaces() else {
+            let Ok(now) = adapter.host.interfaces() else {
                 drop(adapter);
                 // Out of descriptors, perhaps: that passes.
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -272,20 +289,27 @@ async fn watch(adapter: Weak<AdapterCore>, monitor: AddressMonitor) {
 ///
 /// # Errors
 /// `InvalidAddress` when none does.
-pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
-    interface_of(ip)
-        .map_err(|source| OpenError::Os { call: "getifaddrs", source })?
+pub(crate) fn resolve(host: &Host, ip: IpAddr) -> Result<AdapterId, OpenError> {
+    host.interface_of(ip)
+        .map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?
         .map(|interface| AdapterId(interface.index.into()))
-        .ok_or(OpenError::InvalidAddress)
+        .ok_or(OpenError::InvalidAddress(ip))
+}
+
+/// The interfaces of a host.
+///
+/// # Errors
+/// `Os` when the system does not tell.
+fn list(host: &Host) -> Result<Vec<Interface>, OpenError> {
+    host.interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })
 }
 
 /// Every address that can be served.
 ///
 /// # Errors
 /// `Os` when the system does not tell.
-pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
-    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
-    let up = known.into_iter().filter(|interface| interface.up);
+pub(crate) fn addresses(host: &Host) -> Result<Vec<IpAddr>, OpenError> {
+    let up = list(host)?.into_iter().filter(|interface| interface.up);
     Ok(up.flat_map(|interface| interface.addresses).collect())
 }
 
@@ -293,9 +317,9 @@ pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
 ///
 /// # Errors
 /// `Unreachable` without a route; `InvalidAddress` for what can never be a peer.
-pub(crate) fn local_for(remote: IpAddr) -> Result<IpAddr, OpenError> {
-    source_for(remote).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress,
-        _ => OpenError::Unreachable,
+pub(crate) fn local_for(host: &Host, remote: IpAddr) -> Result<IpAddr, OpenError> {
+    host.source_for(remote).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
+        _ => OpenError::Unreachable(remote),
     })
 }

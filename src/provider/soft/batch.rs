@@ -1,5 +1,6 @@
 //! FPDUs on their way into one `sendmsg`: small things copied together, large payload left where it is.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -18,8 +19,15 @@ const MAX_FRAMES: usize = 17;
 const MAX_PIECES: usize = 48;
 /// The most copied bytes in a batch, so that they stay in the cache between copy, checksum and system call.
 const MAX_COPIED: usize = 256 * 1024;
-/// What an idle connection keeps of the arena.
-const KEEP_ARENA: usize = 4 * 1024;
+/// A batch that waits for the socket may have an arena of this size, however little is in it.
+const SMALL_ARENA: usize = 4 * 1024;
+/// The largest arena that a thread keeps.
+const LARGEST_ARENA: usize = 2 * MAX_COPIED;
+
+thread_local! {
+    /// The arena of this thread, while no batch has it.
+    static FREE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 #[derive(Debug)]
 enum Part {
@@ -32,10 +40,11 @@ enum Part {
 /// Framed bytes that the socket has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Batch {
+    /// Copied bytes. It is the thread's, lent until the socket has taken the batch: an idle connection has none.
     arena: Vec<u8>,
     parts: VecDeque<Part>,
     frames: usize,
-    /// How much of the first part has been sent.
+    /// The number of bytes of the first part that have been sent.
     sent: usize,
     /// By what the peer reaches the in-place parts of Read Responses, as long as one of them has not been sent in full:
     /// it must be valid when they are.
@@ -52,12 +61,12 @@ impl Batch {
         self.parts.is_empty()
     }
 
-    /// Whether another FPDU of any size fits.
+    /// Returns whether another FPDU of any size fits.
     pub(crate) fn has_room(&self) -> bool {
         self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
     }
 
-    /// Whether payload that is reached by this access may join.
+    /// Returns whether payload that is reached by this access may join.
     pub(crate) fn admits(&self, access: Option<&RemoteAccess>) -> bool {
         match (&self.access, access) {
             (Some(mine), Some(other)) => mine.is(other),
@@ -75,14 +84,33 @@ impl Batch {
         self.frames = 0;
         self.sent = 0;
         self.access = None;
-        self.arena.clear();
+        let mut arena = std::mem::take(&mut self.arena);
+        arena.clear();
+        if (1..=LARGEST_ARENA).contains(&arena.capacity()) {
+            // A thread that is about to end keeps none.
+            let _ = FREE.try_with(|free| free.set(arena));
+        }
     }
 
-    /// Gives back what a burst left behind.
+    /// The socket does not take all of the batch now: gives back an arena that is much too large for it.
     pub(crate) fn trim(&mut self) {
-        if self.is_empty() {
-            self.arena.shrink_to(KEEP_ARENA);
+        if self.arena.capacity() > SMALL_ARENA.max(2 * self.arena.len()) {
+            self.arena.shrink_to(SMALL_ARENA);
         }
+    }
+
+    /// The room for copied bytes that this batch has.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.arena.capacity()
+    }
+
+    /// Returns the end of the arena, from where on more is copied.
+    fn begin(&mut self) -> usize {
+        if self.arena.capacity() == 0 {
+            self.arena = FREE.try_with(Cell::take).unwrap_or_default();
+        }
+        self.arena.len()
     }
 
     /// A tagged segment. `access` is that of the payload, when a peer reads it.
@@ -101,14 +129,14 @@ impl Batch {
 
     /// A whole FPDU that has been framed elsewhere.
     pub(crate) fn framed(&mut self, fpdu: &[u8]) {
-        let start = self.arena.len();
+        let start = self.begin();
         self.arena.extend_from_slice(fpdu);
         self.copied(start);
     }
 
     /// An untagged segment whose payload is a header of ours.
     pub(crate) fn untagged(&mut self, header: &Untagged, payload: &[u8]) {
-        let start = self.arena.len();
+        let start = self.begin();
         self.arena.extend_from_slice(&header.encode(payload.len()));
         self.arena.extend_from_slice(payload);
         self.trailer(start, self.arena.len() - start);
@@ -117,7 +145,7 @@ impl Batch {
 
     /// One FPDU; tells whether its payload was left in place.
     fn frame(&mut self, header: &[u8], parts: &Payload, length: usize, read: bool) -> bool {
-        let start = self.arena.len();
+        let start = self.begin();
         self.arena.extend_from_slice(header);
         // A checksum must be of the very bytes that are sent, and others may write registered memory: copy first.
         let in_place = length > COPY_BELOW && !self.crc;
@@ -159,7 +187,7 @@ impl Batch {
         }
     }
 
-    /// What is to be sent.
+    /// The pieces that are to be sent.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = PieceRef<'_>> {
         self.parts.iter().enumerate().map(|(index, part)| {
             let skip = if index == 0 { self.sent } else { 0 };
@@ -184,6 +212,7 @@ impl Batch {
                 if !self.parts.iter().any(|part| matches!(part, Part::InPlace { read: true, .. })) {
                     self.access = None;
                 }
+                self.trim();
                 return;
             }
             sent -= left;

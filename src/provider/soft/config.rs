@@ -3,6 +3,17 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::provider::net::capture::Capture;
+use crate::sync::LONGEST;
+
+/// The most places for half-open peers by default.
+const MOST_HALF_OPEN: usize = 4096;
+
+/// The shortest path timeout.
+const SHORTEST: Duration = Duration::from_millis(100);
+
 /// Settings of the soft provider. The defaults suit most programs.
 ///
 /// ```
@@ -18,8 +29,10 @@ pub struct SoftConfig {
     pub(crate) path_timeout: Option<Duration>,
     pub(crate) request_timeout: Duration,
     pub(crate) disconnect_timeout: Duration,
-    pub(crate) half_open: usize,
+    pub(crate) message_timeout: Option<Duration>,
+    half_open: Option<usize>,
     pub(crate) ephemeral_ports: RangeInclusive<u16>,
+    pub(crate) capture: Option<Capture>,
 }
 
 impl Default for SoftConfig {
@@ -30,8 +43,10 @@ impl Default for SoftConfig {
             path_timeout: Some(Duration::from_secs(30)),
             request_timeout: Duration::from_secs(5),
             disconnect_timeout: Duration::from_secs(5),
-            half_open: 1024,
+            message_timeout: Some(Duration::from_secs(30)),
+            half_open: None,
             ephemeral_ports: 49152..=65535,
+            capture: None,
         }
     }
 }
@@ -55,47 +70,110 @@ impl SoftConfig {
     }
 
     /// Sets how long a connection survives a dead path or a frozen peer. Default: 30 s, at least 100 ms. With `None` only TCP
-    /// detects a dead path: after about 15 minutes of trying to send, and never on an idle connection.
+    /// detects a dead path: after about 15 minutes of trying to send, and never on an idle connection. A longer time than 30 years counts as 30 years,
+    /// here and in the other settings.
     ///
-    /// This sets the TCP user timeout and keepalive. In addition, an established connection that has received nothing for
-    /// half of this time posts an empty RDMA Read, and is lost with `IO_TIMEOUT` if nothing is received for another half:
-    /// the kernel of a stopped process still acknowledges TCP segments, but nobody answers reads. If the outbound read
-    /// limit is 0, no read is posted.
+    /// An established connection that has received nothing for half of this time posts an empty RDMA Read. It is lost with
+    /// `IO_TIMEOUT` if nothing is received for another half, at most a sixteenth later: the kernel of a stopped process
+    /// still acknowledges TCP segments, but nobody answers reads.
+    ///
+    /// A slow peer survives. While the read waits behind other data, each acknowledged byte counts as a sign of life. A
+    /// peer whose message waits for a shared receive sends an empty Write every half second, which is often enough for path
+    /// timeouts of a second or more. If the outbound read limit is
+    /// 0, no read is posted: then only TCP keepalive, and data that is never acknowledged, show that the peer is gone.
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.path_timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(100)));
+        self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
         self
     }
 
     /// Sets how long a peer that has connected by TCP may take to send its connection request. Default: 5 s, as in Linux
-    /// `siw`.
+    /// `siw`. With zero, a request is refused unless it arrives together with the TCP connection.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
+        self.request_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Sets how long a disconnect waits for the peer's response. After it, the connection is reset. Default: 5 s.
+    /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the peer
+    /// acknowledges data. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If the peer has not
+    /// acknowledged all data that completed, the socket is closed in the background instead, and the data still arrives
+    /// as long as the peer acknowledges some of it within each minute.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
-        self.disconnect_timeout = timeout;
+        self.disconnect_timeout = timeout.min(LONGEST);
+        self
+    }
+
+    /// Sets how long a message that arrives in a receive of a shared receive queue may make no progress, which is 64 KiB or
+    /// its end. After it, the receive returns to its queue and the connection is lost with `IO_TIMEOUT`: otherwise a peer
+    /// could hold the receives of all others with half a message each (RFC 5042). Default: 30 s, at least 100 ms. `None` sets no
+    /// limit.
+    #[must_use]
+    pub fn message_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.message_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
         self
     }
 
     /// Sets how many peers of one listening address may be between their TCP connection and their complete request. Default:
-    /// 1024. Each holds at most 532 bytes. Further peers wait in the backlog of the kernel. The same limit applies to the
-    /// refused peers of an adapter that have one second to read the refusal; further ones are closed immediately.
+    /// half of the descriptors of the process (`RLIMIT_NOFILE`), at most 4096, which is the usual length of the kernel's own
+    /// queue; at least 1. Each holds a descriptor and less than 2 KiB.
+    ///
+    /// When there is no room for another, the oldest of the address that has most is closed, if its request has not arrived
+    /// by then. Addresses of IPv6 count by their first 64 bits. Each peer has at least 200 ms. A peer that sends its request
+    /// at once is accepted, however many silent ones there are. If the process has no descriptors left, peers make room in
+    /// the same way.
+    ///
+    /// The same limit applies to the refused peers of an adapter that have one second to read the refusal; further ones are
+    /// closed immediately.
     #[must_use]
     pub fn half_open(mut self, most: usize) -> Self {
-        self.half_open = most.max(1);
+        self.half_open = Some(most.max(1));
+        self
+    }
+
+    /// The number of places for half-open peers.
+    pub(crate) fn half_open_places(&self) -> usize {
+        self.half_open.unwrap_or_else(|| {
+            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit);
+            usize::try_from(limit / 2).map_or(MOST_HALF_OPEN, |half| half.clamp(1, MOST_HALF_OPEN))
+        })
+    }
+
+    /// The same settings for hosts whose sockets are no descriptors.
+    #[cfg(feature = "sim")]
+    pub(crate) fn without_descriptors(mut self) -> Self {
+        self.half_open.get_or_insert(MOST_HALF_OPEN);
         self
     }
 
     /// Sets the range of local ports for connections and listeners without a given port. Default: 49152-65535, the ephemeral
-    /// ports of NetworkDirect.
+    /// ports of NetworkDirect. An empty range, or one with port 0, counts as
+    /// the default.
     #[must_use]
     pub fn ephemeral_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ephemeral_ports = ports;
+        self
+    }
+
+    /// Records what the connections of the adapters send and receive, as a file for Wireshark. Default: off, which costs nothing.
+    ///
+    /// The file has the bytes that the sockets of this end took and gave, in packets that are made up for them: the sizes of
+    /// segments, acknowledgements and what TCP repeats are not those of the network. If both ends of a connection record,
+    /// each needs its own [`Capture`]. While a capture is on, all bytes are copied once more.
+    ///
+    /// ```
+    /// use tokio_rdma::soft::{Capture, SoftConfig};
+    ///
+    /// let capture = Capture::new(64 << 20);
+    /// let config = SoftConfig::default().capture(&capture);
+    /// // ... connections of adapters with this config ...
+    /// let file = capture.pcap(); // to be written, for example, by tokio::fs::write
+    /// # drop((config, file));
+    /// ```
+    #[must_use]
+    pub fn capture(mut self, capture: &Capture) -> Self {
+        self.capture = Some(capture.clone());
         self
     }
 }

@@ -3,20 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tracing::Instrument;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
 use super::connector::Connector;
 use super::driver::Driver;
 use super::handshake::PendingHandshake;
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use super::receive::Receiver;
 use super::send::SendQueue;
 use crate::error::{BindError, ConnectError, Reason, StateError};
@@ -25,15 +22,14 @@ use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
 use crate::provider::connector::{ConnectorDriver, OnDrop};
 use crate::provider::errors::{bind_error, connect_error, report_of};
-use crate::provider::net;
-use crate::provider::net::bind::{BoundSocket, bind_again, bind_connector};
-use crate::provider::net::connect::{ConnectFailure, Connected};
+use crate::provider::net::host::{ConnectFailure, Connected};
 use crate::provider::net::options::SocketError;
+use crate::provider::net::{self, BoundSocket, Stream};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::types::{PrivateData, Role};
+use crate::types::Role;
 
-/// How many ports are tried when the kernel says that the four of addresses and ports are taken.
+/// The number of ports that are tried when the kernel says that the four of addresses and ports are taken.
 const PORT_TRIES: usize = 512;
 
 /// A dial that failed: what it means for the machine, and what to tell the caller.
@@ -43,11 +39,8 @@ struct DialError {
 }
 
 impl DialError {
-    fn refused(private_data: Option<PrivateData>, reason: Reason) -> Self {
-        Self {
-            input: Input::Refused { private_data: private_data.clone() },
-            error: ConnectError::Refused { private_data, reason },
-        }
+    fn refused(peer: SocketAddr, reason: Reason) -> Self {
+        Self::new(ConnectError::Refused { peer, reason })
     }
 
     fn new(error: ConnectError) -> Self {
@@ -59,7 +52,7 @@ impl DialError {
         let errno = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-                Self::refused(None, errno)
+                Self::refused(peer, errno)
             }
             _ => Self::new(net::errors::connect_error(error, peer)),
         }
@@ -75,11 +68,12 @@ impl Connector {
         if self.adapter.is_removed() {
             return Err(BindError::DeviceRemoved);
         }
-        self.apply(Input::Bind).map_err(bind_error)?;
+        let local = self.lock().progress.local;
+        self.handle(Input::Bind).map_err(|status| bind_error(status, local))?;
         match self.make_bound(address, &ConnectParams::default()) {
             Ok(bound) => {
-                let _ = self.apply_with(Input::Bound, |inner| {
-                    inner.progress.local = Some(bound.local);
+                let _ = self.handle_with(Input::Bound, |inner| {
+                    inner.progress.local = Some(bound.local());
                     inner.bound = Some(bound);
                 });
                 Ok(())
@@ -89,10 +83,10 @@ impl Connector {
                     SocketError::Bind(error) => error,
                     // Nothing that bind alone asks for can be missing.
                     SocketError::NotSupported(what) => {
-                        BindError::Os { call: "socket", source: io::Error::other(what) }
+                        BindError::Os { call: "socket", source: io::Error::other(what).into() }
                     }
                 };
-                let _ = self.apply(Input::BindFailed(error.status()));
+                let _ = self.handle(Input::BindFailed(error.status()));
                 Err(error)
             }
         }
@@ -100,17 +94,17 @@ impl Connector {
 
     fn make_bound(&self, address: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
         if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress.into());
+            return Err(BindError::InvalidAddress(address.ip()).into());
         }
         let options = self.adapter.socket_options(params.traffic_class, params.multipath);
-        bind_connector(address, self.adapter.ports(), &options)
+        self.adapter.host.bind_connector(address, self.adapter.ports(), &options)
     }
 
     /// The address that Bind gave, before a connection uses it.
     pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.lock();
         match (inner.progress.machine.state(), &inner.bound) {
-            (State::Bound, Some(bound)) => Ok(bound.local),
+            (State::Bound, Some(bound)) => Ok(bound.local()),
             _ => Err(StateError::ConnectionInvalid),
         }
     }
@@ -121,7 +115,7 @@ impl Connector {
     /// See [`ConnectError`].
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
@@ -142,7 +136,7 @@ impl Connector {
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
-                let _ = self.apply_with(Input::PeerAccepted(dialled.terms), |inner| {
+                let _ = self.handle_with(Input::PeerAccepted(dialled.terms), |inner| {
                     if inner.progress.machine.state() == State::Connecting {
                         inner.handshake = Some(dialled.handshake);
                     }
@@ -150,7 +144,7 @@ impl Connector {
                 None
             }
             Err(Some(DialError { input, error })) => {
-                let _ = self.apply(input);
+                let _ = self.handle_with(input, |inner| inner.progress.reason = error.reason());
                 Some(error)
             }
             Err(None) => None,
@@ -160,14 +154,14 @@ impl Connector {
         match error {
             _ if status == Status::SUCCESS => Ok(()),
             Some(error) if error.status() == status => Err(error),
-            _ => Err(connect_error(status, self.take_reason())),
+            _ => Err(connect_error(status, self.take_reason(), self.peer())),
         }
     }
 
     /// The inline part of Connect.
     fn begin(
         self: &Arc<Self>,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
@@ -176,25 +170,24 @@ impl Connector {
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock, so
         // that another call on this connector finds either all of it or nothing.
         let mut busy = false;
-        let outcome = self.call(|inner| {
+        let outcome = self.handle_if(|inner| {
             let fits =
                 matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
             let taken = fits && self.take_queue_pair(inner, queue_pair);
             if taken {
                 inner.progress.peer = Some(net::canonical(peer));
+                inner.progress.reason = None;
                 inner.progress.reset(Op::Connect);
             }
             busy = fits && !taken;
-            Input::Connect { data, max_data, busy, deadline }
+            Some(Input::Connect { data, max_data, busy, deadline })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
             Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
-            Status::CONNECTION_ACTIVE => ConnectError::Active,
-            Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
-            status => connect_error(status, Reason::Local("the connector cannot connect")),
+            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
         })
     }
 
@@ -226,8 +219,10 @@ impl Connector {
     ) -> Result<Dialled, DialError> {
         // Not before the machine has heard of it: unlike a mistake with the queue pair, it burns the connector (X2).
         net::errors::validate_destination(peer).map_err(DialError::new)?;
-        let explicit = self.lock().bound.as_ref().map(|bound| bound.local);
+        let explicit = self.lock().bound.as_ref().map(BoundSocket::local);
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
+        let stream =
+            stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
         // A new lease means the old one is free: the connector is no longer bound to it.
         {
             let mut inner = self.lock();
@@ -236,7 +231,7 @@ impl Connector {
         }
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
         // If this comes to nothing the port has to be free at once, for the next attempt.
-        let _ = net::options::abort(&stream);
+        let _ = stream.abort();
         let outcome = self.start_up(stream, peer, params, deadline).await;
         match &outcome {
             Ok(Dialled { handshake, .. }) => handshake.keep(),
@@ -249,8 +244,8 @@ impl Connector {
     fn bind_again(&self, local: SocketAddr) {
         let mut inner = self.lock();
         inner.lease = None;
-        if let Ok(bound) = bind_again(local, &self.adapter.socket_options(None, false)) {
-            inner.progress.local = Some(bound.local);
+        if let Ok(bound) = self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)) {
+            inner.progress.local = Some(bound.local());
             inner.bound = Some(bound);
         }
     }
@@ -258,30 +253,34 @@ impl Connector {
     /// MPA start-up, until the deadline.
     async fn start_up(
         &self,
-        stream: TcpStream,
+        stream: Stream,
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<Dialled, DialError> {
         let start_up = self.shake_hands(stream, peer, params);
         let Some(deadline) = deadline else { return start_up.await };
-        let outcome = tokio::time::timeout_at(deadline.into(), start_up).await;
-        outcome.unwrap_or_else(|_elapsed| Err(DialError::new(ConnectError::TimedOut)))
+        match tokio::time::timeout_at(deadline.into(), start_up).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(DialError::new(ConnectError::TimedOut { peer, limit: None })),
+        }
     }
 
     async fn shake_hands(
         &self,
-        mut stream: TcpStream,
+        mut stream: Stream,
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<Dialled, DialError> {
         let options = self.adapter.socket_options(None, params.multipath);
-        match net::options::prepare(&stream, &options) {
+        match stream.prepare(&options) {
             Ok(()) => {}
-            // A multipath connection has no user timeout; keepalive and the probe notice a dead path all the same.
+            // A kernel without keepalive for multipath: the probe notices a dead path all the same.
             Err(SocketError::NotSupported(_)) if params.multipath => {}
             Err(error) => return Err(DialError::new(error.into())),
         }
+        // A path that breaks under the request is noticed; how long the peer takes to reply is its own affair (`X8`).
+        stream.limit_unacknowledged(options.path_timeout);
         let offer = limits::offer(params.read_limits, READ_LIMITS);
         let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
         let mut initiator = Initiator::new(config, offer, &params.private_data);
@@ -290,36 +289,37 @@ impl Connector {
             let mut bytes = [0; 1024];
             let length = stream.read(&mut bytes).await.map_err(|error| DialError::io(&error, peer))?;
             if length == 0 {
-                return Err(DialError::refused(None, Reason::PeerClosed));
+                return Err(DialError::refused(peer, Reason::PeerClosed));
             }
             match initiator.receive(&bytes[..length]) {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
-                    return Err(DialError::refused(None, self.send_last_words(stream, &error)));
+                    return Err(DialError::refused(peer, self.send_last_words(stream, &error)));
                 }
             }
         };
         match reply {
             Reply::Accepted { negotiated, private_data } => {
+                stream.limit_unacknowledged(None);
                 let leftover = initiator.leftover();
                 let terms = Terms { limits: negotiated.limits, private_data };
                 Ok(Dialled { handshake: PendingHandshake::Active { stream, negotiated, leftover }, terms })
             }
             Reply::Rejected { private_data } => {
                 let data = Some(private_data).filter(|data| !data.is_empty());
-                Err(DialError::refused(data, Reason::MpaReject))
+                let error = ConnectError::Rejected { peer, private_data: data, reason: Reason::MpaReject };
+                Err(DialError::new(error))
             }
         }
     }
 
     /// Tells the peer what is wrong with its reply, and closes the socket behind that.
-    fn send_last_words(&self, stream: TcpStream, error: &StartError) -> Reason {
+    fn send_last_words(&self, stream: Stream, error: &StartError) -> Reason {
         let last_words = error.bytes();
-        let socket = SockRef::from(&stream);
-        if matches!(socket.linger(), Ok(Some(Duration::ZERO))) {
+        if stream.is_aborting() {
             // The port has to be free at once: the peer may hear it or not.
-            let _ = socket.send(&last_words);
+            let _ = stream.send_now(&last_words);
         } else {
             self.adapter.lingering_close.close_after(stream, last_words);
         }
@@ -343,7 +343,7 @@ impl Connector {
         let explicit = self.lock().bound.take();
         if let Some(bound) = explicit {
             let bound = self.rebind(bound, params).map_err(|error| DialError::new(error.into()))?;
-            let outcome = net::connect::connect(bound, peer, left()).await;
+            let outcome = bound.connect(peer, left()).await;
             return outcome.map_err(|ConnectFailure { error, bound }| {
                 // Still bound: the same connector may try again (`CM-19`).
                 self.lock().bound = bound;
@@ -359,8 +359,8 @@ impl Connector {
             let bound = self
                 .make_bound(SocketAddr::new(source, 0), params)
                 .map_err(|error| DialError::new(error.into()))?;
-            self.lock().progress.local = Some(bound.local);
-            match net::connect::connect(bound, peer, left()).await {
+            self.lock().progress.local = Some(bound.local());
+            match bound.connect(peer, left()).await {
                 Ok(connected) => return Ok(connected),
                 Err(ConnectFailure { error, .. })
                     if tries > 0 && error.raw_os_error() == Some(libc::EADDRNOTAVAIL) =>
@@ -377,9 +377,11 @@ impl Connector {
         if params.traffic_class.is_none() && !params.multipath {
             return Ok(bound);
         }
-        let local = bound.local;
+        let local = bound.local();
         drop(bound);
-        bind_again(local, &self.adapter.socket_options(params.traffic_class, params.multipath))
+        self.adapter
+            .host
+            .bind_again(local, &self.adapter.socket_options(params.traffic_class, params.multipath))
     }
 
     /// IND2Connector::CompleteConnect.
@@ -388,11 +390,11 @@ impl Connector {
     /// See [`ConnectError`].
     pub(crate) fn complete(self: &Arc<Self>) -> Result<(), ConnectError> {
         let gone = self.check_peer();
-        let invalid = |status| connect_error(status, self.take_reason());
+        let invalid = |status| connect_error(status, self.take_reason(), self.peer());
         if let Err(reason) = gone {
-            let _ = self.apply_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
-        self.apply_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
+        self.handle_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
             .map_err(invalid)?;
         let (handshake, queue_pair) = {
             let mut inner = self.lock();
@@ -417,11 +419,15 @@ impl Connector {
         }
         match self.take_answer(Op::CompleteConnect) {
             Some(Status::SUCCESS) => Ok(()),
-            status => Err(connect_error(status.unwrap_or(Status::CONNECTION_ABORTED), self.take_reason())),
+            status => Err(connect_error(
+                status.unwrap_or(Status::CONNECTION_ABORTED),
+                self.take_reason(),
+                self.peer(),
+            )),
         }
     }
 
-    /// Whether the peer has left in the middle of the handshake.
+    /// Fails if the peer has left in the middle of the handshake.
     pub(crate) fn check_peer(&self) -> Result<(), Reason> {
         self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check)
     }
@@ -430,8 +436,8 @@ impl Connector {
     /// is closed then.
     pub(crate) fn start_connection(
         self: &Arc<Self>,
-        stream: TcpStream,
-        queue_pair: &Arc<QueuePairCore>,
+        stream: Stream,
+        queue_pair: &Arc<QueuePair>,
         role: Role,
         negotiated: &Negotiated,
         leftover: &Bytes,
@@ -449,6 +455,7 @@ impl Connector {
             Role::Passive => queue.held = true,
         }
         let connection = ConnectionShared::new(ConnectionParts {
+            id: self.id,
             socket: socket.clone(),
             queue,
             crc: negotiated.crc,
@@ -468,20 +475,19 @@ impl Connector {
     }
 
     pub(crate) fn spawn(&self, driver: Driver<Self>) {
-        let peer = self.lock().progress.peer;
-        let span = tracing::debug_span!("connection", id = %self.id, peer = ?peer);
-        self.adapter.runtime.spawn(driver.instrument(span));
+        self.adapter.runtime.spawn(driver);
     }
 
     /// IND2Connector::Reject by the active side.
     ///
     /// # Errors
-    /// `InvalidBufferSize`: the wire has no place for data here.
+    /// `InvalidBufferSize`: the wire has no place for data here; `Aborted`: the peer has left.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
         let (length, maximum) = (data.len(), 0);
-        self.apply(Input::Reject { data: length, max_data: maximum }).map_err(|status| match status {
+        self.look();
+        self.handle(Input::Reject { data: length, max_data: maximum }).map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
-            status => connect_error(status, self.take_reason()),
+            status => connect_error(status, self.take_reason(), self.peer()),
         })
     }
 }

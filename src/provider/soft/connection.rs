@@ -1,14 +1,12 @@
-//! What posting calls and the driver of a connection share: the socket and the sending half.
+//! The part that posting calls and the driver of a connection share: the socket and the sending half.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tracing::trace;
 
 use super::batch::{Batch, PieceRef};
 use super::receive_queue::ReceiveQueue;
@@ -17,10 +15,11 @@ use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::window::WindowOp;
 use crate::inflight::WakeList;
 use crate::memory;
+use crate::provider::net::Stream;
 use crate::provider::work::{Flags, Refused, WorkRequest};
 use crate::status::Status;
-use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::types::Role;
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::{ConnectionId, Role};
 
 /// A command of the connector to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,45 +34,36 @@ pub(crate) enum Command {
 
 /// The socket, shared by whoever posts and the driver.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     /// It is read without waiting for the runtime to say that there is something.
     eager: AtomicBool,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream) -> Arc<Self> {
+    pub(crate) fn new(stream: Stream) -> Arc<Self> {
         Arc::new(Self { stream, eager: AtomicBool::new(false) })
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Whether reads ask the system without the runtime, and learn nothing for it.
+    /// Sets whether reads ask the system without the runtime, and learn nothing for it.
     pub(super) fn set_eager(&self, eager: bool) {
         // Only the driver reads and sets it.
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    /// One non-blocking `readv`. A read that comes back short has emptied the socket: told so, tokio waits for the next
-    /// event without another system call.
+    /// One non-blocking read.
     pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
         if self.eager.load(Ordering::Relaxed) {
-            return memory::receive(self.stream.as_fd(), targets);
+            self.stream.receive_now(targets)
+        } else {
+            self.stream.try_receive(targets, asked)
         }
-        let mut short = None;
-        let outcome =
-            self.stream.try_io(Interest::READABLE, || match memory::receive(self.stream.as_fd(), targets) {
-                Ok(length) if length > 0 && length < asked => {
-                    short = Some(length);
-                    Err(io::ErrorKind::WouldBlock.into())
-                }
-                other => other,
-            });
-        short.map_or(outcome, Ok)
     }
 
-    /// One non-blocking `sendmsg` of the batch: how much the socket took.
+    /// One non-blocking write of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
         let _held = match batch.access() {
             None => None,
@@ -82,10 +72,8 @@ impl Socket {
                 None => return Err(deregistered()),
             },
         };
-        self.stream.try_io(Interest::WRITABLE, || {
-            let pieces: smallvec::SmallVec<[PieceRef<'_>; 64]> = batch.pieces().collect();
-            memory::send(self.stream.as_fd(), pieces.iter().map(PieceRef::as_piece))
-        })
+        let pieces: smallvec::SmallVec<[PieceRef<'_>; 64]> = batch.pieces().collect();
+        self.stream.try_send(pieces.iter().map(PieceRef::as_piece))
     }
 }
 
@@ -93,32 +81,43 @@ impl Socket {
 pub(crate) struct ConnectionShared {
     /// Unique in the process: whose windows the peer may use.
     pub(crate) number: u64,
+    /// The number in `tracing` output.
+    pub(super) id: ConnectionId,
     pub(crate) crc: bool,
     pub(super) role: Role,
-    /// Whether the peer counts as ready without having said so.
+    /// The peer counts as ready without having said so.
     pub(super) implied: bool,
     /// The most reads and atomics of the peer that are served at once.
     pub(super) inbound_reads: usize,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     sending: Mutex<Sending>,
-    /// Notified when a writer is done.
-    writer_done: Condvar,
 }
 
 struct Sending {
     queue: SendQueue,
     /// Gone when the connection is.
     socket: Option<Arc<Socket>>,
-    /// How many wait for a writer to be done: telling nobody would be a system call all the same.
-    awaited: usize,
+    /// The statuses of a flush that the current writer carries out, because the driver is gone: of the oldest request and
+    /// of the others.
+    flush: Option<(Status, Status)>,
     /// Wakes the driver, which then writes on or executes the command.
     driver: Option<Waker>,
     command: Option<Command>,
 }
 
+impl Sending {
+    /// Has this task woken as the driver from now on. The waker that it replaces is dropped without the lock.
+    #[must_use]
+    fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
+        let known = self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+        if known { None } else { self.driver.replace(cx.waker().clone()) }
+    }
+}
+
 /// The parts of a new [`ConnectionShared`].
 pub(crate) struct ConnectionParts {
+    pub(crate) id: ConnectionId,
     pub(crate) socket: Arc<Socket>,
     pub(crate) queue: SendQueue,
     pub(crate) crc: bool,
@@ -156,7 +155,7 @@ impl SendHalf<'_> {
     }
 }
 
-/// What became of an attempt to write.
+/// The result of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transmitted {
     /// All that could be sent has been, or somebody else is at it.
@@ -168,12 +167,13 @@ pub(super) enum Transmitted {
 impl ConnectionShared {
     pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let ConnectionParts { socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
+        let ConnectionParts { id, socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
         let sending =
-            Mutex::new(Sending { queue, socket: Some(socket), awaited: 0, driver: None, command: None });
+            Mutex::new(Sending { queue, socket: Some(socket), flush: None, driver: None, command: None });
         Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
+            id,
             crc,
             role,
             implied,
@@ -181,7 +181,6 @@ impl ConnectionShared {
             receives,
             keys,
             sending,
-            writer_done: Condvar::default(),
         })
     }
 
@@ -189,13 +188,16 @@ impl ConnectionShared {
         SendHalf(self.sending.lock())
     }
 
-    /// The sending half when nobody is writing: for the endings, which must not take memory away from under a writer.
-    pub(super) fn lock_when_idle(&self) -> SendHalf<'_> {
-        let mut sending = self.sending.lock();
-        sending.awaited += 1;
-        let mut sending = self.writer_done.wait_while(sending, |sending| sending.queue.is_writing());
-        sending.awaited -= 1;
-        SendHalf(sending)
+    /// Stops the writing. Ready when nobody writes any more, so that memory can be given back to the user.
+    pub(super) fn poll_halt(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut sending = self.send_queue();
+        sending.halted = true;
+        // The writer wakes the driver when it is done.
+        let old = sending.0.register(cx);
+        let halted = !sending.is_writing();
+        drop(sending);
+        drop(old);
+        if halted { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
@@ -215,25 +217,28 @@ impl ConnectionShared {
                 Next::Write(batch) => {
                     drop(sending);
                     let outcome = socket.write(&batch);
+                    // Here, because no foreign code runs under the lock under which frames are made.
+                    if let Ok(bytes) = outcome {
+                        trace!(connection = %self.id, bytes, "frames sent");
+                    }
                     sending = self.send_queue();
                     next = sending.offered(batch, outcome, wakes);
                     batches += 1;
                 }
             }
         };
-        let transmitted = if sending.broken.is_some() {
-            let _ = socket2::SockRef::from(socket.stream()).shutdown(std::net::Shutdown::Both);
-            // The driver is told, as it may not be reading.
-            Transmitted::Blocked
-        } else {
-            transmitted
-        };
-        let awaited = sending.0.awaited > 0;
-        drop(sending);
-        if batches > 0 && awaited {
-            self.writer_done.notify_all();
+        let broken = sending.broken.is_some();
+        if broken {
+            let _ = socket.stream().shut_down(std::net::Shutdown::Both);
         }
-        transmitted
+        if !sending.is_writing()
+            && let Some((first, rest)) = sending.0.flush.take()
+        {
+            self.flush_half(sending, first, rest, wakes);
+            return Transmitted::Idle;
+        }
+        // The driver may not be reading, and an end waits for the writer.
+        if broken || sending.closed || sending.halted { Transmitted::Blocked } else { transmitted }
     }
 
     /// Writes deferred requests, and what was framed before any request was posted.
@@ -262,7 +267,7 @@ impl ConnectionShared {
     /// Posts a request of the send queue and writes it, if nothing is ahead of it.
     ///
     /// # Errors
-    /// Why it was not posted; the payload comes back.
+    /// The reason why it was not posted; the payload comes back.
     pub(crate) fn post(&self, request: WorkRequest) -> Result<(), Refused> {
         let mut sending = self.send_queue();
         if let Err(kind) = sending.admits(request.operation.kind()) {
@@ -296,8 +301,7 @@ impl ConnectionShared {
     /// full.
     pub(super) fn poll_command(&self, cx: &Context<'_>) -> (Option<Command>, bool) {
         let mut sending = self.sending.lock();
-        let known = sending.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
-        let old = if known { None } else { sending.driver.replace(cx.waker().clone()) };
+        let old = sending.register(cx);
         let found = (sending.command.take(), sending.queue.blocked);
         drop(sending);
         drop(old);
@@ -320,9 +324,18 @@ impl ConnectionShared {
     }
 
     /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound
-    /// for the peer any more.
+    /// for the peer any more. If somebody is writing, the writer does this when it is done.
     pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
-        let mut sending = self.lock_when_idle();
+        let mut sending = self.send_queue();
+        sending.halted = true;
+        if sending.is_writing() {
+            sending.0.flush = Some((first, rest));
+            return;
+        }
+        self.flush_half(sending, first, rest, wakes);
+    }
+
+    fn flush_half(&self, mut sending: SendHalf<'_>, first: Status, rest: Status, wakes: &mut WakeList) {
         sending.flush(first, rest, wakes);
         let bound = sending.has_bound();
         drop(sending);

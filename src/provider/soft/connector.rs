@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
 use super::handshake::PendingHandshake;
-use super::queue_pair::{Borrower, QueuePairCore};
+use super::queue_pair::{Borrower, QueuePair};
 use crate::error::Reason;
 use crate::inflight::WakeList;
 use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
-use crate::provider::net::bind::BoundSocket;
+use crate::provider::net::BoundSocket;
 use crate::provider::net::leases::PortLease;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, deadline};
 use crate::types::{ConnectionId, DisconnectReason};
 
 /// A connector and the connection that comes of it.
 pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
-    pub(crate) adapter: Arc<AdapterCore>,
+    pub(crate) adapter: Arc<Adapter>,
     inner: Mutex<Inner>,
     _registered: Registered,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
     pub(crate) handshake: Option<PendingHandshake>,
-    queue_pair: Option<Arc<QueuePairCore>>,
+    queue_pair: Option<Arc<QueuePair>>,
     connection: Option<Arc<ConnectionShared>>,
     /// The peer left while this side was about to ask it to.
     answered: bool,
@@ -52,20 +52,20 @@ impl AsMut<ConnectorState> for Inner {
 }
 
 impl Inner {
-    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePairCore>> {
+    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePair>> {
         self.queue_pair.clone()
     }
 }
 
 impl Connector {
     /// A connector that nothing has happened to.
-    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
         Self::with(adapter, Machine::new(), None, None, None)
     }
 
     /// The connector of a request that has arrived.
     pub(crate) fn with_request(
-        adapter: Arc<AdapterCore>,
+        adapter: Arc<Adapter>,
         terms: Terms,
         handshake: PendingHandshake,
         local: SocketAddr,
@@ -81,7 +81,7 @@ impl Connector {
     }
 
     fn with(
-        adapter: Arc<AdapterCore>,
+        adapter: Arc<Adapter>,
         machine: Machine,
         handshake: Option<PendingHandshake>,
         local: Option<SocketAddr>,
@@ -127,11 +127,7 @@ impl Connector {
     }
 
     /// Takes the queue pair for this attempt.
-    pub(crate) fn take_queue_pair(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        queue_pair: &Arc<QueuePairCore>,
-    ) -> bool {
+    pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePair>) -> bool {
         let borrower: Weak<Self> = Arc::downgrade(self);
         let taken = queue_pair.associate(borrower).is_ok();
         if taken {
@@ -169,7 +165,7 @@ impl Connector {
         if let (Some(queue_pair), Some(connection)) = (queue_pair, connection) {
             queue_pair.establish(connection);
         }
-        let _ = self.apply(done);
+        let _ = self.handle(done);
     }
 
     /// The attempt or the connection has ended; requests have not been flushed yet.
@@ -179,15 +175,11 @@ impl Connector {
             (inner.progress.peer, inner.progress.machine.state())
         };
         debug!(connection = %self.id, ?peer, ?phase, ?ending, "connection ended");
-        let (input, reason, ended) = match ending {
-            Ending::PeerDisconnected => {
-                (Input::PeerDisconnected, Reason::PeerClosed, Some(DisconnectReason::Peer))
-            }
-            Ending::Lost(reason, status) => {
-                (Input::PathLost, reason.clone(), Some(DisconnectReason::Lost { status, reason }))
-            }
-            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason, None),
-            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason, None),
+        let (input, reason) = match ending {
+            Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
+            Ending::Lost(reason, _) => (Input::PathLost, reason),
+            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason),
+            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
         };
         if matches!(input, Input::PeerDisconnected) {
             let mut inner = self.lock();
@@ -198,10 +190,14 @@ impl Connector {
             }
         }
         let mut wakes = WakeList::default();
-        let _ = self.apply_with(input, |inner| {
+        let _ = self.handle_with(input, |inner| {
             inner.progress.reason = Some(reason);
-            if inner.progress.ended.is_none() {
-                inner.progress.ended = ended;
+            match ending {
+                Ending::PeerDisconnected => {
+                    inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+                }
+                Ending::Lost(reason, status) => inner.progress.lose(status, reason),
+                Ending::Refused(_) | Ending::GaveUp(_) => {}
             }
             if inner.progress.ended.is_some() {
                 // Nothing more can be posted once the peer is known to be gone.
@@ -236,7 +232,7 @@ impl Connector {
             inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost))
         };
         let input = if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut };
-        let _ = self.apply_with(input, |inner| connection = inner.connection.take());
+        let _ = self.handle_with(input, |inner| connection = inner.connection.take());
     }
 }
 
@@ -254,17 +250,22 @@ impl Observer for Connector {
 impl Borrower for Connector {
     fn abandon(&self, why: &'static str) {
         let mut inner = self.lock();
-        inner
-            .progress
-            .ended
-            .get_or_insert(DisconnectReason::Lost { status: Status::CANCELED, reason: Reason::Local(why) });
+        inner.progress.lose(Status::CANCELED, Reason::Local(why));
+        // From now on posting fails, also before the driver has acted.
+        if let Some(queue_pair) = &inner.queue_pair {
+            queue_pair.end();
+        }
         self.command(&inner, Command::Abandon(Status::CANCELED));
         drop(inner);
-        let _ = self.apply(Input::PathLost);
+        let _ = self.handle(Input::PathLost);
     }
 
     fn queue_pair_removed(&self) {
         ConnectorDriver::queue_pair_removed(self);
+    }
+
+    fn loss(&self) -> Option<Reason> {
+        ConnectorDriver::loss(self)
     }
 }
 
@@ -293,7 +294,7 @@ impl ConnectorDriver for Connector {
             }
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                let deadline = tokio::time::Instant::now() + self.adapter.config.disconnect_timeout;
+                let deadline = deadline(self.adapter.config.disconnect_timeout);
                 self.command(inner, Command::Disconnect(deadline));
             }
             Action::RefusePeer => match inner.handshake.take() {
@@ -327,7 +328,7 @@ impl ConnectorDriver for Connector {
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.apply_with(Input::DeviceRemoved, |inner| {
+        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
         });
     }

@@ -1,7 +1,7 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
 use super::connection::ConnectionShared;
-use super::receive::{OnComplete, Receiver, Stop, Violation};
+use super::receive::{OnComplete, REQUEST_COST, Receiver, Stop, Violation};
 use super::registration::RemoteAccess;
 use super::remote_keys::Intent;
 use super::send::Answer;
@@ -91,10 +91,12 @@ impl Receiver {
                     place.copy_from_slice(payload);
                 }
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
+                self.cost += REQUEST_COST;
                 let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
                 self.connection.serve(&request, !self.heard).map_err(named)
             }
             OnComplete::AtomicRequest => {
+                self.cost += REQUEST_COST;
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // It is as long as it should be, so what is wrong is the operation.
                 let request =
@@ -114,8 +116,8 @@ impl Receiver {
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
                 let taken = self.receive.take().map(|(receive, _)| receive);
-                let receive =
-                    taken.or_else(|| self.connection.receives.take()).ok_or(Terminate::NO_BUFFER)?;
+                let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
+                let receive = receive.ok_or(Terminate::NO_BUFFER)?;
                 let mut completed = Completed::done(0, receive.payload);
                 completed.extra.immediate = Some(value);
                 completed.extra.solicited = solicited;

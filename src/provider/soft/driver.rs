@@ -3,41 +3,34 @@
 //! It reports to an [`Observer`], and knows no connector.
 
 use std::future::Future;
-use std::io;
-use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::SockRef;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::task::coop;
+use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{Command, ConnectionShared, Socket, Transmitted};
-use super::path_timeout::{PathTimeout, Tick};
-use super::receive::{Receiver, Stop, Turned, blame};
-use super::receive_queue::Interrupted;
+use super::connection::{ConnectionShared, Socket, Transmitted};
+use super::message_timeout::MessageTimeout;
+use super::path_timeout::{PathTimeout, Question, Tick, Verdict};
+use super::receive::{Receiver, Stop, Turned};
 use super::send::SendQueue;
 use crate::error::Reason;
 use crate::inflight::WakeList;
-use crate::proto::mpa::terminate_fpdu;
-use crate::provider::net::options::abort;
 use crate::status::Status;
-use crate::sync::Spin;
+use crate::sync::{Spin, deadline};
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
+use closing::{End, State};
 
-enum State {
-    Open,
-    /// The last frames are going out; then the peer's end of stream is awaited, until `deadline`.
-    Closing {
-        deadline: Pin<Box<Sleep>>,
-        shut: bool,
-        flushed: bool,
-    },
-    Over,
-}
+mod closing;
+mod linger;
+
+/// While a message waits for a receive, an empty Write tells the peer this often that this end is alive: first after the
+/// shorter time.
+const STARVED: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
 
 /// A report of the task of a connection. In this order, each at most once, with no lock held.
 #[derive(Debug)]
@@ -55,7 +48,7 @@ pub(crate) enum Event {
     },
 }
 
-/// How an attempt or a connection came to its end.
+/// The way in which an attempt or a connection came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The peer disconnected in order.
@@ -82,7 +75,13 @@ pub(crate) struct Driver<O: Observer> {
     observer: Arc<O>,
     /// `None` when no tick is due any more.
     path_timeout: Option<PathTimeout>,
-    /// How long the socket is looked at without sleep after something has come.
+    /// `None` when a message may take as long as it likes.
+    message_timeout: Option<MessageTimeout>,
+    /// When the peer is next told that its message waits for a receive.
+    starved: Option<Pin<Box<Sleep>>>,
+    /// It has been waiting since the last look.
+    is_starved: bool,
+    /// The time for which the socket is looked at without sleep after something has come.
     spin: Spin,
     state: State,
     disconnect_timeout: Duration,
@@ -102,12 +101,16 @@ impl<O: Observer> Driver<O> {
         config: &SoftConfig,
     ) -> Self {
         let nudges = connection.role == Role::Active || connection.implied;
+        let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
         Self {
             connection,
             socket,
             receiver,
             observer,
+            message_timeout: message_timeout.map(MessageTimeout::new),
             path_timeout: PathTimeout::new(config.path_timeout, nudges),
+            starved: None,
+            is_starved: false,
             spin: Spin::new(config.spin),
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
@@ -134,11 +137,14 @@ impl<O: Observer> Driver<O> {
         }
         let Poll::Ready(outcome) = self.poll_receive(cx, &mut wakes) else {
             wakes.wake_all();
-            return Poll::Pending;
+            return self.poll_message_timeout(cx);
         };
         if let Ok(Turned { established: true, .. }) = &outcome {
             self.observer.event(Event::Established);
             self.connection.release();
+        }
+        if let Ok(Turned { cost, .. }) = &outcome {
+            spend(cx, *cost);
         }
         wakes.wake_all();
         if let Err(stop) = outcome {
@@ -149,7 +155,10 @@ impl<O: Observer> Driver<O> {
 
     /// Processes staged bytes, or reads once, when there may be something.
     fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
+        // Other tasks have their turn, however much the peer sends, also while this one spins.
+        let budget = ready!(coop::poll_proceed(cx));
         if self.receiver.has_unprocessed() {
+            budget.made_progress();
             return Poll::Ready(self.receiver.resume(wakes));
         }
         let outcome = if self.receiver.awaits_receive() {
@@ -158,15 +167,44 @@ impl<O: Observer> Driver<O> {
                 return Poll::Ready(Err(Stop::Closed));
             }
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
-            ready!(self.connection.receives.poll_ready(self.connection.number, cx));
+            if self.connection.receives.poll_ready(self.connection.number, cx).is_pending() {
+                self.poll_starved(cx);
+                return Poll::Pending;
+            }
+            self.is_starved = false;
             self.receiver.resume(wakes)
         } else {
             ready!(self.poll_read(cx, wakes))
         };
+        budget.made_progress();
         if let Some(path_timeout) = &mut self.path_timeout {
             path_timeout.received();
         }
         Poll::Ready(outcome)
+    }
+
+    /// Tells the peer now and then that this end is alive, while nothing of the peer's is read.
+    fn poll_starved(&mut self, cx: &mut Context<'_>) {
+        let [first, next] = STARVED.map(deadline);
+        let starved = self.starved.get_or_insert_with(|| Box::pin(sleep_until(first)));
+        if !std::mem::replace(&mut self.is_starved, true) {
+            starved.as_mut().reset(first);
+        }
+        while starved.as_mut().poll(cx).is_ready() {
+            write_on(&self.connection, SendQueue::nudge);
+            starved.as_mut().reset(next);
+        }
+    }
+
+    /// Ends the connection if a message in a shared receive does not go on. Ready when the state has changed.
+    fn poll_message_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timeout) = &mut self.message_timeout else { return Poll::Pending };
+        ready!(timeout.poll(self.receiver.progress(), cx));
+        // The receive is for the messages of others.
+        self.restore_receive();
+        let reason = Reason::Local("a message in a shared receive made no progress");
+        self.connection_lost(reason, Status::IO_TIMEOUT, Some(Terminate::LOCAL_CATASTROPHIC));
+        Poll::Ready(())
     }
 
     /// Reads once, when there may be something.
@@ -191,7 +229,7 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(outcome)
     }
 
-    /// Whether the handshake is complete, as far as this side can know.
+    /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
         self.connection.role == Role::Active || self.connection.implied || self.receiver.has_heard()
     }
@@ -204,299 +242,108 @@ impl<O: Observer> Driver<O> {
         match tick {
             Tick::Nudge if self.receiver.has_heard() => {}
             Tick::Nudge => match self.connection.role {
-                Role::Active => self.write_on(SendQueue::nudge),
+                Role::Active => write_on(&self.connection, SendQueue::nudge),
                 Role::Passive => self.connection.release(),
             },
-            Tick::Half if self.receiver.awaits_receive() => {
-                // What has come is proof enough that the peer is there; that it has gone since is only seen here.
-                path_timeout.excuse();
+            Tick::Check if self.receiver.awaits_receive() => {
                 if let Ok(Some(error)) = self.socket.stream().take_error() {
                     self.on_read_end(Stop::Broken(error));
                     return Poll::Ready(());
                 }
-            }
-            Tick::Half => {
-                if path_timeout.gives_up(|| self.is_established() && self.ask()) {
-                    self.connection_lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
+                // Its kernel has the answer: the peer is told that its message waits, and that is acknowledged.
+                let unanswered = self.socket.stream().unanswered().unwrap_or(None);
+                if path_timeout.check_unread(unanswered) == Verdict::Lost {
+                    self.peer_silent();
                     return Poll::Ready(());
                 }
             }
+            Tick::Check => match path_timeout.check(self.acknowledged()) {
+                Verdict::Alive => {}
+                Verdict::Ask if self.is_established() => path_timeout.asked(self.ask(), self.acknowledged()),
+                // A peer that has not come to its first frame owes nothing but the acknowledgement of ours.
+                Verdict::Ask if self.unacknowledged() > 0 => {
+                    path_timeout.asked(Question::Full, self.acknowledged());
+                }
+                Verdict::Ask => path_timeout.excuse(),
+                // This task may be late, and what the peer has said unread.
+                Verdict::Lost if self.has_input() => path_timeout.excuse(),
+                Verdict::Lost => {
+                    self.peer_silent();
+                    return Poll::Ready(());
+                }
+            },
         }
         self.path_timeout = path_timeout.rearm().then_some(path_timeout);
         // Once around, so that the clock is armed again.
         Poll::Ready(())
     }
 
-    /// Asks the peer for a sign of life, if no question is open. Returns whether the peer owes an answer.
-    fn ask(&self) -> bool {
-        // A socket that is full takes no question; TCP notices a peer that lets it be full for too long.
-        self.write_on(|queue| {
+    /// Returns whether the peer has sent something that has not been read.
+    fn has_input(&self) -> bool {
+        self.socket.stream().peek_now(&mut [0]).is_ok()
+    }
+
+    /// The number of bytes that the peer's kernel has not acknowledged.
+    fn unacknowledged(&self) -> u64 {
+        self.socket.stream().unacknowledged().unwrap_or(0) as u64
+    }
+
+    /// The number of bytes that were written and acknowledged by the peer's kernel.
+    fn acknowledged(&self) -> u64 {
+        let written = self.connection.send_queue().written;
+        written.saturating_sub(self.unacknowledged())
+    }
+
+    /// Asks the peer for a sign of life, if no question is open.
+    fn ask(&self) -> Question {
+        let owes = write_on(&self.connection, |queue| {
             queue.trim();
             queue.has_reads() || queue.probe()
-        })
-    }
-
-    /// Puts something into the sending half and writes it.
-    fn write_on<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
-        let mut sending = self.connection.send_queue();
-        let result = change(&mut sending);
-        self.connection.transmit_now(sending);
-        result
-    }
-
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Disconnect(deadline) => {
-                let current = self.receiver.take_receive();
-                self.flush_receives(current, Status::CANCELED);
-                self.connection.lock_when_idle().close(None);
-                self.close_until(deadline, false);
-            }
-            Command::Refuse => {
-                self.connection.lock_when_idle().close(Some(Terminate::LOCAL_CATASTROPHIC));
-                if self.is_established() {
-                    self.flush(Status::CANCELED, Status::CANCELED);
-                } else {
-                    // Nothing has moved yet, so the queue pair is as it was (`CM-21`).
-                    self.restore_receive();
-                    self.receives_detached = true;
-                    self.observer.event(Event::Detached);
-                }
-                self.close_until(Instant::now() + self.disconnect_timeout, true);
-            }
-            Command::Abandon(status) => {
-                let _ = abort(self.socket.stream());
-                self.flush(status, status);
-                self.finish(false);
-            }
-        }
-    }
-
-    fn close_until(&mut self, deadline: Instant, flushed: bool) {
-        let deadline = Box::pin(sleep_until(deadline));
-        self.state = State::Closing { deadline, shut: false, flushed };
-    }
-
-    /// The reader has come to an end.
-    fn on_read_end(&mut self, stop: Stop) {
-        // A write may have met the error first; the read that followed found just an end. Only EPIPE says that the
-        // peer had closed in order before.
-        let stop = match (stop, self.connection.send_queue().broken.take()) {
-            (Stop::Closed, Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => Stop::Broken(error),
-            (stop, _) => stop,
+        });
+        let (written, full, asks) = {
+            let queue = self.connection.send_queue();
+            (queue.written, queue.blocked, queue.reads_at_all())
         };
-        let (ending, last_words) = classify(stop, self.is_established());
-        match ending {
-            Ending::PeerDisconnected => {
-                self.report_end(ending);
-                self.flush(Status::CANCELED, Status::CANCELED);
-                self.finish(true);
-            }
-            Ending::Lost(reason, first) => self.connection_lost(reason, first, last_words),
-            Ending::Refused(_) | Ending::GaveUp(_) => {
-                if let Some(terminate) = last_words {
-                    // Nothing else has been sent yet, so the socket has room for it.
-                    let last_words = terminate_fpdu(&terminate, self.connection.crc);
-                    let socket = SockRef::from(self.socket.stream());
-                    let _ = socket.send(&last_words).and_then(|_| socket.shutdown(Shutdown::Write));
-                }
-                self.handshake_failed(ending);
-            }
-        }
-    }
-
-    fn report_end(&mut self, ending: Ending) {
-        if !std::mem::replace(&mut self.ended, true) {
-            self.observer.event(Event::Ended(ending));
-        }
-    }
-
-    /// The connection is lost; `last_words` still go out when the socket takes them.
-    fn connection_lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
-        self.report_end(Ending::Lost(reason, first));
-        let Some(terminate) = last_words else {
-            if first == Status::IO_TIMEOUT {
-                // Nobody answers at the other end.
-                let _ = abort(self.socket.stream());
-            }
-            self.flush(first, Status::CANCELED);
-            return self.finish(false);
-        };
-        // A Terminate cannot interrupt a frame: what is framed goes first, if it can, or there are no last words.
-        let mut wakes = WakeList::default();
-        let framed =
-            self.connection.transmit(self.connection.lock_when_idle(), &mut wakes) == Transmitted::Idle;
-        self.connection.lock_when_idle().close(framed.then_some(terminate));
-        self.connection.transmit(self.connection.lock_when_idle(), &mut wakes);
-        let drained = self.connection.lock_when_idle().is_drained();
-        wakes.wake_all();
-        self.flush(first, Status::CANCELED);
-        if drained {
-            self.close_until(Instant::now() + self.disconnect_timeout, true);
+        if owes && !full {
+            Question::Asked(written)
+        } else if full || asks || self.acknowledged() < written {
+            Question::Full
         } else {
-            // An orderly end, perhaps between two frames, would look like a disconnect.
-            let _ = abort(self.socket.stream());
-            self.finish(false);
+            Question::None
         }
-    }
-
-    /// The handshake came to nothing: the queue pair stays as it was.
-    fn handshake_failed(&mut self, ending: Ending) {
-        self.state = State::Over;
-        self.restore_receive();
-        self.connection.receives.forget(self.connection.number);
-        self.connection.forget_socket();
-        self.report_end(ending);
-        self.observer.event(Event::Closed { answered: false });
-    }
-
-    /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
-    fn flush(&mut self, first: Status, rest: Status) {
-        // The reader lets go of the sink that it may be writing to, before the read completes.
-        let current = self.receiver.take_receive();
-        let mut wakes = WakeList::default();
-        self.connection.flush(first, rest, &mut wakes);
-        wakes.wake_all();
-        self.flush_receives(current, rest);
-    }
-
-    /// The message never came: its receive is the next one again.
-    fn restore_receive(&mut self) {
-        if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
-            let mut wakes = WakeList::default();
-            self.connection.receives.restore(receive, &mut wakes);
-            wakes.wake_all();
-        }
-    }
-
-    fn flush_receives(&mut self, current: Option<Interrupted>, status: Status) {
-        if self.receives_detached {
-            return;
-        }
-        let mut wakes = WakeList::default();
-        self.connection.receives.flush(current, status, true, &mut wakes);
-        wakes.wake_all();
-    }
-
-    fn finish(&mut self, answered: bool) {
-        self.state = State::Over;
-        self.connection.receives.forget(self.connection.number);
-        self.connection.forget_socket();
-        self.observer.event(Event::Closed { answered });
-    }
-
-    /// One pass over a connection that is being closed. Ready when the state has changed.
-    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let (Some(Command::Abandon(status)), _) = self.connection.poll_command(cx) {
-            self.execute(Command::Abandon(status));
-            return Poll::Ready(());
-        }
-        let State::Closing { deadline, shut, .. } = &mut self.state else { return Poll::Ready(()) };
-        let shut = *shut;
-        if deadline.as_mut().poll(cx).is_ready() {
-            let _ = abort(self.socket.stream());
-            self.flush(Status::CANCELED, Status::CANCELED);
-            self.finish(false);
-            return Poll::Ready(());
-        }
-        if !shut {
-            if self.write_rest() {
-                return Poll::Ready(());
-            }
-            if self.socket.stream().poll_write_ready(cx).is_ready() {
-                cx.waker().wake_by_ref();
-            }
-        }
-        ready!(self.poll_discard(cx));
-        self.flush(Status::CANCELED, Status::CANCELED);
-        self.finish(true);
-        Poll::Ready(())
-    }
-
-    /// Writes what is framed, and behind it ends our half of the stream. Whether that is done.
-    fn write_rest(&mut self) -> bool {
-        let mut wakes = WakeList::default();
-        self.connection.transmit(self.connection.lock_when_idle(), &mut wakes);
-        wakes.wake_all();
-        let done = {
-            let sending = self.connection.lock_when_idle();
-            sending.is_drained() || sending.broken.is_some()
-        };
-        if done && let State::Closing { shut, flushed, .. } = &mut self.state {
-            *shut = true;
-            let _ = SockRef::from(self.socket.stream()).shutdown(Shutdown::Write);
-            if !std::mem::replace(flushed, true) {
-                self.flush(Status::CANCELED, Status::CANCELED);
-            }
-        }
-        done
-    }
-
-    /// Reads what has nowhere to go any more. Ready when the peer has ended the stream.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.socket.set_eager(false);
-        while ready!(self.socket.stream().poll_read_ready(cx)).is_ok() {
-            match self.receiver.discard(&self.socket) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
-            }
-        }
-        Poll::Ready(())
     }
 }
 
-/// The meaning of the end of the reader: how the attempt or the connection ends, and the last words to the peer.
-fn classify(stop: Stop, established: bool) -> (Ending, Option<Terminate>) {
-    let (reason, status, last_words) = match stop {
-        Stop::Closed if established => return (Ending::PeerDisconnected, None),
-        Stop::Closed => (Reason::PeerClosed, Status::CANCELED, None),
-        Stop::Terminated(terminate) if !established => {
-            return (Ending::Refused(terminate.reason(false)), None);
-        }
-        Stop::Terminated(terminate) => (terminate.reason(false), blame(&terminate), None),
-        Stop::Violation(violation) => {
-            (violation.terminate.reason(true), violation.blame, Some(violation.terminate))
-        }
-        Stop::Broken(error) => {
-            let reason = match error.raw_os_error() {
-                Some(code) => Reason::Errno(code),
-                None if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    Reason::Local("the stream ended within a frame")
-                }
-                None => Reason::Local("the memory of a transfer was deregistered"),
-            };
-            let status = if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
-            (reason, status, None)
-        }
-    };
-    let ending = if established { Ending::Lost(reason, status) } else { Ending::GaveUp(reason) };
-    (ending, last_words)
+/// Puts something into the sending half and writes it.
+fn write_on<R>(connection: &ConnectionShared, change: impl FnOnce(&mut SendQueue) -> R) -> R {
+    let mut sending = connection.send_queue();
+    let result = change(&mut sending);
+    connection.transmit_now(sending);
+    result
 }
 
-/// Whether it was the path that failed rather than the peer. TCP that has given up reports what it last heard about
-/// the path, if anything, in place of the timeout.
-fn is_path_error(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::TimedOut
-            | io::ErrorKind::NetworkUnreachable
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkDown
-    )
+/// Spends the cooperative budget of the task for work that was done: so much of it is left to others.
+fn spend(cx: &mut Context<'_>, cost: u32) {
+    // One unit was spent before the work.
+    for _ in 1..cost {
+        let Poll::Ready(unit) = coop::poll_proceed(cx) else { return };
+        unit.made_progress();
+    }
 }
 
 impl<O: Observer> Future for Driver<O> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // The timers of a program that is stopped are late.
+        ready!(self.socket.stream().poll_running(cx));
         // Once per wake-up is enough for the clock: it wakes the task when it is due.
         while matches!(self.state, State::Open) && self.poll_clock(cx).is_ready() {}
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),
-                State::Closing { .. } => self.poll_closing(cx),
+                State::Closing(_) => self.poll_closing(cx),
+                State::Flushing { .. } => self.poll_flushing(cx),
                 State::Over => return Poll::Ready(()),
             };
             if progress.is_pending() {
@@ -512,7 +359,7 @@ impl<O: Observer> Drop for Driver<O> {
         if !matches!(self.state, State::Over) {
             self.report_end(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));
             self.flush(Status::CANCELED, Status::CANCELED);
-            self.finish(false);
+            self.finish(End::Unanswered);
         }
     }
 }

@@ -1,23 +1,20 @@
 //! The socket between two phases of the handshake, and how it is let go.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nix::sys::socket::MsgFlags;
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
+use crate::provider::net::Stream;
 use crate::wire::ddp::Header;
 use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
-/// How long a refused peer has to take note before the socket is closed under it.
+/// The time that a refused peer has to take note before the socket is closed under it.
 const LINGER: Duration = Duration::from_secs(1);
 /// Enough of what a peer says for the header and control word of a Terminate.
 const FIRST_WORDS: usize = 24;
@@ -25,37 +22,37 @@ const FIRST_WORDS: usize = 24;
 /// A handshake that waits for its user.
 pub(crate) enum PendingHandshake {
     /// The peer accepted; CompleteConnect is owed.
-    Active { stream: TcpStream, negotiated: Negotiated, leftover: Bytes },
-    /// The peer asked; Accept is owed. The data is for a Reject.
-    Passive { stream: TcpStream, responder: Box<Responder>, reject_data: Bytes },
+    Active { stream: Stream, negotiated: Negotiated, leftover: Bytes },
+    /// The peer asked; Accept is owed. The data is that of a Reject, if there was one.
+    Passive { stream: Stream, responder: Box<Responder>, reject_data: Option<Bytes> },
 }
 
 impl PendingHandshake {
-    fn stream(&self) -> &TcpStream {
+    fn stream(&self) -> &Stream {
         match self {
             Self::Active { stream, .. } | Self::Passive { stream, .. } => stream,
         }
     }
 
-    /// What to send with a Reject; the active side has no frame to carry any.
+    /// Sets the data to send with a Reject; the active side has no frame to carry any.
     pub(crate) fn set_reject_data(&mut self, data: Bytes) {
         if let Self::Passive { reject_data, .. } = self {
-            *reject_data = data;
+            *reject_data = Some(data);
         }
     }
 
     /// Closes in order from now on, whatever was said about the socket during the start-up.
     pub(crate) fn keep(&self) {
-        let _ = SockRef::from(self.stream()).set_linger(None);
+        self.stream().clear_abort();
     }
 
-    /// Whether the peer is still there, as far as can be told without waiting.
+    /// Checks that the peer is still there, as far as can be told without waiting.
     ///
     /// # Errors
-    /// How it went.
+    /// The reason why it is not.
     pub(crate) fn check(&self) -> Result<(), Reason> {
         let mut start = [0; FIRST_WORDS];
-        match (peek(self.stream(), &mut start), self) {
+        match (self.stream().peek_now(&mut start), self) {
             (Ok(0), _) => Err(Reason::PeerClosed),
             // Behind its request a peer may say nothing before it has our reply (RFC 5044 section 7.1.3).
             (Ok(_), Self::Passive { .. }) => {
@@ -75,17 +72,14 @@ impl PendingHandshake {
                 lingering_close
                     .close_after(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc));
             }
-            Self::Passive { stream, responder, reject_data } => {
-                lingering_close.close_after(stream, responder.reject(&reject_data));
+            Self::Passive { stream, responder, reject_data: Some(data) } => {
+                lingering_close.close_after(stream, responder.reject(&data));
             }
+            // The R bit is the application's word, after which a peer does not try again. Without one the peer finds
+            // the end of the stream, as with a backlog that is full.
+            Self::Passive { .. } => {}
         }
     }
-}
-
-/// What has arrived, without taking it. Not tokio's own: that knows only of what its last event told.
-fn peek(stream: &TcpStream, bytes: &mut [u8]) -> std::io::Result<usize> {
-    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?)
 }
 
 /// A peer that takes its accept back says so by a Terminate where its first frame would be.
@@ -101,8 +95,8 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
     }
 }
 
-/// Where sockets are let go whose peers are still to take note of the last words: so many at a time, so that a flood of
-/// peers that are refused does not use up the descriptors.
+/// The place where sockets are let go whose peers are still to take note of the last words: so many at a
+/// time, so that a flood of peers that are refused does not use up the descriptors.
 pub(crate) struct LingeringClose {
     runtime: Handle,
     places: Arc<Semaphore>,
@@ -114,9 +108,9 @@ impl LingeringClose {
     }
 
     /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
-    pub(crate) fn close_after(&self, mut stream: TcpStream, last_words: Bytes) {
+    pub(crate) fn close_after(&self, mut stream: Stream, last_words: Bytes) {
         // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
-        let sent = SockRef::from(&stream).send(&last_words).unwrap_or(0);
+        let sent = stream.send_now(&last_words).unwrap_or(0);
         let rest = last_words.slice(sent..);
         // Without a place the socket is closed at once, and what the peer hears is up to its kernel.
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
@@ -129,7 +123,7 @@ impl LingeringClose {
                 while stream.read(&mut discarded).await? > 0 {}
                 std::io::Result::Ok(())
             };
-            // Whether it went well is of no interest: nobody is left to tell.
+            // The outcome is of no interest: nobody is left to tell.
             let _ = tokio::time::timeout(LINGER, close).await;
             drop(place);
         });

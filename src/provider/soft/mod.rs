@@ -14,10 +14,12 @@
 //! | [`batch`], [`send`], [`fill`] | the direction to the peer |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
 //! | [`receive`], [`control`] | the direction from the peer |
-//! | [`path_timeout`] | when a silent connection is given up |
+//! | [`last_words`] | what a peer says while this end disconnects |
+//! | [`path_timeout`], [`message_timeout`] | when a silent connection, and an unfinished message, is given up |
 //! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
 //! | [`queue_pair`] | both queues, lent to a [`Borrower`](queue_pair::Borrower) |
 //! | [`connector`] | the state machine of a connector with its futures: observer and borrower |
+//! | [`half_open`] | accepts TCP connections and reads their requests |
 //! | [`connect`], [`accept`] | its active and its passive side, and the listener |
 
 pub(crate) mod accept;
@@ -30,7 +32,11 @@ pub(crate) mod connector;
 pub(crate) mod control;
 pub(crate) mod driver;
 pub(crate) mod fill;
+mod frame;
+pub(crate) mod half_open;
 pub(crate) mod handshake;
+mod last_words;
+mod message_timeout;
 mod path_timeout;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;

@@ -27,7 +27,7 @@ struct Expected {
     slice: Slice,
     to: u64,
     last: bool,
-    /// What came in place of the trailer before it and its header.
+    /// The bytes that came in place of the trailer before it and its header.
     gap: [u8; GAP],
 }
 
@@ -35,7 +35,7 @@ struct Expected {
 pub(super) struct PredictedSegments {
     stag: u32,
     expected: Vec<Expected>,
-    /// What came behind the last of them.
+    /// The bytes that came behind the last of them.
     behind: [u8; GAP],
 }
 
@@ -46,13 +46,13 @@ pub(super) struct Arrived {
     pub(super) to: u64,
     pub(super) length: usize,
     pub(super) last: bool,
-    /// How much of the payload is in place.
+    /// The number of bytes of the payload that are in place.
     pub(super) placed: usize,
 }
 
 impl PredictedSegments {
-    /// What should follow a segment of `length` bytes that ends at `to`, when this is the rest of the sink; `None` when
-    /// that cannot be told.
+    /// Predicts the segments that should follow one of `length` bytes that ends at `to`, when this is the
+    /// rest of the sink; `None` when that cannot be told.
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
         // Padding would move everything, and a sink in pieces is not worth the trouble.
         let [rest] = sink.as_slice() else { return None };

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::adapter::{AdapterCore, MAX_TRANSFER};
+use super::adapter::{Adapter, MAX_TRANSFER};
 use super::connection::ConnectionShared;
 use super::receive_queue::ReceiveQueue;
 use super::shared::Receive;
-use crate::error::PostErrorKind;
+use crate::error::{PostErrorKind, Reason};
 use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
@@ -21,12 +21,14 @@ pub(crate) trait Borrower: Send + Sync {
     fn abandon(&self, why: &'static str);
     /// The queue pair cannot be used any more.
     fn queue_pair_removed(&self);
+    /// The reason why the connection broke, if it did.
+    fn loss(&self) -> Option<Reason>;
 }
 
 /// The queue pair, shared by its handle and its connection.
-pub(crate) struct QueuePairCore {
-    pub(crate) adapter: Arc<AdapterCore>,
-    /// Where the requests of the send queue complete.
+pub(crate) struct QueuePair {
+    pub(crate) adapter: Arc<Adapter>,
+    /// The sink where the requests of the send queue complete.
     pub(crate) sends: CompletionSink,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) send_depth: usize,
@@ -43,8 +45,8 @@ struct State {
     released: bool,
 }
 
-impl QueuePairCore {
-    pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Arc<Self> {
+impl QueuePair {
+    pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Arc<Self> {
         // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
         let _ = (parts.receive_entries, parts.send_entries, parts.inline, parts.affinity);
         let receives = match parts.shared {
@@ -129,7 +131,7 @@ impl QueuePairCore {
     /// Posts a receive.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason why it was not posted; the payload comes back.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
@@ -142,22 +144,36 @@ impl QueuePairCore {
     /// Posts a request of the send queue.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason why it was not posted; the payload comes back.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
-        if inflight::length(&request.payload) > MAX_TRANSFER {
-            return Err(Refused { kind: PostErrorKind::TooLong, payload: request.payload });
+        let length = inflight::length(&request.payload);
+        if length > MAX_TRANSFER {
+            let kind = PostErrorKind::TooLong { length, maximum: MAX_TRANSFER };
+            return Err(Refused { kind, payload: request.payload });
         }
         // The connection is there from just before the queue pair counts as connected to the end of both.
         let phase = self.lock().phase;
         match (phase.admits(request.operation.kind()), self.connection.get()) {
-            (Ok(()), Some(connection)) => connection.post(request),
+            (Ok(()), Some(connection)) => connection.post(request).map_err(|refused| self.explain(refused)),
             (Ok(()), None) => {
                 Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: request.payload })
             }
             (Err(_), _) if self.adapter.is_removed() => {
                 Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: request.payload })
             }
-            (Err(kind), _) => Err(Refused { kind, payload: request.payload }),
+            (Err(kind), _) => Err(self.explain(Refused { kind, payload: request.payload })),
+        }
+    }
+
+    /// Adds how the connection broke, if that is why nothing can be posted.
+    #[cold]
+    fn explain(&self, refused: Refused) -> Refused {
+        let (_, borrower) = self.used_by();
+        match (refused.kind, borrower.and_then(|borrower| borrower.loss())) {
+            (PostErrorKind::ConnectionInvalid, Some(reason)) => {
+                Refused { kind: PostErrorKind::ConnectionLost { reason }, ..refused }
+            }
+            _ => refused,
         }
     }
 
@@ -192,9 +208,9 @@ impl QueuePairCore {
         }
     }
 
-    fn flush_receives(&self, status: Status, dead: bool) -> WakeList {
+    fn flush_receives(&self, status: Status, closed: bool) -> WakeList {
         let mut wakes = WakeList::default();
-        self.receives.flush(None, status, dead, &mut wakes);
+        self.receives.flush(None, status, closed, &mut wakes);
         wakes
     }
 
@@ -215,7 +231,7 @@ impl QueuePairCore {
     }
 }
 
-impl Member for QueuePairCore {
+impl Member for QueuePair {
     fn device_removed(&self) {
         // The connection flushes for itself, see above.
         if self.is_free() {

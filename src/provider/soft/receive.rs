@@ -8,7 +8,11 @@
 use std::io;
 use std::sync::Arc;
 
+use tracing::trace;
+
 use super::connection::{ConnectionShared, Socket};
+use super::frame::Frame;
+use super::last_words::LastWords;
 use super::predict::{Arrived, PredictedSegments};
 use super::receive_queue::Interrupted;
 use super::registration::{Binding, RemoteAccess};
@@ -22,20 +26,29 @@ use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError, Tagged};
 use crate::wire::mpa;
-use crate::wire::rdmap::Terminate;
+use crate::wire::rdmap::{Opcode, Terminate};
 
 /// From this payload on a frame is large, and so, very likely, is the next one. Payload that lands in the staging buffer
 /// has to be copied, so behind a large one that only gets the trailer and the next header; behind others as much as there
 /// is, for many small ones at once.
 const LARGE: usize = 16 * 1024;
 const HEADERS_ONLY: usize = 20;
-/// How much is read ahead between two frames of which the first was large.
+/// The number of bytes that are read ahead between two frames of which the first was large.
 const BETWEEN: usize = 4096;
+
+/// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection
+/// spends as much of its cooperative budget, so that no peer keeps other tasks waiting by what it sends. It
+/// is as much as tokio gives a task at a time.
+const TURN: u32 = 128;
+/// A request of the peer is answered at once, mostly with a system call.
+pub(super) const REQUEST_COST: u32 = 8;
+/// So many bytes cost a unit.
+const BYTES_PER_UNIT: usize = 8 * 1024;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
 
-/// Why the reader stopped.
+/// The reason why the reader stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The peer ended the stream between two frames.
@@ -48,7 +61,7 @@ pub(crate) enum Stop {
     Violation(Box<Violation>),
 }
 
-/// What the peer did wrong, and how a local request suffers from it.
+/// The fault of the peer, and the way in which a local request suffers from it.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub(crate) terminate: Terminate,
@@ -62,6 +75,8 @@ pub(crate) struct Turned {
     pub(crate) read: bool,
     /// The peer's first frame has come, by which it says that it is ready (RFC 6581 section 4.3).
     pub(crate) established: bool,
+    /// The work that this took, at least 1.
+    pub(crate) cost: u32,
 }
 
 impl From<io::Error> for Stop {
@@ -76,7 +91,7 @@ impl From<Terminate> for Stop {
     }
 }
 
-/// Where the payload of the current segment goes.
+/// The memory that the payload of the current segment goes to.
 enum Destination {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
@@ -97,7 +112,7 @@ impl Destination {
     }
 }
 
-/// What is to be done when the current segment is complete.
+/// The work that is to be done when the current segment is complete.
 #[derive(Default)]
 pub(super) enum OnComplete {
     #[default]
@@ -129,10 +144,10 @@ enum State {
     /// Pad and CRC.
     Trailer { left: usize, on_complete: OnComplete },
     /// CRC is on: a whole frame is being gathered.
-    Gather { length: usize },
+    Gather,
 }
 
-/// How the processing of staged bytes goes on.
+/// The way in which the processing of staged bytes goes on.
 enum Step {
     Continue,
     /// The rest has not come yet.
@@ -153,22 +168,28 @@ pub(crate) struct Receiver {
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
+    /// The number of receives that have been taken for messages.
+    messages: u64,
     /// The message did not fit.
     overflowed: bool,
     /// The next message has to wait for a receive.
     awaits_receive: bool,
     /// A frame that is being gathered, with CRC on.
-    frame: Vec<u8>,
-    gathered: usize,
+    frame: Frame,
     /// The header of the current segment, for a Terminate that names it.
     pub(super) header: [u8; 20],
-    /// How many frames have been received, as far as it matters: none, or some.
+    /// At least one frame has been received.
     pub(super) heard: bool,
-    /// There are staged bytes to process before the next read: what came with the start-up frames, or behind the first
-    /// frame.
+    /// There are staged bytes to process before the next read: what came with the start-up frames, behind the first frame, or
+    /// beyond the work of a turn.
     unprocessed: bool,
+    /// The work of this turn so far.
+    pub(super) cost: u32,
     /// The first frame has no content.
     empty_frame: bool,
+    /// While this end disconnects.
+    last_words: Option<Box<LastWords>>,
+    terminated: Option<Terminate>,
 }
 
 impl Receiver {
@@ -183,28 +204,31 @@ impl Receiver {
             predicted: None,
             inbound: Inbound::new(),
             receive: None,
+            messages: 0,
             overflowed: false,
             awaits_receive: false,
-            frame: Vec::new(),
-            gathered: 0,
+            frame: Frame::default(),
             header: [0; 20],
             heard: false,
             unprocessed: !leftover.is_empty(),
+            cost: 0,
             empty_frame,
+            last_words: None,
+            terminated: None,
         }
     }
 
-    /// Whether a whole frame has ever been received.
+    /// Returns whether a whole frame has ever been received.
     pub(crate) fn has_heard(&self) -> bool {
         self.heard
     }
 
-    /// Whether the stream is between two frames, where it may end.
+    /// Returns whether the stream is between two frames, where it may end.
     fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.staging.is_empty()
     }
 
-    /// What the connection leaves behind: the receive that was being filled.
+    /// Takes the receive that was being filled, which the connection leaves behind.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.state = State::Header;
         self.predicted = None;
@@ -212,12 +236,22 @@ impl Receiver {
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
 
-    /// Whether the next message has to wait for a receive: nothing is read meanwhile.
+    /// The number of the message that is arriving, and how many bytes of it have come.
+    pub(crate) fn progress(&self) -> Option<(u64, usize)> {
+        let (_, placed) = self.receive.as_ref()?;
+        let missing = match &self.state {
+            State::Payload { left, on_complete: OnComplete::Send { .. }, .. } => *left,
+            _ => 0,
+        };
+        Some((self.messages, placed - missing))
+    }
+
+    /// Returns whether the next message has to wait for a receive: nothing is read meanwhile.
     pub(crate) fn awaits_receive(&self) -> bool {
         self.awaits_receive
     }
 
-    /// Whether staged bytes are to be processed before the next read.
+    /// Returns whether staged bytes are to be processed before the next read.
     pub(crate) fn has_unprocessed(&self) -> bool {
         self.unprocessed
     }
@@ -227,21 +261,27 @@ impl Receiver {
         let heard = self.heard;
         self.awaits_receive = false;
         self.unprocessed = false;
+        self.cost = 1;
         self.with_staging(|receiver| receiver.process(wakes))?;
-        Ok(Turned { read: false, established: self.heard && !heard })
+        Ok(Turned { read: false, established: self.heard && !heard, cost: self.cost })
     }
 
     /// Lends it room for what it does.
     fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
         self.staging.lend();
         let result = turn(self);
-        self.staging.give_back();
+        // The rest of a turn is processed next: it stays where it is.
+        if !self.unprocessed {
+            self.staging.give_back();
+        }
+        self.frame.park();
         result
     }
 
     /// Reads once and processes what came.
     pub(crate) fn turn(&mut self, socket: &Socket, wakes: &mut WakeList) -> Result<Turned, Stop> {
         let heard = self.heard;
+        self.cost = 1;
         let read = self.with_staging(|receiver| match receiver.read(socket) {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
@@ -252,7 +292,31 @@ impl Receiver {
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
         })?;
-        Ok(Turned { read, established: self.heard && !heard })
+        Ok(Turned { read, established: self.heard && !heard, cost: self.cost })
+    }
+
+    /// From now on what comes is discarded, but for a Terminate. To be called before [`take_receive`](Self::take_receive).
+    pub(crate) fn listen_for_terminate(&mut self) {
+        let rest = match &mut self.state {
+            State::Header => 0,
+            State::Payload { left, trailer, .. } => *left + *trailer,
+            State::Control { length, trailer, .. } => *length + *trailer,
+            State::Trailer { left, .. } => *left,
+            State::Gather => self.frame.missing().len(),
+        };
+        let mut words = LastWords::behind(rest);
+        self.unprocessed = false;
+        self.terminated = self.with_staging(|receiver| {
+            let found = words.read(receiver.staging.unread());
+            receiver.staging.take(receiver.staging.unread().len());
+            found
+        });
+        self.last_words = Some(Box::new(words));
+    }
+
+    /// The Terminate that was discarded.
+    pub(crate) fn terminated(&self) -> Option<&Terminate> {
+        self.terminated.as_ref()
     }
 
     /// Reads what has nowhere to go any more.
@@ -260,7 +324,11 @@ impl Receiver {
         self.with_staging(|receiver| {
             let room = receiver.staging.room(usize::MAX);
             let asked = room.len();
-            socket.read(&mut [Target::Bytes(room)], asked)
+            let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
+            if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
+                receiver.terminated = words.read(&room[..length]);
+            }
+            Ok(length)
         })
     }
 
@@ -268,7 +336,7 @@ impl Receiver {
     fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
         let most = match (&self.state, self.large) {
             (_, false) => usize::MAX,
-            (State::Payload { .. } | State::Gather { .. }, true) => HEADERS_ONLY,
+            (State::Payload { .. } | State::Gather, true) => HEADERS_ONLY,
             (State::Header | State::Control { .. } | State::Trailer { .. }, true) => BETWEEN,
         };
         let staging = self.staging.room(most);
@@ -295,8 +363,8 @@ impl Receiver {
                 };
                 Ok(socket.read(&mut targets, asked)?)
             }
-            State::Gather { length } => {
-                let frame = &mut self.frame[self.gathered..*length];
+            State::Gather => {
+                let frame = self.frame.missing();
                 let asked = frame.len() + staging.len();
                 Ok(socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?)
             }
@@ -309,6 +377,7 @@ impl Receiver {
 
     /// Accounts for bytes that `read` brought.
     fn received(&mut self, length: usize) -> Result<(), Stop> {
+        self.cost += u32::try_from(length / BYTES_PER_UNIT).unwrap_or(TURN);
         let direct = match &mut self.state {
             State::Payload { destination, left, .. } => {
                 let direct = length.min(*left);
@@ -316,9 +385,9 @@ impl Receiver {
                 destination.shrink(direct);
                 direct
             }
-            State::Gather { length: whole } => {
-                let direct = length.min(*whole - self.gathered);
-                self.gathered += direct;
+            State::Gather => {
+                let direct = length.min(self.frame.missing().len());
+                self.frame.filled(direct);
                 direct
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
@@ -339,6 +408,7 @@ impl Receiver {
     /// The current segment of a Read Response is complete, and the next one has come as expected.
     fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
         let Arrived { header, stag, to, length, last, placed } = *segment;
+        trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
         self.heard = true;
         self.header[..header.len()].copy_from_slice(&header);
         let sink = self.sink((stag, to), (length, last), header.len())?;
@@ -361,10 +431,10 @@ impl Receiver {
         })
     }
 
-    /// Takes staged bytes apart until there are too few.
+    /// Takes staged bytes apart until there are too few, or the work of a turn is done.
     fn process(&mut self, wakes: &mut WakeList) -> Result<(), Stop> {
         let heard = self.heard;
-        while self.heard == heard {
+        while self.heard == heard && self.cost <= TURN {
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(),
@@ -372,7 +442,7 @@ impl Receiver {
                 State::Payload { .. } => self.place_payload()?,
                 State::Control { .. } => self.parse_control(wakes)?,
                 State::Trailer { .. } => self.skip_trailer(wakes),
-                State::Gather { length } => self.gather_frame(length, wakes)?,
+                State::Gather => self.gather_frame(wakes)?,
             };
             match step {
                 Step::Continue => {}
@@ -404,9 +474,8 @@ impl Receiver {
         let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Step::NeedMore };
         let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
         self.large = length >= LARGE;
-        self.frame.resize(length.max(self.frame.len()), 0);
-        self.gathered = 0;
-        self.state = State::Gather { length };
+        self.frame.begin(length);
+        self.state = State::Gather;
         Step::Continue
     }
 
@@ -459,7 +528,7 @@ impl Receiver {
         self.staging.take(whole);
         self.state = State::Header;
         self.control(&on_complete, &payload[..length], wakes)?;
-        self.heard = true;
+        self.frame_done();
         Ok(Step::Continue)
     }
 
@@ -474,29 +543,34 @@ impl Receiver {
         let on_complete = std::mem::take(on_complete);
         self.state = State::Header;
         self.complete(on_complete, wakes);
-        self.heard = true;
+        self.frame_done();
         Step::Continue
     }
 
-    fn gather_frame(&mut self, length: usize, wakes: &mut WakeList) -> Result<Step, Stop> {
-        let staged = self.staging.unread();
-        let taken = staged.len().min(length - self.gathered);
-        self.frame[self.gathered..self.gathered + taken].copy_from_slice(&staged[..taken]);
+    fn gather_frame(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
+        let taken = self.frame.push(self.staging.unread());
         self.staging.take(taken);
-        self.gathered += taken;
-        if self.gathered < length {
+        if !self.frame.is_complete() {
             return Ok(Step::NeedMore);
         }
         self.state = State::Header;
-        let frame = std::mem::take(&mut self.frame);
+        let (frame, length) = self.frame.take();
         let outcome = self.checked(&frame[..length], wakes);
-        self.frame = frame;
-        if !outcome? {
-            self.state = State::Gather { length };
+        if let Ok(false) = outcome {
+            self.frame.restore(frame);
+            self.state = State::Gather;
             return Ok(Step::AwaitReceive);
         }
-        self.heard = true;
+        Frame::release(frame);
+        outcome?;
+        self.frame_done();
         Ok(Step::Continue)
+    }
+
+    /// A whole frame has been received.
+    fn frame_done(&mut self) {
+        self.heard = true;
+        self.cost += 1;
     }
 
     /// A whole frame, with CRC on. False when it has to wait for a receive.
@@ -509,7 +583,7 @@ impl Receiver {
             Err(error) => return Err(reject(error, body)),
         };
         // siw sends its Terminate without a checksum when the start-up itself went wrong.
-        let last_words = !self.heard && header.opcode() == crate::wire::rdmap::Opcode::Terminate;
+        let last_words = !self.heard && header.opcode() == Opcode::Terminate;
         if !good && !last_words {
             return Err(Terminate::CRC.into());
         }
@@ -525,7 +599,7 @@ impl Receiver {
                 self.complete(on_complete, wakes);
             }
             State::Control { on_complete, .. } => self.control(&on_complete, payload, wakes)?,
-            State::Header | State::Trailer { .. } | State::Gather { .. } => {}
+            State::Header | State::Trailer { .. } | State::Gather => {}
         }
         Ok(true)
     }
@@ -547,11 +621,15 @@ impl Receiver {
             _ => None,
         };
         let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
-        if takes && self.connection.receives.waits_for_receives() && self.receive.is_none() {
-            let Some(receive) = self.connection.receives.take() else { return Ok(false) };
+        if takes && self.connection.receives.is_shared() && self.receive.is_none() {
+            let Some(receive) = self.connection.receives.take(self.connection.number) else {
+                return Ok(false);
+            };
             self.receive = Some((receive, 0));
+            self.messages += 1;
         }
         self.inbound = inbound;
+        trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
         let control = |on_complete| State::Control { length, trailer, on_complete };
         let (destination, on_complete) = match segment {
             Segment::Send { offset, last, solicited, .. } => {
@@ -601,8 +679,10 @@ impl Receiver {
     fn receive_part(&mut self, offset: usize, length: usize) -> Result<Payload, Stop> {
         if self.receive.is_none() {
             // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
-            let receive = self.connection.receives.take().ok_or(Terminate::NO_BUFFER)?;
+            let receive = self.connection.receives.take(self.connection.number);
+            let receive = receive.ok_or(Terminate::NO_BUFFER)?;
             self.receive = Some((receive, 0));
+            self.messages += 1;
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
         if offset + length > inflight::length(&receive.payload) {

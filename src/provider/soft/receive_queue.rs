@@ -9,6 +9,7 @@ use crate::error::PostErrorKind;
 use crate::inflight::{Completed, CompletionSink, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::Mutex;
+use crate::types::QueueKind;
 
 /// A receive that a message was arriving in when the connection ended.
 pub(crate) struct Interrupted {
@@ -50,8 +51,9 @@ impl ReceiveQueue {
         Arc::new(Self { source: Source::Shared(shared), sink })
     }
 
-    /// Whether a message waits for a receive when there is none. Otherwise it breaks its connection (`QP-20`).
-    pub(crate) fn waits_for_receives(&self) -> bool {
+    /// Returns whether the receives are those of a shared queue. Then a message waits for a receive when
+    /// there is none; otherwise it breaks its connection (`QP-20`).
+    pub(crate) fn is_shared(&self) -> bool {
         matches!(self.source, Source::Shared(_))
     }
 
@@ -75,17 +77,18 @@ impl ReceiveQueue {
             return Ok(());
         }
         if state.queue.len() >= *depth {
-            return Err((PostErrorKind::QueueFull, receive));
+            let full = PostErrorKind::QueueFull { queue: QueueKind::Receive, depth: *depth };
+            return Err((full, receive));
         }
         state.queue.push_back(receive);
         Ok(())
     }
 
-    /// The receive for the next message.
-    pub(crate) fn take(&self) -> Option<Receive> {
+    /// The receive for the next message of this connection.
+    pub(crate) fn take(&self, connection: u64) -> Option<Receive> {
         match &self.source {
             Source::Own { state, .. } => state.lock().queue.pop_front(),
-            Source::Shared(shared) => shared.take(),
+            Source::Shared(shared) => shared.take(connection),
         }
     }
 

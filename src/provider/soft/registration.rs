@@ -154,7 +154,7 @@ impl fmt::Debug for Binding {
     }
 }
 
-/// How a peer reaches memory: a registration, and the binding if the key is that of a window.
+/// The way in which a peer reaches memory: a registration, and the binding if the key is that of a window.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteAccess {
     registration: Arc<Registration>,
@@ -182,7 +182,7 @@ impl RemoteAccess {
         registration.then_some(AccessGuard { _binding: binding, _registration: registration })
     }
 
-    /// Whether both are the same.
+    /// Returns whether both are the same.
     pub(crate) fn is(&self, other: &Self) -> bool {
         let key = |access: &Self| access.binding.as_ref().map(Arc::as_ptr);
         Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use super::registration::{Binding, Registration, RemoteAccess};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::{Shared, Slice};
+use crate::provider::net::Host;
 use crate::sync::RwLock;
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
 
-/// What a peer's key, offset and length stand for.
+/// The text of an error: every random number that was tried is a key already, or the system has no random numbers.
+const NO_KEY: &str = "no free key was found";
+
+/// The access and the memory that a peer's key, offset and length stand for.
 pub(crate) struct Grant {
     pub(crate) access: RemoteAccess,
     pub(crate) slice: Slice,
 }
 
-/// What a peer wants to do with a key.
+/// The use that a peer wants to make of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     Write,
@@ -25,7 +29,7 @@ pub(crate) enum Intent {
     Atomic,
 }
 
-/// Whose a key is.
+/// The owner of a key.
 #[derive(Clone)]
 enum Named {
     Region(Arc<Registration>),
@@ -34,8 +38,10 @@ enum Named {
 
 #[derive(Default)]
 struct Keys {
+    /// The source of random numbers.
+    host: Host,
     names: HashMap<u32, Named>,
-    /// How many windows are bound to the regions that have any, by the key of the region.
+    /// The number of windows that are bound to each region that has any, by the key of the region.
     bound: HashMap<u32, usize>,
 }
 
@@ -43,12 +49,12 @@ impl Keys {
     /// A key that nobody has.
     fn fresh(&self) -> Option<u32> {
         // With a thousand million keys in use half of the tries still succeed.
-        let tries = std::iter::repeat_with(|| getrandom::u32().ok()).take(64);
+        let tries = std::iter::repeat_with(|| self.host.random()).take(64);
         // Zero names nothing on the wire: the empty Write of the handshake carries it.
         tries.flatten().find(|key| *key != 0 && !self.names.contains_key(key))
     }
 
-    /// Whether the key is still that of this registration: later it may be somebody else's.
+    /// Returns whether the key is still that of this registration: later it may be somebody else's.
     fn has(&self, registration: &Registration) -> bool {
         matches!(self.names.get(&registration.key()),
             Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
@@ -66,6 +72,11 @@ pub(crate) struct KeyTable {
 }
 
 impl KeyTable {
+    /// A table without keys. Its keys are the random numbers of this host.
+    pub(crate) fn new(host: Host) -> Self {
+        Self { keys: RwLock::new(Keys { host, ..Keys::default() }) }
+    }
+
     /// Registers memory under a fresh random key.
     ///
     /// # Errors
@@ -76,7 +87,7 @@ impl KeyTable {
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
         let mut keys = self.keys.write();
-        let key = keys.fresh().ok_or(RegisterError::InsufficientResources)?;
+        let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
         memory.set_named();
         let registration = Registration::new(key, memory, access);
         keys.names.insert(key, Named::Region(registration.clone()));
@@ -111,7 +122,7 @@ impl KeyTable {
     /// Puts a part of a region under a fresh random key, which is of use once the binding goes live.
     ///
     /// # Errors
-    /// `AccessViolation` when the region is not registered any more; `QueueFull` without a free key.
+    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
     pub(super) fn bind(
         &self,
         registration: &Arc<Registration>,
@@ -121,9 +132,9 @@ impl KeyTable {
     ) -> Result<Arc<Binding>, PostErrorKind> {
         let mut keys = self.keys.write();
         if !keys.has(registration) {
-            return Err(PostErrorKind::AccessViolation);
+            return Err(PostErrorKind::ForeignMemory);
         }
-        let key = keys.fresh().ok_or(PostErrorKind::QueueFull)?;
+        let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
         let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;
@@ -208,7 +219,7 @@ impl KeyTable {
                 let access = registration.access();
                 (registration, None, access)
             }
-            // What is not bound yet is not bound, and what was bound to a region that is no more is not either.
+            // A window is unknown that is not bound yet, or was bound to a region that is no more.
             Some(Named::Window(binding)) if !binding.is_live() || !binding.registration().is_valid() => {
                 return Err(unknown);
             }

@@ -16,14 +16,14 @@ use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, WorkRequest};
 use crate::status::Status;
-use crate::types::OpKind;
+use crate::types::{OpKind, QueueKind};
 use crate::wire::extensions::{Atomic, AtomicResponse};
 use crate::wire::rdmap::{ReadRequest, Terminate};
 
-/// How many batches one call writes at most before it lets the driver go on, so that no caller is held for long.
+/// The most batches that one call writes before it lets the driver go on, so that no caller is held for long.
 pub(crate) const MAX_BATCHES: usize = 8;
 
-/// How far a posted request has come.
+/// The progress of a posted request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestState {
     /// Not all of it is in a batch yet.
@@ -36,13 +36,16 @@ pub(super) enum RequestState {
     Done,
 }
 
+/// The number of requests for which room is kept when there are none.
+const KEEP_ENTRIES: usize = 32;
+
 /// A posted request that has not completed.
 pub(super) struct Entry {
     pub(super) request: WorkRequest,
     pub(super) length: usize,
     pub(super) framed: usize,
     pub(super) state: RequestState,
-    /// What it does to a window.
+    /// The change that it makes to a window.
     pub(super) window_op: Option<WindowOp>,
 }
 
@@ -56,16 +59,16 @@ pub(super) struct Response {
     pub(super) answer: Answer,
 }
 
-/// What the answer to a request of the peer is.
+/// The answer to a request of the peer.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     /// The payload, for this sink.
     Read { sink: (u32, u64) },
-    /// What the payload was before this was done to it.
+    /// The payload as it was before this was done to it.
     Atomic { atomic: Atomic, identifier: u32 },
 }
 
-/// Who asked for an answer.
+/// The one who asked for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOwner {
     /// The request with this sequence number.
@@ -74,7 +77,7 @@ pub(crate) enum ReadOwner {
     Probe,
 }
 
-/// Which message is cut in two by the end of a batch: messages of one class must not mix.
+/// The message that is cut in two by the end of a batch: messages of one class must not mix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FramingTurn {
     Any,
@@ -87,9 +90,9 @@ pub(crate) struct SendQueue {
     pub(super) entries: VecDeque<Entry>,
     /// Sequence number of the first of `entries`.
     pub(super) head: u64,
-    /// How many of `entries` have been framed in full.
+    /// The number of `entries` that have been framed in full.
     pub(super) framed: usize,
-    /// How many of `entries` the socket has taken in full.
+    /// The number of `entries` that the socket has taken in full.
     sent: usize,
     depth: usize,
     pub(super) outbound: Outbound<ReadOwner>,
@@ -97,7 +100,7 @@ pub(crate) struct SendQueue {
     pub(super) turn: FramingTurn,
     pub(super) batch: Batch,
     crc: bool,
-    /// Where its requests complete.
+    /// The sink where its requests complete.
     sink: CompletionSink,
     pub(super) terminate: Option<Terminate>,
     /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
@@ -110,11 +113,17 @@ pub(crate) struct SendQueue {
     writing: bool,
     /// The socket was full: the driver writes on when it has room.
     pub(crate) blocked: bool,
-    /// Why the socket takes nothing any more.
+    /// Nobody begins to write any more: the driver waits for the writer, and then flushes.
+    pub(super) halted: bool,
+    /// The number of bytes that the socket has taken.
+    pub(super) written: u64,
+    /// The number of them up to the end of the last Send or Write that has completed.
+    pub(super) completed: u64,
+    /// The reason why the socket takes nothing any more.
     pub(crate) broken: Option<io::Error>,
 }
 
-/// What to do after a batch has been offered to the socket.
+/// The next step after a batch has been offered to the socket.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Offer this one.
@@ -145,6 +154,9 @@ impl SendQueue {
             binds: false,
             writing: false,
             blocked: false,
+            halted: false,
+            written: 0,
+            completed: 0,
             broken: None,
         }
     }
@@ -158,22 +170,28 @@ impl SendQueue {
         }
     }
 
-    /// A zero-length RDMA Write: it names no memory, says nothing, and wakes a peer that missed what came before.
+    /// A zero-length RDMA Write: it names no memory, says nothing, and shows the peer that this end is alive.
     pub(crate) fn nudge(&mut self) {
-        if self.turn == FramingTurn::Any && !self.closed && !self.writing {
+        if self.may_interject() {
             self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
         }
     }
 
-    /// Whether another request can be posted.
+    /// Returns whether a frame of the provider's own can go next: between two messages, and with nothing that
+    /// waits for the socket, so that what a silent peer makes us say does not pile up.
+    fn may_interject(&self) -> bool {
+        self.turn == FramingTurn::Any && self.batch.is_empty() && !self.closed && !self.writing && !self.held
+    }
+
+    /// Checks that another request can be posted.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         if self.closed {
             Err(PostErrorKind::ConnectionInvalid)
         } else if self.entries.len() >= self.depth {
-            Err(PostErrorKind::QueueFull)
+            Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: self.depth })
         } else if awaits_answer(kind) && !self.outbound.reads_at_all() {
             Err(PostErrorKind::NoReads)
         } else {
@@ -188,17 +206,17 @@ impl SendQueue {
         self.entries.push_back(Entry { request, length, framed: 0, state: RequestState::Queued, window_op });
     }
 
-    /// Whether a window was ever bound for the peer.
+    /// Returns whether a window was ever bound for the peer.
     pub(crate) fn has_bound(&self) -> bool {
         self.binds
     }
 
-    /// Whether writing has to wait for the driver, or for the peer.
+    /// Returns whether writing has to wait for the driver, or for the peer.
     pub(crate) fn is_busy(&self) -> bool {
         self.blocked || self.held
     }
 
-    /// Whether somebody is writing right now.
+    /// Returns whether somebody is writing right now.
     pub(crate) fn is_writing(&self) -> bool {
         self.writing
     }
@@ -209,20 +227,16 @@ impl SendQueue {
         self.responses.push_back(Response { access, payload, length, framed: 0, answer });
     }
 
-    /// How many reads and atomics of the peer have not been answered in full. One whose answer is in the batch counts as
-    /// answered: the end of it may have reached the peer, and brought the next, before the socket has taken the rest.
+    /// The number of reads and atomics of the peer that have not been answered in full. One whose answer is
+    /// in the batch counts as answered: the end of it may have reached the peer, and brought the next, before
+    /// the socket has taken the rest.
     pub(crate) fn serving(&self) -> usize {
         self.responses.len()
     }
 
     /// Asks the peer for nothing, which it has to answer. False when the read limit leaves no room.
     pub(crate) fn probe(&mut self) -> bool {
-        if !self.outbound.may_read()
-            || self.writing
-            || !self.batch.is_empty()
-            || self.turn != FramingTurn::Any
-            || self.closed
-        {
+        if !self.outbound.may_read() || !self.may_interject() {
             return false;
         }
         let header = self.outbound.read(ReadOwner::Probe, 1, 0);
@@ -231,8 +245,14 @@ impl SendQueue {
         true
     }
 
+    /// Returns whether the peer owes an answer: to a read or an atomic of the user's, or to a probe.
     pub(crate) fn has_reads(&self) -> bool {
         self.outbound.has_reads()
+    }
+
+    /// Returns whether the peer can be asked for anything at all.
+    pub(crate) fn reads_at_all(&self) -> bool {
+        self.outbound.reads_at_all()
     }
 
     /// Nothing but what is already framed, and these last words, goes out from now on.
@@ -243,15 +263,15 @@ impl SendQueue {
         self.held = false;
     }
 
-    /// Whether all that is to be sent after `close` has been.
+    /// Returns whether all that is to be sent after `close` has been.
     pub(crate) fn is_drained(&self) -> bool {
-        self.batch.is_empty() && self.terminate.is_none()
+        !self.writing && self.batch.is_empty() && self.terminate.is_none()
     }
 
     /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
     /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
     pub(crate) fn begin(&mut self, wakes: &mut WakeList) -> Next {
-        if self.writing || self.broken.is_some() {
+        if self.writing || self.halted || self.broken.is_some() {
             return Next::Idle;
         }
         self.next(wakes)
@@ -266,8 +286,12 @@ impl SendQueue {
     ) -> Next {
         self.writing = false;
         match outcome {
-            Ok(sent) => batch.advance(sent),
+            Ok(sent) => {
+                self.written += sent as u64;
+                batch.advance(sent);
+            }
             Err(error) => {
+                batch.trim();
                 self.batch = batch;
                 if error.kind() == io::ErrorKind::WouldBlock {
                     self.blocked = true;
@@ -283,7 +307,7 @@ impl SendQueue {
         if self.batch.is_empty() {
             self.batch_sent(wakes);
         }
-        self.next(wakes)
+        if self.halted { Next::Idle } else { self.next(wakes) }
     }
 
     /// The writer stops early, so that no caller is held for long: the driver goes on.
@@ -296,7 +320,7 @@ impl SendQueue {
     fn next(&mut self, wakes: &mut WakeList) -> Next {
         if self.batch.is_empty() {
             let filled = self.fill();
-            // What is done here, nothing has to be sent for.
+            // Requests that are done here need no frame, so they complete at once.
             self.retire(wakes);
             if !filled {
                 self.blocked = false;
@@ -314,7 +338,10 @@ impl SendQueue {
                 RequestState::Framed if awaits_answer(entry.request.operation.kind()) => {
                     entry.state = RequestState::Waiting
                 }
-                RequestState::Framed => entry.state = RequestState::Done,
+                RequestState::Framed => {
+                    entry.state = RequestState::Done;
+                    self.completed = self.written;
+                }
                 // One may have been answered while the rest of its batch was still on the way.
                 RequestState::Queued | RequestState::Waiting | RequestState::Done => {}
             }
@@ -336,6 +363,9 @@ impl SendQueue {
 
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
+        if self.entries.is_empty() && self.entries.capacity() > KEEP_ENTRIES {
+            self.entries = VecDeque::new();
+        }
         self.head += 1;
         self.framed = self.framed.saturating_sub(1);
         self.sent = self.sent.saturating_sub(1);
@@ -428,12 +458,48 @@ impl SendQueue {
     }
 }
 
-/// Whether a request of this kind is over only when the peer has answered it.
+/// Returns whether a request of this kind is over only when the peer has answered it.
 fn awaits_answer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
 }
 
 /// Ends a connection whose peer reads memory that has been deregistered meanwhile.
 pub(crate) fn deregistered() -> io::Error {
-    io::Error::other("deregistered while it was being read")
+    io::Error::other(Deregistered)
+}
+
+/// Returns whether this is the error of [`deregistered`].
+pub(crate) fn is_deregistered(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<Deregistered>())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the memory was deregistered while a peer read it")]
+struct Deregistered;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inflight::Table;
+    use crate::memory::Owned;
+    use crate::wire::ddp::Untagged;
+    use crate::wire::rdmap::Opcode;
+
+    // SEC-12: with a checksum the payload is copied, and the room for it is the thread's.
+    #[test]
+    fn a_socket_that_is_full_keeps_no_large_room_for_a_few_bytes() {
+        let sink = CompletionSink::to_futures(std::sync::Arc::<Table>::default());
+        let mut queue = SendQueue::new(4, 1, true, sink);
+        let mut wakes = WakeList::default();
+        let large = Payload::from_iter([Owned::zeroed(60_000).expect("memory").share().whole()]);
+        let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
+        queue.batch.untagged_parts(&header, &large);
+        queue.batch.clear();
+        queue.nudge();
+        let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("a frame is there") };
+        assert!(batch.capacity() > 60_000, "it has the room of the batch before");
+        let full = Err(io::ErrorKind::WouldBlock.into());
+        assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
+        assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+    }
 }

@@ -1,13 +1,14 @@
 //! Receive queues that several queue pairs share.
 //!
 //! A message that finds the queue empty stays in its socket: the connection stops reading until somebody posts a
-//! receive. TCP holds the peer back meanwhile.
+//! receive. TCP holds the peer back meanwhile. Receives are handed out first come, first served: a receive that is posted
+//! is granted to the connection that has waited longest, so that a peer that floods takes no share but its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
@@ -23,19 +24,41 @@ pub(crate) struct Receive {
 
 #[derive(Default)]
 struct Inner {
+    /// Receives that nobody waits for.
     queue: VecDeque<Receive>,
     /// The connections in which a message waits for a receive, by their numbers.
-    waiting: Vec<(u64, Waker)>,
+    waiting: HashMap<u64, Waker>,
+    /// The order in which they began to wait.
+    order: VecDeque<u64>,
+    /// Receives for connections that have waited, and have not taken them yet.
+    granted: BTreeMap<u64, Receive>,
     /// Nobody is left to post, or to receive.
-    dead: bool,
+    closed: bool,
+}
+
+impl Inner {
+    /// Grants the receive to the connection that has waited longest, which is to be woken.
+    ///
+    /// # Errors
+    /// The receive, if nobody waits.
+    fn grant(&mut self, receive: Receive) -> Result<Waker, Receive> {
+        let first = self.order.pop_front();
+        match first.and_then(|connection| self.waiting.remove_entry(&connection)) {
+            Some((connection, waker)) => {
+                self.granted.insert(connection, receive);
+                Ok(waker)
+            }
+            None => Err(receive),
+        }
+    }
 }
 
 /// A shared receive queue.
 pub(crate) struct SharedReceives {
     inner: Mutex<Inner>,
-    /// Where the receives that are left at the end complete.
+    /// The sink where the receives that are left at the end complete.
     sink: CompletionSink,
-    adapter: Arc<AdapterCore>,
+    adapter: Arc<Adapter>,
     _registered: Registered,
 }
 
@@ -44,7 +67,7 @@ impl SharedReceives {
     /// None: there is no device to ask, and depth and entries are counted by the caller.
     #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
     pub(crate) fn new(
-        adapter: &Arc<AdapterCore>,
+        adapter: &Arc<Adapter>,
         _depth: usize,
         _entries: usize,
         sink: CompletionSink,
@@ -57,68 +80,73 @@ impl SharedReceives {
         }))
     }
 
-    /// Posts a receive, and wakes the connections that wait for one.
+    /// Posts a receive, for the connection that has waited longest if one waits.
     ///
     /// # Errors
     /// `DeviceRemoved`, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let waiting = {
+        let woken = {
             let mut inner = self.inner.lock();
-            if inner.dead {
+            if inner.closed {
                 return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
             }
-            inner.queue.push_back(Receive { ticket, payload });
-            std::mem::take(&mut inner.waiting)
+            inner.grant(Receive { ticket, payload }).map_err(|receive| inner.queue.push_back(receive)).ok()
         };
-        // All of them: the first one may be on its way out.
-        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        if let Some(waker) = woken {
+            waker.wake();
+        }
         Ok(())
     }
 
-    /// The receive for the next message.
-    pub(super) fn take(&self) -> Option<Receive> {
-        self.inner.lock().queue.pop_front()
+    /// The receive for the next message of this connection.
+    pub(super) fn take(&self, connection: u64) -> Option<Receive> {
+        let mut inner = self.inner.lock();
+        let granted = if inner.granted.is_empty() { None } else { inner.granted.remove(&connection) };
+        granted.or_else(|| inner.queue.pop_front())
     }
 
     /// The message never came: the receive is the next one again, for whoever waits for one.
     pub(super) fn restore(&self, receive: Receive) {
         let mut inner = self.inner.lock();
-        if inner.dead {
+        if inner.closed {
             drop(inner);
             return self.finish([receive], self.last_status());
         }
-        inner.queue.push_front(receive);
-        let waiting = std::mem::take(&mut inner.waiting);
+        let woken = inner.grant(receive).map_err(|receive| inner.queue.push_front(receive)).ok();
         drop(inner);
-        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        if let Some(waker) = woken {
+            waker.wake();
+        }
     }
 
-    /// Ready when there is a receive; until then this connection waits for one.
+    /// Ready when there is a receive for this connection; until then it waits for one.
     pub(super) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.lock();
-        if !inner.queue.is_empty() {
+        if inner.granted.contains_key(&connection) || !inner.queue.is_empty() {
             return Poll::Ready(());
         }
-        let waker = cx.waker().clone();
-        let old = match inner.waiting.iter_mut().find(|(number, _)| *number == connection) {
-            Some((_, known)) => Some(std::mem::replace(known, waker)),
-            None => {
-                inner.waiting.push((connection, waker));
-                None
-            }
-        };
+        let old = inner.waiting.insert(connection, cx.waker().clone());
+        if old.is_none() {
+            inner.order.push_back(connection);
+        }
         drop(inner);
         drop(old);
         Poll::Pending
     }
 
-    /// This connection waits no more.
+    /// This connection waits no more. What was granted to it goes to the next one.
     pub(super) fn forget(&self, connection: u64) {
         let mut inner = self.inner.lock();
-        let place = inner.waiting.iter().position(|(number, _)| *number == connection);
-        let gone = place.map(|place| inner.waiting.swap_remove(place));
+        let gone = inner.waiting.remove(&connection);
+        if gone.is_some() {
+            inner.order.retain(|waiting| *waiting != connection);
+        }
+        let granted = inner.granted.remove(&connection);
         drop(inner);
         drop(gone);
+        if let Some(receive) = granted {
+            self.restore(receive);
+        }
     }
 
     /// There is room for as many as anybody likes.
@@ -142,8 +170,10 @@ impl SharedReceives {
     fn end(&self, status: Status) {
         let left = {
             let mut inner = self.inner.lock();
-            inner.dead = true;
-            std::mem::take(&mut inner.queue)
+            inner.closed = true;
+            let granted = std::mem::take(&mut inner.granted);
+            let queue = std::mem::take(&mut inner.queue);
+            granted.into_values().chain(queue)
         };
         self.finish(left, status);
     }
@@ -170,6 +200,7 @@ mod tests {
 
     use super::*;
     use crate::inflight::{RequestMeta, Table};
+    use crate::provider::net::Host;
     use crate::provider::soft::adapter;
     use crate::provider::soft::config::SoftConfig;
     use crate::types::OpKind;
@@ -183,31 +214,66 @@ mod tests {
         }
     }
 
-    // SRQ-02
-    #[tokio::test]
-    async fn who_waits_hears_of_every_receive_that_can_be_had() {
-        let id = adapter::resolve("127.0.0.1".parse().expect("an address")).expect("the loopback interface");
-        let adapter = AdapterCore::open(id, SoftConfig::default()).expect("opened");
+    fn queue() -> (SharedQueue, Arc<Table>) {
+        let id = adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"))
+            .expect("the loopback interface");
+        let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
         let table = Arc::<Table>::default();
-        let shared =
-            SharedReceives::new(&adapter, 4, 1, CompletionSink::to_futures(table.clone())).expect("a queue");
-        let (count, label) = (Arc::<Count>::default(), RequestMeta { kind: OpKind::Receive, context: 0 });
+        let sink = CompletionSink::to_futures(table.clone());
+        (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
+    }
+
+    type SharedQueue = Arc<SharedReceives>;
+
+    fn post(shared: &SharedReceives, table: &Table) -> Ticket {
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        assert!(shared.post_receive(ticket, Payload::new()).is_ok());
+        ticket
+    }
+
+    // SRQ-02, SEC-05: who waits longest is served first, and nobody else is woken for it.
+    #[tokio::test]
+    async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
+        let (shared, table) = queue();
+        let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
         for connection in [1, 2, 1] {
             assert!(shared.poll_ready(connection, &mut cx).is_pending());
         }
-        assert!(shared.post_receive(table.open(label), Payload::new()).is_ok());
+        let (first, second) = (post(&shared, &table), post(&shared, &table));
         assert_eq!(count.0.load(Ordering::SeqCst), 2, "each once");
-        assert!(shared.poll_ready(1, &mut cx).is_ready());
-        let taken = shared.take().expect("there is one");
-        assert!(shared.poll_ready(1, &mut cx).is_pending() && shared.poll_ready(2, &mut cx).is_pending());
+        assert!(shared.take(3).is_none(), "all are granted");
+        assert!(shared.poll_ready(3, &mut cx).is_pending());
+        assert!(shared.poll_ready(2, &mut cx).is_ready());
+        assert_eq!(shared.take(2).expect("granted").ticket, second);
+        assert_eq!(shared.take(1).expect("granted").ticket, first);
+        assert!(shared.take(1).is_none(), "one each");
+    }
+
+    // SRQ-02
+    #[tokio::test]
+    async fn what_is_not_used_goes_to_the_next() {
+        let (shared, table) = queue();
+        let mut cx = Context::from_waker(Waker::noop());
+        for connection in [1, 2, 3] {
+            assert!(shared.poll_ready(connection, &mut cx).is_pending());
+        }
         shared.forget(2);
+        let first = post(&shared, &table);
+        shared.forget(1);
+        let taken = shared.take(3).expect("granted");
+        assert_eq!(taken.ticket, first);
         shared.restore(taken);
-        assert_eq!(count.0.load(Ordering::SeqCst), 3, "one that comes back, too");
-        assert!(shared.poll_ready(1, &mut cx).is_ready());
+        assert!(shared.poll_ready(4, &mut cx).is_ready(), "nobody waits for it");
+        assert_eq!(shared.take(4).expect("there is one").ticket, first);
+        assert!(shared.poll_ready(4, &mut cx).is_pending());
+        let granted = post(&shared, &table);
         shared.released();
-        assert!(shared.take().is_none());
-        assert!(shared.post_receive(table.open(label), Payload::new()).is_err(), "nobody could take it");
+        assert!(shared.take(4).is_none());
+        let ended = table.poll(granted, &mut cx);
+        assert!(matches!(ended, Poll::Ready(Some(Completed { status: Status::CANCELED, .. }))), "{ended:?}");
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        assert!(shared.post_receive(ticket, Payload::new()).is_err(), "nobody could take it");
     }
 }

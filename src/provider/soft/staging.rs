@@ -1,11 +1,12 @@
 //! Bytes that were read ahead of their place: headers, and small messages whole.
 //!
-//! They are taken apart within the turn that read them, but for the start of a header. So the room is the thread's, lent
-//! for a turn: large enough for many small frames in one read, and an idle connection keeps none of it.
+//! They are taken apart within the turn that read them or the next ones, but for the start of a header. So the room is the
+//! thread's, lent until there is no work left: large enough for many small frames in one read, and an idle connection keeps
+//! none of it.
 
 use std::cell::Cell;
 
-/// How much one read may bring ahead.
+/// The most bytes that one read may bring ahead.
 const ROOM: usize = 64 * 1024;
 /// More than this is not kept for the next time: only a connection that waits for a receive has so much unread.
 const KEEP: usize = 256;
@@ -18,12 +19,12 @@ thread_local! {
 /// The unread bytes of a connection, and room behind them.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// Of the thread; empty between two turns.
+    /// Of the thread; empty between two turns, but for one that has work left.
     lent: Box<[u8]>,
     /// The unread part of `lent`.
     start: usize,
     end: usize,
-    /// What was unread at the end of the last turn.
+    /// The bytes that were unread at the end of the last turn.
     kept: Vec<u8>,
 }
 
@@ -33,8 +34,11 @@ impl Staging {
         Self { kept: unread.to_vec(), ..Self::default() }
     }
 
-    /// Gets room for a turn.
+    /// Gets room for a turn, unless it has kept that of the last one.
     pub(super) fn lend(&mut self) {
+        if !self.lent.is_empty() {
+            return;
+        }
         let mut lent = FREE.take();
         if lent.len() <= self.kept.len() {
             lent = vec![0; ROOM.max(2 * self.kept.len())].into_boxed_slice();
@@ -56,12 +60,12 @@ impl Staging {
         }
     }
 
-    /// Whether nothing is unread, in a turn or between two.
+    /// Returns whether nothing is unread, in a turn or between two.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end && self.kept.is_empty()
     }
 
-    /// What has been read and not taken.
+    /// The bytes that have been read and not taken.
     pub(super) fn unread(&self) -> &[u8] {
         &self.lent[self.start..self.end]
     }

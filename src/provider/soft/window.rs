@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use super::registration::{Binding, Registration};
 use super::remote_keys::KeyTable;
 use crate::error::{PostErrorKind, RegisterError};
@@ -23,7 +23,7 @@ impl Window {
     /// # Errors
     /// None: it is the binding that needs a key.
     #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
-    pub(crate) fn new(adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
+    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
         Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
     }
 
@@ -58,7 +58,7 @@ impl Drop for Window {
     }
 }
 
-/// What a posted request is to do to a window when its turn comes.
+/// The change that a posted request is to make to a window when its turn comes.
 pub(crate) struct WindowOp {
     keys: Arc<KeyTable>,
     old: Option<Arc<Binding>>,
@@ -66,10 +66,10 @@ pub(crate) struct WindowOp {
 }
 
 impl WindowOp {
-    /// What this request of the connection with this number asks for, if it is about a window.
+    /// The change that this request of the connection with this number asks for, if it is about a window.
     ///
     /// # Errors
-    /// `AccessViolation` when the region is not registered any more; `QueueFull` when there is no key to be had.
+    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
     pub(crate) fn of(operation: &Operation, connection: u64) -> Result<Option<Self>, PostErrorKind> {
         use provider::{Registration::Soft as Registered, Window::Soft};
         match operation {
@@ -82,7 +82,7 @@ impl WindowOp {
             Operation::Invalidate { window: Soft(window) } => Ok(Some(window.unbind())),
             // Posting checked that all is of one adapter.
             #[cfg(feature = "verbs")]
-            Operation::Bind { .. } | Operation::Invalidate { .. } => Err(PostErrorKind::AccessViolation),
+            Operation::Bind { .. } | Operation::Invalidate { .. } => Err(PostErrorKind::ForeignMemory),
             _ => Ok(None),
         }
     }

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::connect::Offer;
 use super::connector::{Connector, Dialing, Inner};
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};
 use crate::provider::connector::{ConnectorDriver, OnDrop};
@@ -23,7 +23,7 @@ impl Connector {
     /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
     pub(crate) async fn accept(
         &self,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
         if queue_pair.adapter.domain != self.adapter.domain {
@@ -34,7 +34,7 @@ impl Connector {
         }
         let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
         let mut taken = false;
-        let outcome = self.call(|inner| {
+        let outcome = self.handle_if(|inner| {
             taken = length <= maximum
                 && inner.progress.state() == State::RequestPending
                 && inner.queue_pair.is_none()
@@ -52,13 +52,13 @@ impl Connector {
                 };
                 inner.progress.reset(Op::Accept);
             }
-            Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken }
+            Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
         });
         if let Err(status) = outcome {
             self.give_back(taken);
             return Err(match status {
                 Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason()),
+                status => accept_error(status, self.take_reason(), self.peer()),
             });
         }
         let guard = OnDrop::new(self, Input::Release);
@@ -67,8 +67,10 @@ impl Connector {
         let data = self.private_data().ok().filter(|data| !data.is_empty());
         match status {
             Status::SUCCESS => Ok(()),
-            status => Err(match accept_error(status, self.take_reason()) {
-                AcceptError::Refused { reason, .. } => AcceptError::Refused { private_data: data, reason },
+            status => Err(match accept_error(status, self.take_reason(), self.peer()) {
+                AcceptError::Refused { peer, reason, .. } => {
+                    AcceptError::Refused { peer, private_data: data, reason }
+                }
                 error => error,
             }),
         }
@@ -91,7 +93,7 @@ impl Connector {
     /// Sends the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
     ///
     /// # Errors
-    /// What a failure means for the machine.
+    /// The input by which the machine learns of the failure.
     pub(crate) fn reply(&self, inner: &mut Inner) -> Result<(), Input> {
         let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
             return Err(Input::PeerGaveUp);
@@ -103,7 +105,8 @@ impl Connector {
         {
             debug!(connection = %self.id, %error, "acknowledge timeout not set");
         }
-        let outcome = if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits) };
+        let outcome =
+            if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits, inner.offer.options) };
         let outcome = outcome.and_then(|()| {
             let device =
                 queue_pair.lend().ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOTCONN))?;
@@ -119,7 +122,7 @@ impl Connector {
         })
     }
 
-    /// Whether Accept or Reject may still be called.
+    /// Returns whether Accept or Reject may still be called.
     pub(crate) fn is_pending(&self) -> bool {
         let inner = self.lock();
         inner.progress.state() == State::RequestPending && inner.id.is_some()
@@ -132,14 +135,14 @@ impl Connector {
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
         let (length, maximum) = (data.len(), self.adapter.info().max_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.apply_with(input, |inner| {
+        let outcome = self.handle_with(input, |inner| {
             if length <= maximum {
                 inner.reject_data = Bytes::copy_from_slice(data);
             }
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason()),
+            status => accept_error(status, self.take_reason(), self.peer()),
         })
     }
 }

@@ -9,44 +9,49 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::cm_id::{CmId, EventHandler, EventRouter};
 use super::completions::Completions;
 use super::config::VerbsConfig;
 use super::devices::{self, Device};
 use super::info;
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use super::reactor;
 use super::requests::RequestId;
 use crate::error::OpenError;
 use crate::provider::info::AdapterInfo;
-use crate::provider::net::interfaces::source_for;
+use crate::provider::net::kernel::interfaces::source_for;
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
-    AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
-    EventChannel, ProtectionDomain, QpAttributes, QpState, QueuePair, RXE_VENDOR, Transport, device_names,
-    event, forget_removed_devices,
+    self, AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
+    EventChannel, ProtectionDomain, QpAttributes, QpState, RXE_VENDOR, Transport, device_names, event,
+    forget_removed_devices,
 };
 use crate::types::AdapterId;
 
-/// How many entries a request has room for unless the user says otherwise.
+/// The default number of entries of a request.
 const USUAL_ENTRIES: u32 = 4;
 /// The sizes that a device is asked for inline.
 const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
-/// How often a removed device is looked for in the list of devices, and after what time: twice as long each time.
+/// The number of times that a removed device is looked for in the list of devices, and the pauses between
+/// them: each is twice as long as the one before.
 const FORGET_TRIES: u32 = 20;
 const FORGET_PAUSE: Duration = Duration::from_millis(20);
 const FORGET_MOST: Duration = Duration::from_secs(1);
 
-/// What is open of a device.
+/// The open objects of a device.
 pub(crate) struct Opened {
     /// An id that is bound to an address of the device: it tells when the device goes.
     _anchor: Arc<CmId>,
     /// The first state of every queue pair.
     pub(crate) initial: QpAttributes,
+    /// The rights of peers in it.
+    rights: AccessFlags,
+    /// The port and the P_Key in it.
+    path: (u8, u16),
     pub(crate) channel: Arc<CompletionChannel>,
     pub(crate) domain: Arc<ProtectionDomain>,
     pub(crate) context: Arc<Context>,
@@ -73,14 +78,15 @@ impl Parts {
         Ok(Self { attributes, channel, domain, context })
     }
 
-    /// How many bytes a request can have inline. The device does not say, so it is asked for less and less.
+    /// Returns the number of bytes that a request can have inline. The device does not report it, so it is
+    /// asked for less and less.
     fn inline(&self) -> usize {
         // With as many entries as are usual, which share the room with the bytes.
         let send_entries = self.attributes.max_sge.min(USUAL_ENTRIES);
         let room = |inline| Capacities { send: 1, receive: 1, send_entries, receive_entries: 1, inline };
         let Ok(queue) = CompletionQueue::new(&self.context, &self.channel, 2, 0, 0) else { return 0 };
         let made = INLINE.into_iter().find_map(|inline| {
-            let queue_pair = QueuePair::new(&self.domain, &queue, &queue, None, room(inline)).ok()?;
+            let queue_pair = sys::QueuePair::new(&self.domain, &queue, &queue, None, room(inline)).ok()?;
             Some(queue_pair.inline().max(inline))
         });
         made.and_then(|inline| usize::try_from(inline).ok()).unwrap_or(0)
@@ -90,30 +96,57 @@ impl Parts {
     fn into_opened(self, anchor: Arc<CmId>) -> Option<Arc<Opened>> {
         let Self { attributes, channel, domain, context } = self;
         let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
-        // What a peer may do is up to each region.
+        // The rights of a peer depend on each region.
         let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
         let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
-        initial.set_access(AccessFlags::LOCAL_WRITE | remote | atomics);
-        Some(Arc::new(Opened { _anchor: anchor, initial, channel, domain, context }))
+        let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
+        initial.set_access(rights);
+        let path = anchor.path();
+        Some(Arc::new(Opened { _anchor: anchor, initial, rights, path, channel, domain, context }))
     }
 }
 
-/// The error of a call of the system.
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Os { call, source }
+impl Opened {
+    /// The first state of a queue pair for the connection of this id, if its path is another than that of the anchor: by
+    /// another port of the device, or in another partition.
+    ///
+    /// # Errors
+    /// Those of rdma_init_qp_attr(3).
+    pub(crate) fn initial_for(&self, id: &CmId) -> io::Result<Option<QpAttributes>> {
+        if id.path() == self.path {
+            return Ok(None);
+        }
+        let mut initial = id.qp_attributes(QpState::Init)?;
+        initial.set_access(self.rights);
+        Ok(Some(initial))
+    }
+}
+
+/// The error of a call of the system that makes something. `EAGAIN` is a limit then.
+pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| {
+        let source = match source.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                let limit = "a limit is reached, such as `rdma.max` of the control group (EAGAIN)";
+                io::Error::new(io::ErrorKind::OutOfMemory, limit)
+            }
+            _ => source,
+        };
+        OpenError::Os { call, source: source.into() }
+    }
 }
 
 /// The queue pairs of the device by the keys in their requests. A key is used again only after all the others.
 #[derive(Default)]
 struct QueuePairs {
-    by_key: HashMap<u32, Weak<QueuePairCore>>,
+    by_key: HashMap<u32, Weak<QueuePair>>,
     /// The keys by the device's numbers, of those with a shared receive queue.
     by_number: HashMap<u32, u32>,
     next: u32,
 }
 
 /// One opened adapter, shared by everything created from it.
-pub(crate) struct AdapterCore {
+pub(crate) struct Adapter {
     /// Unique in the process, one per open.
     pub(crate) domain: u64,
     pub(crate) device: Device,
@@ -137,23 +170,22 @@ pub(crate) struct AdapterCore {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-impl AdapterCore {
+impl Adapter {
     /// Opens the device with this id and begins to wait for its events.
     ///
     /// # Errors
     /// No such device, no runtime, no permission, or no memory.
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = Handle::try_current()
-            .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
+        let runtime = crate::provider::runtime::current()?;
         let device = devices::devices()?
             .into_iter()
             .find(|device| device.id == id)
-            .ok_or(OpenError::InvalidAdapter)?;
+            .ok_or(OpenError::InvalidAdapter(id))?;
         let parts = Parts::open(&device.name)?;
         let events = devices::channel()?;
         let core = Arc::new_cyclic(|me| Self::new(me, device, config, runtime, events, parts));
         core.start()?;
-        debug!(adapter = %core.device.name, domain = core.domain, "adapter opened");
+        info!(adapter = %core.device.name, domain = core.domain, "adapter opened");
         Ok(core)
     }
 
@@ -211,7 +243,7 @@ impl AdapterCore {
         Ok(())
     }
 
-    /// What is open; `None` once the device is removed.
+    /// Returns the open objects; `None` once the device is removed.
     pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
         self.opened.lock().clone()
     }
@@ -226,12 +258,12 @@ impl AdapterCore {
         &self.info
     }
 
-    /// Whether the device speaks iWARP.
+    /// Returns whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.info.iwarp
     }
 
-    /// Whether the device is `rdma_rxe`.
+    /// Returns whether the device is `rdma_rxe`.
     pub(crate) fn is_rxe(&self) -> bool {
         self.attributes.vendor_id == RXE_VENDOR
     }
@@ -242,12 +274,12 @@ impl AdapterCore {
         processor.checked_rem(self.vectors).unwrap_or(0)
     }
 
-    /// Whether it was removed.
+    /// Returns whether it was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Whether its runtime has shut down.
+    /// Returns whether its runtime has shut down.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -269,7 +301,7 @@ impl AdapterCore {
     }
 
     /// A key for a queue pair of the device: completions that carry it are for this one.
-    pub(crate) fn enlist(&self, queue_pair: Weak<QueuePairCore>) -> u32 {
+    pub(crate) fn enlist(&self, queue_pair: Weak<QueuePair>) -> u32 {
         let mut all = self.queue_pairs();
         // There are fewer queue pairs than keys.
         while all.next == RequestId::SHARED || all.by_key.contains_key(&all.next) {
@@ -304,21 +336,21 @@ impl AdapterCore {
     }
 
     /// The queue pair with this key.
-    pub(crate) fn queue_pair_by_key(&self, key: u32) -> Option<Arc<QueuePairCore>> {
+    pub(crate) fn queue_pair_by_key(&self, key: u32) -> Option<Arc<QueuePair>> {
         self.queue_pairs().by_key.get(&key).and_then(Weak::upgrade)
     }
 
     /// The queue pair with this number. Only for events that are rare.
-    pub(crate) fn queue_pair_by_number(&self, number: u32) -> Option<Arc<QueuePairCore>> {
+    pub(crate) fn queue_pair_by_number(&self, number: u32) -> Option<Arc<QueuePair>> {
         self.all_queue_pairs().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
     }
 
     /// Every queue pair that there is.
-    pub(crate) fn all_queue_pairs(&self) -> Vec<Arc<QueuePairCore>> {
+    pub(crate) fn all_queue_pairs(&self) -> Vec<Arc<QueuePair>> {
         self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
+    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
     pub(crate) fn owns(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_unspecified() || self.device.addresses.contains(&ip)
@@ -343,7 +375,7 @@ impl AdapterCore {
         itself.or_else(kernel).or_else(|| self.expand(any).first().copied())
     }
 
-    /// How long a completion queue can be.
+    /// Returns the maximum length of a completion queue.
     pub(crate) fn max_completions(&self) -> u32 {
         self.attributes.max_cqe
     }
@@ -400,7 +432,7 @@ async fn forget(device: String, router: Arc<EventRouter>) {
     }
 }
 
-impl EventHandler for AdapterCore {
+impl EventHandler for Adapter {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),
@@ -411,7 +443,7 @@ impl EventHandler for AdapterCore {
     }
 }
 
-impl Drop for AdapterCore {
+impl Drop for Adapter {
     fn drop(&mut self) {
         self.stop();
     }

@@ -24,7 +24,7 @@ pub(crate) struct EventRouter {
 }
 
 impl EventRouter {
-    /// Whether no id is left.
+    /// Returns whether no id is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.lock().is_empty()
     }

@@ -1,8 +1,8 @@
 //! Completion queues, each of which many queue pairs share: a queue pair reserves as much room as it has requests.
 //!
-//! A completion names the queue pair of the device that it is for. Whoever polls puts what it finds into the inboxes
-//! of the queue pairs, under the lock of the completion queue, so that each gets them in order; what they mean is
-//! worked out by each queue pair for itself, under its own lock. Locks are taken in this order: queue pair,
+//! A completion names the queue pair of the device that it is for. The task that polls puts the completions
+//! into the inboxes of the queue pairs, under the lock of the completion queue, so that each gets them in
+//! order; each queue pair processes its inbox under its own lock. Locks are taken in this order: queue pair,
 //! completion queue, inbox.
 
 use std::io;
@@ -14,17 +14,17 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tracing::debug;
 
-use super::adapter::{AdapterCore, Opened};
-use super::queue_pair::QueuePairCore;
+use super::adapter::{Adapter, Opened};
+use super::queue_pair::QueuePair;
 use super::requests::RequestId;
 use super::shared::Receives;
 use crate::sync::Mutex;
-use crate::sys::{BATCH, Batch, CompletionQueue, QueuePair};
+use crate::sys::{self, BATCH, Batch, CompletionQueue};
 
-/// How long the first queue is; each further one is twice as long as the one before, up to the most.
+/// The length of the first queue; each further one is twice as long as the one before, up to `MOST`.
 const FIRST: u32 = 512;
 const MOST: u32 = 8192;
-/// How long a completion queue of `rxe` outlives its last queue pair.
+/// The time by which a completion queue of `rxe` outlives its last queue pair.
 const RXE_LINGER: Duration = Duration::from_secs(1);
 
 /// The completion queues of an adapter.
@@ -42,12 +42,12 @@ struct CqSlot {
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     batch: Mutex<Batch>,
-    /// Where it lingers, if it has to.
+    /// The runtime that destroys it after `RXE_LINGER`, if that is necessary.
     lingers: Option<Handle>,
 }
 
 /// Queue pairs for which something was found, and the keys of it.
-pub(crate) type Ready = SmallVec<[(u32, Arc<QueuePairCore>); 4]>;
+pub(crate) type Ready = SmallVec<[(u32, Arc<QueuePair>); 4]>;
 
 impl Completions {
     /// The queue whose events carry this key.
@@ -81,7 +81,7 @@ impl Completions {
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     fn reserve(
         &self,
-        adapter: &AdapterCore,
+        adapter: &Adapter,
         opened: &Opened,
         entries: u32,
         vector: u32,
@@ -131,13 +131,13 @@ impl Completions {
     ///
     /// # Errors
     /// Those of ibv_create_cq(3).
-    pub(crate) fn open(&self, adapter: &AdapterCore, opened: &Opened) -> io::Result<()> {
+    pub(crate) fn open(&self, adapter: &Adapter, opened: &Opened) -> io::Result<()> {
         self.reserve(adapter, opened, 0, 0).map(drop)
     }
 }
 
 impl Queue {
-    /// Asks for an event when the next completion comes. What has come before is not told.
+    /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
     ///
     /// # Errors
     /// Those of ibv_req_notify_cq(3).
@@ -156,11 +156,12 @@ impl Queue {
     }
 
     /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.
-    pub(crate) fn collect(&self, adapter: &AdapterCore) -> Ready {
+    pub(crate) fn collect(&self, adapter: &Adapter) -> Ready {
         // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut touched = Ready::new();
         let mut batch = self.batch.lock();
-        // What has come since is told, or is for whoever is about to arm the queue.
+        // Completions that have arrived since cause an event, or are found by the task that is about to arm
+        // the queue.
         let mut left = self.completions.entries() as usize;
         let mut count = BATCH;
         // One that was not filled has emptied the queue.
@@ -176,14 +177,14 @@ impl Queue {
             for completion in batch.iter() {
                 let named = RequestId::unpack(completion.wr_id).key;
                 let key = if named == RequestId::SHARED {
-                    // Whoever is gone has left nothing behind, see `CqReservation`.
+                    // A queue pair that is gone has left no completion behind, see `CqReservation`.
                     let Some(key) = adapter.key_by_number(completion.qp_num) else { continue };
                     key
                 } else {
                     named
                 };
                 if touched.last().is_none_or(|(last, _)| *last != key) {
-                    // Nobody wants to know of one that has ended.
+                    // Completions for a queue pair that has ended are discarded.
                     let Some(queue_pair) = adapter.queue_pair_by_key(key) else { continue };
                     touched.push((key, queue_pair));
                 }
@@ -216,7 +217,7 @@ impl Drop for Queue {
 pub(crate) struct DeviceQp {
     // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
     // any more then.
-    pub(crate) queue_pair: QueuePair,
+    pub(crate) queue_pair: sys::QueuePair,
     room: CqReservation,
     receives: Option<Arc<Receives>>,
 }
@@ -228,11 +229,11 @@ impl DeviceQp {
     /// # Errors
     /// Those of `make`, and of making a completion queue.
     pub(crate) fn new(
-        owner: &Arc<QueuePairCore>,
+        owner: &Arc<QueuePair>,
         opened: &Opened,
         (requests, received, vector): (u32, u32, u32),
         receives: Option<Arc<Receives>>,
-        make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<QueuePair>,
+        make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
     ) -> io::Result<Self> {
         let adapter = owner.adapter.clone();
         let entries = requests.saturating_add(received);
@@ -248,7 +249,7 @@ impl DeviceQp {
         Ok(Self { queue_pair, room, receives })
     }
 
-    /// Whether its completions come in the queue whose events carry this key.
+    /// Returns whether its completions come in the queue whose events carry this key.
     pub(crate) fn completes_in(&self, key: u64) -> bool {
         self.room.queue.completions.key() == key
     }
@@ -267,13 +268,13 @@ impl DeviceQp {
         if more > 0 {
             self.room.queue.grow(more)?;
             self.room.entries.fetch_add(more, Ordering::Relaxed);
-            // Who does the same meanwhile makes too much room, and never too little.
+            // A task that does the same meanwhile makes too much room, and never too little.
             self.room.receives.fetch_max(receives, Ordering::AcqRel);
         }
         Ok(())
     }
 
-    /// What its completions carry.
+    /// Returns the key that its completions carry.
     pub(crate) fn key(&self) -> u32 {
         self.room.key
     }
@@ -288,12 +289,12 @@ impl DeviceQp {
 struct CqReservation {
     queue: Arc<Queue>,
     entries: AtomicU32,
-    /// How many of these are for receives.
+    /// The number of these entries that are for receives.
     receives: AtomicU32,
     key: u32,
     /// The number of the queue pair, where its completions need that to be told apart.
     number: Option<u32>,
-    adapter: Arc<AdapterCore>,
+    adapter: Arc<Adapter>,
 }
 
 impl CqReservation {

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use crate::sync::LONGEST;
+
+/// The shortest path timeout.
+const SHORTEST: Duration = Duration::from_millis(100);
+
 /// Settings of the verbs provider.
 ///
 /// ```
@@ -14,17 +19,23 @@ use std::time::Duration;
 pub struct VerbsConfig {
     pub(crate) spin: Duration,
     pub(crate) disconnect_timeout: Duration,
+    pub(crate) path_timeout: Option<Duration>,
 }
 
 impl Default for VerbsConfig {
     fn default() -> Self {
-        Self { spin: Duration::ZERO, disconnect_timeout: Duration::from_secs(10) }
+        Self {
+            spin: Duration::ZERO,
+            disconnect_timeout: Duration::from_secs(10),
+            path_timeout: Some(Duration::from_secs(30)),
+        }
     }
 }
 
 impl VerbsConfig {
     /// Sets how long the completion task of an adapter polls before it sleeps. It yields to other tasks after each poll, but
-    /// keeps the core busy. Default: zero.
+    /// keeps the core busy. Default: zero. A time beyond what the clock can
+    /// represent counts as zero.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
@@ -32,10 +43,34 @@ impl VerbsConfig {
     }
 
     /// Sets how long a disconnect waits for the peer's response. After it, the disconnect fails with `IO_TIMEOUT`. Default:
-    /// 10 s.
+    /// 10 s. A longer time than 30 years counts as 30 years.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
-        self.disconnect_timeout = timeout;
+        self.disconnect_timeout = timeout.min(LONGEST);
+        self
+    }
+
+    /// Sets how long an idle connection survives a dead path or a dead peer. Default: 30 s, at least 100 ms, at most 30
+    /// years. With `None`, an idle connection does not notice either.
+    ///
+    /// A connection from whose peer nothing has come for half of this time, and on which no request is outstanding, posts an
+    /// empty request, of which the applications of both ends hear nothing. If it does not complete within another half, the
+    /// connection is lost with `IO_TIMEOUT`, at most a tenth of this time late. If the device gives up earlier, the connection
+    /// is lost then. The device has room for this request beside those of
+    /// [`send_depth`](crate::QueuePairConfig::send_depth).
+    ///
+    /// This does not limit requests of the application that are outstanding: a peer that posts no receives lets them wait.
+    /// The device notices by itself that they are not acknowledged. On InfiniBand and RoCE that takes
+    /// [`retry_count`](crate::ConnectParams::retry_count) times one to four
+    /// [`ack_timeout`](crate::ConnectParams::ack_timeout)s. On iWARP it takes until the TCP of the driver gives up, often 15
+    /// minutes; so does the empty request of a connection with an outbound read limit of 0. But on iWARP a send is complete as
+    /// soon as TCP has it, and the empty request waits behind it: a peer that reads nothing for half of this time is given
+    /// up.
+    ///
+    /// The peer has to permit RDMA Writes, as every peer does that was connected by librdmacm.
+    #[must_use]
+    pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
         self
     }
 }

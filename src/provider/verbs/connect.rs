@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Dialing, Inner};
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
@@ -17,23 +17,23 @@ use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
 use crate::provider::params::{ConnectParams, Options};
-use crate::status::Status;
+use crate::status::{IbRejectReason, Status};
 use crate::sys::{CmEvent, ConnectionParams};
 use crate::types::{PrivateData, ReadLimits};
 
-/// How long the two steps of address resolution may take each; they repeat their packets meanwhile.
+/// The time limit of each of the two steps of address resolution; they repeat their packets meanwhile.
 const RESOLVE: Duration = Duration::from_secs(2);
-/// How many other ports are tried when a driver finds one taken only when it connects.
+/// The number of other ports that are tried when a driver finds one taken only when it connects.
 const PORT_TRIES: u8 = 16;
 
-/// What Connect or Accept wants to send.
+/// The parameters that Connect or Accept sends to the peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {
     pub(crate) private_data: Bytes,
     pub(crate) limits: ReadLimits,
     pub(crate) options: Options,
     pub(crate) traffic_class: Option<u8>,
-    /// How many more ports may be tried.
+    /// The number of ports that may still be tried.
     pub(crate) tries: u8,
 }
 
@@ -66,7 +66,9 @@ impl Connector {
         // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
         // attempt would be taken for the bound one.
         let mut inner = self.lock();
-        let outcome = self.advance(&mut inner, Input::Bind, &mut after).map_err(bind_error).and_then(|()| {
+        let local = inner.progress.local;
+        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
+        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
             let (input, outcome) = match self.bound_id(address, false) {
                 Ok((id, local)) => {
                     inner.progress.local = Some(local);
@@ -76,7 +78,7 @@ impl Connector {
                 }
                 Err(error) => (Input::BindFailed(error.status()), Err(error)),
             };
-            let _ = self.advance(&mut inner, input, &mut after);
+            let _ = self.handle_locked(&mut inner, input, &mut after);
             outcome
         });
         drop(inner);
@@ -87,14 +89,14 @@ impl Connector {
     /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
         if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress);
+            return Err(BindError::InvalidAddress(address.ip()));
         }
         let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let id = self
             .adapter
             .router
             .create(&self.adapter.events, me)
-            .map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
+            .map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
         if reuse {
             // The id before this one is gone, and some drivers remember it for a while. Without the option the port
             // may be ours all the same.
@@ -128,7 +130,7 @@ impl Connector {
     /// See [`ConnectError`].
     pub(crate) async fn connect(
         &self,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
@@ -166,11 +168,13 @@ impl Connector {
             return Ok(());
         }
         let error = self.lock().error.take();
-        let data = self.private_data().ok().filter(|data| !data.is_empty());
+        let private_data = self.private_data().ok().filter(|data| !data.is_empty());
         Err(match error {
             Some(error) if error.status() == status => error,
-            _ => match connect_error(status, self.take_reason()) {
-                ConnectError::Refused { reason, .. } => ConnectError::Refused { private_data: data, reason },
+            _ => match connect_error(status, self.take_reason(), self.peer()) {
+                ConnectError::Refused { peer, reason } if private_data.is_some() || said_no(&reason) => {
+                    ConnectError::Rejected { peer, private_data, reason }
+                }
                 error => error,
             },
         })
@@ -179,7 +183,7 @@ impl Connector {
     /// The inline part of Connect.
     fn begin(
         &self,
-        queue_pair: &Arc<QueuePairCore>,
+        queue_pair: &Arc<QueuePair>,
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
@@ -189,7 +193,7 @@ impl Connector {
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
         // so that another call on this connector finds either all of it or nothing.
         let mut busy = false;
-        let outcome = self.call(|inner| {
+        let outcome = self.handle_if(|inner| {
             let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
             let taken = fits && queue_pair.associate(self.me.clone()).is_ok();
             if taken {
@@ -208,23 +212,21 @@ impl Connector {
                 };
             }
             busy = fits && !taken;
-            Input::Connect { data, max_data, busy, deadline }
+            Some(Input::Connect { data, max_data, busy, deadline })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
             Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
-            Status::CONNECTION_ACTIVE => ConnectError::Active,
-            Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
-            status => connect_error(status, Reason::Local("the connector cannot connect")),
+            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
         })
     }
 
     /// The first step: where is the peer?
     ///
     /// # Errors
-    /// What that means for the machine.
+    /// The input by which the machine learns of the failure.
     pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
         if Self::is_put_off(inner) {
             return Ok(());
@@ -232,6 +234,7 @@ impl Connector {
         let outcome = self.resolve(inner);
         outcome.map_err(|error| {
             let report = report_of(&error);
+            inner.progress.reason = error.reason();
             inner.error = Some(error);
             report
         })
@@ -246,7 +249,7 @@ impl Connector {
         if inner.bound == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
-            return Err(ConnectError::Refused { private_data: None, reason });
+            return Err(ConnectError::Refused { peer, reason });
         }
         let id = match (inner.id.clone(), inner.bound) {
             (Some(id), Some(_)) => id,
@@ -314,7 +317,7 @@ impl Connector {
     /// that turns out to be taken is replaced by the next one.
     fn blocking_connect_returned(&self, id: &Arc<CmId>, outcome: io::Result<()>) -> bool {
         let mut retires = true;
-        let _ = self.consider(|inner| {
+        let _ = self.handle_if(|inner| {
             inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
             let Err(error) = outcome else {
                 retires = false;
@@ -344,11 +347,12 @@ impl Connector {
         let error = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                 let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-                ConnectError::Refused { private_data: None, reason }
+                ConnectError::Refused { peer, reason }
             }
             _ => net::errors::connect_error(error, peer),
         };
         let report = report_of(&error);
+        inner.progress.reason = error.reason();
         inner.error = Some(error);
         report
     }
@@ -372,11 +376,15 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) fn complete(&self) -> Result<(), ConnectError> {
-        self.apply_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
-            .map_err(|status| connect_error(status, self.take_reason()))?;
+        self.handle_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
+            .map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
         match self.take_answer(Op::CompleteConnect) {
             Some(Status::SUCCESS) => Ok(()),
-            status => Err(connect_error(status.unwrap_or(Status::CONNECTION_ABORTED), self.take_reason())),
+            status => Err(connect_error(
+                status.unwrap_or(Status::CONNECTION_ABORTED),
+                self.take_reason(),
+                self.peer(),
+            )),
         }
     }
 
@@ -387,7 +395,8 @@ impl Connector {
         };
         inner.awaited = false;
         if !self.adapter.is_iwarp() {
-            let outcome = queue_pair.ready(&id, inner.limits).and_then(|()| id.establish());
+            let outcome =
+                queue_pair.ready(&id, inner.limits, inner.offer.options).and_then(|()| id.establish());
             if let Err(error) = outcome {
                 inner.progress.reason = error.raw_os_error().map(Reason::Errno);
                 return Input::Failed(Status::CONNECTION_ABORTED);
@@ -404,16 +413,23 @@ impl Connector {
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
         let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.apply_with(input, |inner| {
+        let outcome = self.handle_with(input, |inner| {
             if length <= maximum {
                 inner.reject_data = Bytes::copy_from_slice(data);
             }
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
-            status => connect_error(status, self.take_reason()),
+            status => connect_error(status, self.take_reason(), self.peer()),
         })
     }
+}
+
+/// Returns whether the cause of a refusal says that it was the application's. iWARP tells it only by the
+/// data.
+fn said_no(reason: &Reason) -> bool {
+    matches!(reason, Reason::Cm { status, .. }
+        if IbRejectReason::from_status(*status) == Some(IbRejectReason::CONSUMER_DEFINED))
 }
 
 /// Binds an id to an address, to a port of ours when that has none.
@@ -428,9 +444,11 @@ pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, Bind
         let address = SocketAddr::new(address.ip(), port);
         id.bind(address).map(|()| id.local_addr().unwrap_or(address)).map_err(|source| {
             match source.raw_os_error() {
-                Some(libc::EADDRINUSE) => BindError::SharingViolation,
-                Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => BindError::InvalidAddress,
-                _ => BindError::Os { call: "rdma_bind_addr", source },
+                Some(libc::EADDRINUSE) => BindError::SharingViolation(address),
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => {
+                    BindError::InvalidAddress(address.ip())
+                }
+                _ => BindError::Os { call: "rdma_bind_addr", source: source.into() },
             }
         })
     };
@@ -439,9 +457,9 @@ pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, Bind
     }
     for port in candidates(PortRange::EPHEMERAL) {
         match bind(port) {
-            Err(BindError::SharingViolation) => {}
+            Err(BindError::SharingViolation(_)) => {}
             outcome => return outcome,
         }
     }
-    Err(BindError::TooManyAddresses)
+    Err(BindError::TooManyAddresses(address.ip()))
 }

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
 use super::connect::Offer;
-use super::queue_pair::QueuePairCore;
+use super::queue_pair::QueuePair;
 use crate::error::{ConnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
@@ -27,7 +27,7 @@ use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role
 /// A connector and the connection that comes of it.
 pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
-    pub(crate) adapter: Arc<AdapterCore>,
+    pub(crate) adapter: Arc<Adapter>,
     pub(crate) role: Role,
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
@@ -40,24 +40,24 @@ pub(crate) struct Inner {
     pub(crate) progress: ConnectorState,
     /// The id of the attempt, or one that is bound and waits for it.
     pub(crate) id: Option<Arc<CmId>>,
-    /// Where Bind has put it.
+    /// The local address that Bind gave it.
     pub(crate) bound: Option<SocketAddr>,
-    pub(crate) queue_pair: Option<Arc<QueuePairCore>>,
-    /// What Connect or Accept wants to send.
+    pub(crate) queue_pair: Option<Arc<QueuePair>>,
+    /// The parameters that Connect or Accept sends to the peer.
     pub(crate) offer: Offer,
     /// The read limits of the connection.
     pub(crate) limits: ReadLimits,
-    /// What Reject wants to send.
+    /// The private data that Reject sends.
     pub(crate) reject_data: Bytes,
     /// The error of the attempt, where it says more than its status.
     pub(crate) error: Option<ConnectError>,
     /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
     pub(crate) awaited: bool,
-    /// What an action has led to.
+    /// The input that an action has led to.
     pub(crate) next: Option<Input>,
     /// Ends a Disconnect that nobody answers.
     timer: Option<AbortHandle>,
-    /// How far a connect or an accept is, while its id cannot go without waiting for it.
+    /// The progress of a connect or an accept during which its id cannot be destroyed without waiting for it.
     pub(crate) dialing: Dialing,
     /// Ids of earlier attempts that are still going, and use the bound port meanwhile.
     retiring: u32,
@@ -86,13 +86,13 @@ impl AsMut<ConnectorState> for Inner {
 
 impl Connector {
     /// A connector that nothing has happened to.
-    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
         Self::with(adapter, Role::Active, |_| (ConnectorState::new(Machine::new(), None, None), None))
     }
 
     /// The connector of a request that has arrived with an id of its own.
     pub(crate) fn with_request(
-        adapter: Arc<AdapterCore>,
+        adapter: Arc<Adapter>,
         terms: Terms,
         adopt: impl FnOnce(Weak<dyn EventHandler>) -> Arc<CmId>,
     ) -> Arc<Self> {
@@ -104,7 +104,7 @@ impl Connector {
     }
 
     fn with(
-        adapter: Arc<AdapterCore>,
+        adapter: Arc<Adapter>,
         role: Role,
         make: impl FnOnce(Weak<dyn EventHandler>) -> (ConnectorState, Option<Arc<CmId>>),
     ) -> Arc<Self> {
@@ -160,11 +160,10 @@ impl Connector {
         }
         let connected = inner.progress.state() == State::Connected;
         if connected {
-            let lost = DisconnectReason::Lost { status, reason: reason.clone() };
-            inner.progress.ended.get_or_insert(lost);
+            inner.progress.lose(status, reason);
         }
         inner.progress.reason.get_or_insert(reason);
-        let _ = self.advance(&mut inner, Input::PathLost, &mut after);
+        let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
         if connected {
             Self::part(&mut inner);
         }
@@ -184,7 +183,7 @@ impl Connector {
         }
     }
 
-    /// What an event of the current id means to the machine, if anything.
+    /// Returns the input for an event of the current id, if the event concerns the machine.
     fn interpret(&self, inner: &mut Inner, event: &CmEvent) -> Option<Input> {
         let state = inner.progress.state();
         debug!(
@@ -232,17 +231,18 @@ impl Connector {
         let kind = Event::from_code(event.kind);
         let outcome = Outcome::from_cm_in(phase, kind, event.status, transport);
         let reason = Reason::Cm { event: kind, status: event.status };
-        inner.progress.reason = Some(reason.clone());
+        inner.progress.reason = Some(reason);
         match state {
             State::Connecting => self.attempt_over(event, outcome),
             State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
                 let orderly = event.status == 0;
-                if state == State::Connected {
-                    inner.progress.ended.get_or_insert(if orderly {
-                        DisconnectReason::Peer
-                    } else {
-                        DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason }
-                    });
+                let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
+                if orderly {
+                    if state == State::Connected {
+                        inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+                    }
+                } else if state != State::PeerGone && !unanswered {
+                    inner.progress.lose(Status::IO_TIMEOUT, reason);
                 }
                 match state {
                     // Nothing of the queue pair is left, see `Flush`.
@@ -253,8 +253,7 @@ impl Connector {
             }
             State::Connected | State::PeerGone | State::Disconnecting => {
                 if state == State::Connected {
-                    let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason };
-                    inner.progress.ended.get_or_insert(lost);
+                    inner.progress.lose(Status::IO_TIMEOUT, reason);
                 }
                 Input::PathLost
             }
@@ -290,7 +289,7 @@ impl Connector {
         }
     }
 
-    /// Whether a reject was the application's. iWARP cannot tell, except by the data.
+    /// Returns whether a reject was the application's. iWARP cannot tell, except by the data.
     fn said_no(&self, event: &CmEvent) -> bool {
         match IbRejectReason::from_status(event.status) {
             Some(reason) => reason == IbRejectReason::CONSUMER_DEFINED,
@@ -298,7 +297,7 @@ impl Connector {
         }
     }
 
-    /// What came with an event. InfiniBand fills its messages up with zeros.
+    /// Returns the private data of an event. InfiniBand fills its messages up with zeros.
     pub(crate) fn private_data_of(&self, event: &CmEvent) -> Option<PrivateData> {
         let data = Bytes::copy_from_slice(&event.private_data);
         let exact = self.adapter.is_iwarp();
@@ -332,7 +331,7 @@ impl Connector {
 
     /// An id of an earlier attempt has gone, and its port is free.
     pub(crate) fn retired(&self) {
-        let _ = self.consider(|inner| {
+        let _ = self.handle_if(|inner| {
             inner.retiring = inner.retiring.saturating_sub(1);
             if inner.retiring > 0 || !std::mem::take(&mut inner.redial) {
                 return None;
@@ -341,7 +340,7 @@ impl Connector {
         });
     }
 
-    /// Whether the attempt has to wait until the bound port is free again; then it begins by itself.
+    /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
     pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
         inner.redial = inner.retiring > 0 && inner.bound.is_some();
         inner.redial
@@ -354,7 +353,7 @@ impl Connector {
         // reply in flight, and the destruction would wait a minute for it.
         if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
-            // Where there is nobody any more the call fails, which makes no difference.
+            // If the peer has gone, the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(&data) };
         }
         self.let_go(inner);
@@ -390,7 +389,7 @@ impl Connector {
 
     /// The deadline of what is pending has passed.
     pub(crate) fn out_of_time(&self) {
-        let _ = self.consider(|inner| {
+        let _ = self.handle_if(|inner| {
             let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
             pending.then_some(Input::TimedOut)
         });
@@ -459,7 +458,7 @@ impl EventHandler for Connector {
     fn event(self: Arc<Self>, event: CmEvent) {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
-        // Of an id that is no longer the attempt's.
+        // The event belongs to an id that is no longer that of the attempt.
         if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
             return;
         }
@@ -471,7 +470,7 @@ impl EventHandler for Connector {
             return;
         };
         let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
-        let _ = self.advance(&mut inner, input, &mut after);
+        let _ = self.handle_locked(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
             Self::part(&mut inner);
@@ -483,7 +482,7 @@ impl EventHandler for Connector {
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.apply_with(Input::DeviceRemoved, |inner| {
+        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
             inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
         });
     }
@@ -496,7 +495,7 @@ impl Member for Connector {
             State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
                 self.broken(Status::CANCELED, Reason::Local(WHY));
             }
-            State::Disconnecting => drop(self.apply(Input::DisconnectAnswered)),
+            State::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
             State::Idle
             | State::Bound
             | State::Completing

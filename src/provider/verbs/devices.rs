@@ -1,12 +1,12 @@
-//! Which RDMA devices this machine has, and which addresses lead to them.
+//! The RDMA devices of this machine, and the addresses that lead to them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::error::OpenError;
-use crate::provider::net::interfaces::{interfaces, source_for};
-use crate::sys::{EventChannel, RawCmId};
+use crate::provider::net::kernel::interfaces::{interfaces, source_for};
+use crate::sys::{self, EventChannel, RawCmId};
 use crate::types::AdapterId;
 
 /// A device as rdma_cm sees it: reachable under at least one address.
@@ -24,7 +24,7 @@ pub(crate) struct Device {
 /// `Unsupported` without any device, `Os` when the system does not tell, for want of permission for example.
 pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
     let channel = channel()?;
-    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source })?;
+    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?;
     let mut devices: Vec<Device> = Vec::new();
     for ip in known.into_iter().filter(|interface| interface.up).flat_map(|interface| interface.addresses) {
         let Some((name, guid)) = owner(&channel, ip) else { continue };
@@ -39,20 +39,25 @@ pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
 /// A channel for events, which there is only with a device.
 ///
 /// # Errors
-/// See [`devices`].
+/// See [`devices`]; `Unsupported` without the libraries, too.
 pub(crate) fn channel() -> Result<Arc<EventChannel>, OpenError> {
+    sys::load().map_err(OpenError::Unsupported)?;
     // librdmacm says that there is nothing, whatever the reason.
-    let denied = || denied("rdma_cm").map(|source| OpenError::Os { call: "opening /dev/infiniband", source });
+    let denied = || {
+        denied("rdma_cm")
+            .map(|source| OpenError::Os { call: "opening /dev/infiniband", source: source.into() })
+    };
     EventChannel::new().map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) => {
             let none = "this machine has no RDMA device, or rdma_ucm is not loaded";
             denied().unwrap_or(OpenError::Unsupported(none))
         }
-        _ => OpenError::Os { call: "rdma_create_event_channel", source },
+        _ => OpenError::Os { call: "rdma_create_event_channel", source: source.into() },
     })
 }
 
-/// Why a file of the drivers that is there cannot be opened, if that is for want of permission.
+/// Returns the error of opening a file of the drivers, if a file is there and this process lacks the
+/// permission.
 fn denied(prefix: &str) -> Option<io::Error> {
     let files = std::fs::read_dir("/dev/infiniband").ok()?;
     let ours = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
@@ -88,9 +93,11 @@ pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
     let unspecific = ip.is_unspecified() || ip.is_multicast();
     let owner = (!unspecific).then(|| owner(&channel, ip)).flatten();
     owner.map(|(name, guid)| id_of(&name, guid)).ok_or_else(|| match denied("uverbs") {
-        // Whose address it is cannot be told.
-        Some(source) if !unspecific => OpenError::Os { call: "opening /dev/infiniband", source },
-        _ => OpenError::InvalidAddress,
+        // Without access to the devices, the owner of the address is not known.
+        Some(source) if !unspecific => {
+            OpenError::Os { call: "opening /dev/infiniband", source: source.into() }
+        }
+        _ => OpenError::InvalidAddress(ip),
     })
 }
 
@@ -108,8 +115,8 @@ pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
 /// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device.
 pub(crate) fn local_for(remote: IpAddr) -> Result<IpAddr, OpenError> {
     let local = source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress,
-        _ => OpenError::Unreachable,
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
+        _ => OpenError::Unreachable(remote),
     })?;
     resolve(local).map(|_| local)
 }

@@ -1,11 +1,11 @@
-//! What the device says of requests, and what follows from it.
+//! Processing of the completions of the device.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
 
-use super::queue_pair::{Inner, QueuePairCore};
+use super::queue_pair::{Inner, QueuePair};
 use super::requests::{Held, Outstanding, RequestId, WcResult, status_of};
 use super::shared::Receives;
 use crate::error::Reason;
@@ -14,19 +14,21 @@ use crate::proto::qp::QueuePairState;
 use crate::status::Status;
 use crate::sys::{Told, WorkCompletion, wc_status};
 
-/// How long the word that a connection is over may lag behind the requests that it flushed.
+/// The time by which the event that ends a connection may lag behind the requests that the end flushed.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What polling has found.
+/// The result of polling.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) wakes: WakeList,
     received: bool,
-    /// How the first request failed, and the key of the device's queue pair.
+    /// The libibverbs status of the first request that failed, and the key of the device's queue pair.
     broken: Option<(u32, u32)>,
+    /// The same of the request that asks for a sign of life.
+    pub(super) silent: Option<(u32, u32)>,
 }
 
-impl QueuePairCore {
+impl QueuePair {
     /// Puts a completion into the inbox, for the device's queue pair with this key.
     pub(crate) fn deliver(&self, key: u32, completion: &WorkCompletion) {
         let WorkCompletion { status, byte_len: bytes, told, .. } = *completion;
@@ -56,6 +58,9 @@ impl QueuePairCore {
         if let Some((status, key)) = found.broken {
             self.broke(status, key);
         }
+        if let Some((status, key)) = found.silent {
+            self.silent(key, Reason::Completion(status));
+        }
     }
 
     /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
@@ -76,6 +81,9 @@ impl QueuePairCore {
 
     fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found) {
         let RequestId { key, receive, sequence } = id;
+        if sequence == RequestId::KEEPALIVE {
+            return self.probed(inner, key, result.status, found);
+        }
         if !inner.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of an unknown request");
             return;
@@ -110,6 +118,10 @@ impl QueuePairCore {
             }
             return;
         }
+        // An iWARP device has only handed what it sends to its TCP.
+        if receive || !self.adapter.is_iwarp() {
+            inner.silence.heard();
+        }
         if let Held::Invalidating(window, bound) = held {
             window.invalidated(bound);
         }
@@ -118,7 +130,7 @@ impl QueuePairCore {
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
         let bytes = if receive { result.bytes as usize } else { inflight::length(&payload) };
-        // Nobody has to be told once the connection is established.
+        // Once the connection is established, the connector needs no notice.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);
         completed.extra =

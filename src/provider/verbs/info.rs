@@ -13,7 +13,7 @@ const IB_REPLY_DATA: usize = 196;
 const IB_REJECT_DATA: usize = 148;
 /// `siw` counts private data in a byte, four of which carry the read limits.
 const IWARP_DATA: usize = 251;
-/// How long `siw` waits for the answer to its request.
+/// The time that `siw` waits for the answer to its request.
 const IWARP_ANSWER: Duration = Duration::from_secs(10);
 /// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
 const IB_ANSWER: Duration = Duration::from_secs(60);

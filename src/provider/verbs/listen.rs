@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use tracing::debug;
+use tracing::{debug, info};
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
 use super::connect::bind_id;
 use super::connector::Connector;
@@ -15,7 +15,7 @@ use crate::proto::connector::Terms;
 use crate::proto::listener::{End, MAX_BACKLOG};
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
-use crate::provider::errors::bind_error;
+use crate::provider::errors::listen_error;
 use crate::provider::net;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::{Mutex, MutexGuard};
@@ -23,8 +23,8 @@ use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
 /// A listener, shared by its handle and the reactor.
-pub(crate) struct ListenerCore {
-    adapter: Arc<AdapterCore>,
+pub(crate) struct Listener {
+    adapter: Arc<Adapter>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
     _registered: Registered,
@@ -38,8 +38,8 @@ pub(crate) struct Inner {
     local: Option<SocketAddr>,
 }
 
-impl ListenerCore {
-    pub(crate) fn new(adapter: Arc<AdapterCore>) -> Arc<Self> {
+impl Listener {
+    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
         let registry = adapter.registry().clone();
         registry.create(|me, registered| Self {
             adapter,
@@ -55,26 +55,27 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut inner = self.inner.lock();
-        inner.requests.machine.may_bind().map_err(bind_error)?;
+        let local = inner.local;
+        inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
         if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress);
+            return Err(BindError::InvalidAddress(address.ip()));
         }
         let mut ids = Vec::new();
         let mut port = address.port();
         for ip in self.adapter.expand(address.ip()) {
             let me: Weak<dyn EventHandler> = self.me.clone();
             let id = self.adapter.router.create(&self.adapter.events, me);
-            let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source })?;
+            let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
             port = bind_id(&id, SocketAddr::new(ip, port))?.port();
             ids.push(id);
         }
         if ids.is_empty() {
-            return Err(BindError::InvalidAddress);
+            return Err(BindError::InvalidAddress(address.ip()));
         }
         inner.local = Some(SocketAddr::new(address.ip(), port));
         inner.ids = ids;
-        inner.requests.machine.bound().map_err(bind_error)
+        inner.requests.machine.bound().map_err(|status| listen_error(status, local))
     }
 
     /// IND2Listener::Listen.
@@ -83,20 +84,23 @@ impl ListenerCore {
     /// See [`BindError`].
     pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
         let mut inner = self.inner.lock();
-        inner.requests.machine.may_listen().map_err(bind_error)?;
+        let local = inner.local;
+        inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
         if self.adapter.is_stopped() {
-            return Err(BindError::InvalidState);
+            return Err(BindError::InvalidState("the runtime of the adapter has shut down"));
         }
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog.
         let room = i32::try_from(MAX_BACKLOG).unwrap_or(i32::MAX);
         for id in &inner.ids {
             id.listen(room).map_err(|source| match source.raw_os_error() {
-                Some(libc::EADDRINUSE) => BindError::SharingViolation,
-                _ => BindError::Os { call: "rdma_listen", source },
+                Some(libc::EADDRINUSE) => {
+                    BindError::SharingViolation(local.unwrap_or_else(|| ([0, 0, 0, 0], 0).into()))
+                }
+                _ => BindError::Os { call: "rdma_listen", source: source.into() },
             })?;
         }
-        inner.requests.machine.listen(backlog).map_err(bind_error)?;
-        debug!(local = ?inner.local, backlog, "listening");
+        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        info!(local = ?inner.local, backlog, "listening");
         Ok(())
     }
 
@@ -147,7 +151,7 @@ impl AsMut<Requests<Arc<Connector>>> for Inner {
     }
 }
 
-impl AcceptQueue for ListenerCore {
+impl AcceptQueue for Listener {
     type Inner = Inner;
     type Request = Arc<Connector>;
     type Connector = Arc<Connector>;
@@ -166,7 +170,7 @@ impl AcceptQueue for ListenerCore {
     }
 }
 
-impl EventHandler for ListenerCore {
+impl EventHandler for Listener {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::CONNECT_REQUEST => self.arrived(event),
@@ -176,7 +180,7 @@ impl EventHandler for ListenerCore {
     }
 }
 
-impl Member for ListenerCore {
+impl Member for Listener {
     fn device_removed(&self) {
         self.end(End::Removed);
     }

@@ -28,6 +28,7 @@ pub(crate) mod connector;
 pub(crate) mod devices;
 mod finish;
 mod info;
+mod keepalive;
 pub(crate) mod listen;
 mod post;
 pub(crate) mod queue_pair;

@@ -1,4 +1,4 @@
-//! How requests get into the queues of a queue pair.
+//! Posting of requests to the queues of a queue pair.
 
 use std::io;
 use std::ops::Range;
@@ -6,23 +6,25 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::queue_pair::{Inner, QueuePairCore};
+use super::queue_pair::{Inner, QueuePair};
 use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
 use super::window::{Free, Window};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
+use crate::provider::connector::ConnectorDriver;
 use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
     self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
 };
-use crate::types::{Access, OpKind};
+use crate::types::{Access, OpKind, QueueKind};
 
-/// How many requests wait for the doorbell at the most.
+/// The maximum number of requests that wait for the doorbell.
 const DEFERRED: usize = 64;
 
-/// A request that waits for the doorbell. What its entries name is among the outstanding requests already.
+/// A request that waits for the doorbell. The memory of its entries belongs to the outstanding requests
+/// already.
 pub(super) struct Deferred {
     id: RequestId,
     operation: sys::Operation<'static>,
@@ -72,11 +74,11 @@ impl Asked {
     }
 }
 
-impl QueuePairCore {
+impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let mut inner = self.lock();
         if self.adapter.is_removed() {
@@ -96,7 +98,7 @@ impl QueuePairCore {
     /// Posts a receive under the lock.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason, with the payload.
     pub(super) fn post_receive_locked(
         &self,
         inner: &mut Inner,
@@ -106,7 +108,7 @@ impl QueuePairCore {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
         let posted = match (full, inner.device.as_ref(), entries(&payload, true)) {
-            (true, _, _) => return Err(Refused { kind: PostErrorKind::QueueFull, payload }),
+            (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
                 let request = ReceiveRequest { id: id.pack(), entries: &entries };
@@ -115,22 +117,40 @@ impl QueuePairCore {
                 unsafe { device.queue_pair.post_receive(&[request]) }
             }
             (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
-            (_, _, None) => return Err(Refused { kind: PostErrorKind::AccessViolation, payload }),
+            (_, _, None) => return Err(Refused { kind: PostErrorKind::ForeignMemory, payload }),
         };
         match posted {
             Ok(()) => {
                 inner.receives.outstanding.push_back(Outstanding::new(ticket, payload));
                 Ok(())
             }
-            Err(sys::Refused { source, .. }) => Err(Refused { kind: self.refused(&source), payload }),
+            Err(sys::Refused { source, .. }) => {
+                Err(Refused { kind: self.refused(QueueKind::Receive, &source), payload })
+            }
         }
     }
 
     /// Posts a request of the send queue.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason, with the payload.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
+        self.try_post(request).map_err(|refused| self.explain(refused))
+    }
+
+    /// Adds the cause of the loss of the connection, if nothing can be posted because of it.
+    #[cold]
+    fn explain(&self, refused: Refused) -> Refused {
+        let cm = self.lock().cm.upgrade();
+        match (refused.kind, cm.and_then(|cm| cm.loss())) {
+            (PostErrorKind::ConnectionInvalid, Some(reason)) => {
+                Refused { kind: PostErrorKind::ConnectionLost { reason }, ..refused }
+            }
+            _ => refused,
+        }
+    }
+
+    fn try_post(&self, request: WorkRequest) -> Result<(), Refused> {
         let WorkRequest { ticket, operation, payload, flags } = request;
         let kind = operation.kind();
         let request = translate(operation);
@@ -153,13 +173,15 @@ impl QueuePairCore {
         Ok(())
     }
 
-    /// Whether a request of this kind and length can be posted now, by the device's queue pair of this key.
+    /// Checks that a request of this kind and length can be posted now. Returns the key of the device's queue
+    /// pair.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot be posted.
     fn admits(&self, inner: &Inner, kind: OpKind, length: usize) -> Result<u32, PostErrorKind> {
-        if length > self.adapter.info().max_transfer {
-            return Err(PostErrorKind::TooLong);
+        let maximum = self.adapter.info().max_transfer;
+        if length > maximum {
+            return Err(PostErrorKind::TooLong { length, maximum });
         }
         if self.adapter.is_removed() {
             return Err(PostErrorKind::DeviceRemoved);
@@ -169,8 +191,8 @@ impl QueuePairCore {
             // Its connection is about to end.
             return Err(PostErrorKind::ConnectionInvalid);
         }
-        if inner.initiator.outstanding.len() >= self.capacities.send as usize {
-            return Err(PostErrorKind::QueueFull);
+        if inner.initiator.outstanding.len() >= self.send_depth as usize {
+            return Err(self.full(QueueKind::Send));
         }
         let device = inner.device.as_ref().ok_or(PostErrorKind::ConnectionInvalid)?;
         if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && inner.reads == 0 {
@@ -192,15 +214,15 @@ impl QueuePairCore {
         let window = ours(window);
         let bound = window.and_then(|window| Some((window.clone(), window.unbind(key)?)));
         let Some((window, bound)) = bound else {
-            return Err(Refused { kind: PostErrorKind::AccessViolation, payload: outstanding.payload });
+            return Err(Refused { kind: PostErrorKind::NotBound, payload: outstanding.payload });
         };
         let operation = sys::Operation::LocalInvalidate(bound.key());
         outstanding.held = Held::Invalidating(window, bound);
         self.submit(inner, key, outstanding, operation, flags)
     }
 
-    /// Hands a request to the device, now or with the doorbell. Whether some of those that were deferred were refused, see
-    /// [`ring_for`](Self::ring_for).
+    /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
+    /// were refused, see [`ring_for`](Self::ring_for).
     fn submit(
         &self,
         inner: &mut Inner,
@@ -218,7 +240,7 @@ impl QueuePairCore {
             _ => entries(&outstanding.payload, false),
         };
         let Some(entries) = entries else {
-            return Err(Refused { kind: PostErrorKind::AccessViolation, payload: outstanding.payload });
+            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload });
         };
         outstanding.unsignaled =
             outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
@@ -255,21 +277,19 @@ impl QueuePairCore {
                 if let Held::Invalidating(window, bound) = outstanding.held {
                     window.rebind(bound);
                 }
-                Err(Refused { kind: self.refused(&source), payload: outstanding.payload })
+                Err(Refused { kind: self.refused(QueueKind::Send, &source), payload: outstanding.payload })
             }
         }
     }
 
-    /// Whether the next request may succeed without a word of the device: of each half of the queue one may not, so that
-    /// there is always room again. Devices of iWARP finish a write before an earlier read, and then nothing follows from
-    /// the word of the write.
+    /// Returns whether the next request may succeed without a completion of the device: in each half of the
+    /// queue one request has a completion, so that there is always room again. Devices of iWARP finish a
+    /// write before an earlier read, and then nothing follows from the completion of the write.
     fn may_be_unsignaled(&self, inner: &Inner) -> bool {
-        inner.initiator.sink.is_polled()
-            && !self.adapter.is_iwarp()
-            && inner.unsignaled < self.capacities.send / 2
+        inner.initiator.sink.is_polled() && !self.adapter.is_iwarp() && inner.unsignaled < self.send_depth / 2
     }
 
-    /// Has the device look at what was deferred.
+    /// Posts the deferred requests to the device.
     pub(crate) fn ring(&self) {
         let mut inner = self.lock();
         let refused = self.ring_for(&mut inner);
@@ -280,8 +300,9 @@ impl QueuePairCore {
         }
     }
 
-    /// Posts what was deferred. Whether some of it was refused: nothing is posted behind that, and the connection is to be
-    /// told, without the lock. What is outstanding finishes with it, as of the requests before it nothing may be known.
+    /// Posts the deferred requests. Returns whether the device refused some of them: nothing is posted behind
+    /// these, and the caller ends the connection, without the lock. The outstanding requests finish with it,
+    /// as nothing may be known of the requests before.
     fn ring_for(&self, inner: &mut Inner) -> bool {
         if inner.deferred.is_empty() {
             return false;
@@ -342,12 +363,13 @@ impl QueuePairCore {
             expect(irrefutable_let_patterns, reason = "soft has registrations, too")
         )]
         let Registration::Verbs(registration) = &asked.registration else {
-            return Err(PostErrorKind::AccessViolation);
+            return Err(PostErrorKind::ForeignMemory);
         };
-        let window = ours(&asked.window).ok_or(PostErrorKind::AccessViolation)?;
+        let window = ours(&asked.window).ok_or(PostErrorKind::ForeignMemory)?;
         let Some(device) = inner.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
         let free = window.take_free().map_err(|error| match error {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
+            RegisterError::InsufficientResources(what) => PostErrorKind::InsufficientResources(what),
             _ => PostErrorKind::Device(libc::ENOMEM),
         })?;
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() }.pack();
@@ -357,8 +379,9 @@ impl QueuePairCore {
             // the registration is held by the window. Nobody else has this window of the device.
             unsafe { device.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
         });
-        let posted = posted.ok_or(PostErrorKind::AccessViolation);
-        let posted = posted.and_then(|posted| posted.map_err(|refused| self.refused(&refused.source)));
+        let posted = posted.ok_or(PostErrorKind::ForeignMemory);
+        let refused = |refused: sys::Refused| self.refused(QueueKind::Send, &refused.source);
+        let posted = posted.and_then(|posted| posted.map_err(refused));
         if let Err(kind) = posted {
             window.give_back(free);
             return Err(kind);
@@ -368,18 +391,25 @@ impl QueuePairCore {
         Ok(Held::Binding((window.clone(), before)))
     }
 
-    /// Has the connection told, without the lock, that a request was refused.
+    /// Ends the connection, without the lock, because a request was refused.
     fn broke_later(&self, key: u32) {
         if let Some(me) = self.me.upgrade() {
             self.adapter.runtime.spawn(async move { me.broke(wc_status::LOC_QP_OP_ERR, key) });
         }
     }
 
-    /// What a post that the driver refuses means.
-    fn refused(&self, error: &io::Error) -> PostErrorKind {
+    /// The error of a post to a queue that holds as many requests as it can.
+    #[cold]
+    fn full(&self, queue: QueueKind) -> PostErrorKind {
+        let depth = if queue == QueueKind::Send { self.send_depth } else { self.capacities.receive };
+        PostErrorKind::QueueFull { queue, depth: depth as usize }
+    }
+
+    /// The error of a post that the driver refuses.
+    fn refused(&self, queue: QueueKind, error: &io::Error) -> PostErrorKind {
         match error.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
-            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
+            Some(libc::ENOMEM) => self.full(queue),
             // The driver has moved it, and the event that says so is on its way.
             Some(libc::ENOTCONN) => PostErrorKind::ConnectionInvalid,
             code => PostErrorKind::Device(code.unwrap_or(0)),

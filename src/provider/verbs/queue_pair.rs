@@ -13,11 +13,12 @@ use std::sync::{Arc, Weak};
 use smallvec::SmallVec;
 use tracing::debug;
 
-use super::adapter::AdapterCore;
+use super::adapter::{Adapter, failed};
 use super::cm_id::CmId;
 use super::completions::DeviceQp;
 use super::connector::Connector;
 use super::finish::Found;
+use super::keepalive::{self, Silence};
 use super::post::Deferred;
 use super::requests::{Held, Outstanding, Queue, WcResult};
 use super::shared::SharedReceives;
@@ -26,20 +27,23 @@ use crate::error::{OpenError, Reason};
 use crate::inflight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::ConnectorDriver;
+use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{Capacities, Element, QpState, QueuePair, async_event};
+use crate::sys::{self, Capacities, Element, QpState, async_event};
 use crate::types::ReadLimits;
 
 /// The queue pair, shared by its handle and its connection.
-pub(crate) struct QueuePairCore {
-    pub(crate) adapter: Arc<AdapterCore>,
+pub(crate) struct QueuePair {
+    pub(crate) adapter: Arc<Adapter>,
     pub(super) me: Weak<Self>,
+    /// The number of requests of the send queue that the user may have outstanding.
+    pub(super) send_depth: u32,
     pub(super) capacities: Capacities,
-    /// Where its receives come from, if not from its own queue.
+    /// The shared receive queue, if it has no receive queue of its own.
     shared: Option<Arc<SharedReceives>>,
     /// The vector by which its completions come.
     vector: u32,
@@ -64,7 +68,8 @@ pub(super) struct Inner {
     used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     lent: bool,
-    /// How many reads and atomics may be outstanding at once, from the connection on.
+    /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
+    /// made.
     pub(super) reads: u32,
     pub(super) initiator: Queue,
     pub(super) receives: Queue,
@@ -72,8 +77,10 @@ pub(super) struct Inner {
     pub(super) deferred: Vec<Deferred>,
     /// The device has refused some of these: nothing is posted any more.
     pub(super) refused: bool,
-    /// How many requests in a row the device will not report.
+    /// The number of last requests in a row that the device will not report.
     pub(super) unsignaled: u32,
+    /// The state of the detection of a silent peer.
+    pub(super) silence: Silence,
     /// The windows that were bound on it.
     pub(super) windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
@@ -96,15 +103,16 @@ impl Inner {
     }
 }
 
-impl QueuePairCore {
+impl QueuePair {
     /// # Errors
     /// `Os` when the device has no room.
-    pub(crate) fn new(adapter: Arc<AdapterCore>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let send_depth = small(parts.send_depth);
         let capacities = Capacities {
             receive: small(parts.receive_depth),
-            send: small(parts.send_depth),
+            send: keepalive::slots(&adapter, send_depth),
             receive_entries: small(parts.receive_entries),
             send_entries: small(parts.send_entries),
             inline: small(parts.inline),
@@ -113,13 +121,16 @@ impl QueuePairCore {
             Some(provider::SharedReceives::Verbs(shared)) => Some(shared),
             // Its user belongs to the adapter that it was made from.
             #[cfg(feature = "soft")]
-            Some(provider::SharedReceives::Soft(_)) => return Err(OpenError::InvalidAdapter),
+            Some(provider::SharedReceives::Soft(_)) => {
+                return Err(OpenError::Unsupported("the shared receive queue belongs to another provider"));
+            }
             None => None,
         };
         let vector = adapter.vector(parts.affinity);
         let registry = adapter.registry().clone();
         let make = |me: &Weak<Self>, registered| Self {
             me: me.clone(),
+            send_depth,
             capacities,
             shared,
             vector,
@@ -136,6 +147,7 @@ impl QueuePairCore {
                 deferred: Vec::new(),
                 refused: false,
                 unsignaled: 0,
+                silence: Silence::default(),
                 windows: Vec::new(),
                 failed: Vec::new(),
                 broken: false,
@@ -147,7 +159,7 @@ impl QueuePairCore {
         let made = registry.try_create(make, |core| core.begin(&mut core.lock()));
         made.map_err(|source| match source.raw_os_error() {
             Some(libc::ENODEV) => OpenError::DeviceRemoved,
-            _ => OpenError::Os { call: "ibv_create_qp", source },
+            _ => failed("ibv_create_qp")(source),
         })
     }
 
@@ -155,7 +167,7 @@ impl QueuePairCore {
         self.inner.lock()
     }
 
-    /// Which of the device's queue pairs it uses.
+    /// Returns the key of the device's queue pair that it uses.
     pub(crate) fn key(&self) -> Option<u32> {
         self.lock().device.as_ref().map(|device| device.key())
     }
@@ -190,30 +202,39 @@ impl QueuePairCore {
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3).
-    pub(crate) fn ready(&self, id: &CmId, limits: ReadLimits) -> io::Result<()> {
+    pub(crate) fn ready(&self, id: &CmId, limits: ReadLimits, options: Options) -> io::Result<()> {
         let mut inner = self.lock();
         let device = inner.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
         inner.used = true;
         // Limits are capped to the device, which knows no more than 255.
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
+        let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        if let Some(initial) = opened.initial_for(id)? {
+            device.queue_pair.modify(&initial)?;
+        }
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
+        if let Some(code) = options.rnr_timer() {
+            receive.set_min_rnr_timer(code);
+        }
         device.queue_pair.modify(&receive)?;
         let mut send = id.qp_attributes(QpState::ReadyToSend)?;
         send.set_max_rd_atomic(reads(limits.outbound));
         device.queue_pair.modify(&send)
     }
 
-    /// From now on everything may be posted.
+    /// Marks the queue pair as connected: from now on all kinds of requests may be posted.
     pub(crate) fn establish(&self, limits: ReadLimits) {
         let mut inner = self.lock();
         inner.reads = limits.outbound;
         inner.lent = false;
+        inner.silence = Silence::default();
         inner.state.establish();
     }
 
-    /// The attempt came to nothing: it is free again, its receives as they were (`CM-21`, `LS-16`). What follows, when
-    /// nobody can use them any more, is for the caller to settle without its locks.
+    /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`,
+    /// `LS-16`). If nobody can use them any more, they finish, and the caller wakes their tasks without its
+    /// locks.
     pub(crate) fn dissociate(&self) -> WakeList {
         let mut inner = self.lock();
         if inner.state != QueuePairState::Associated {
@@ -244,7 +265,7 @@ impl QueuePairCore {
         }
     }
 
-    /// How requests finish that the device has not finished.
+    /// Returns the status of requests that the device has not finished.
     fn status_of_the_rest(&self) -> Status {
         if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
     }
@@ -277,7 +298,7 @@ impl QueuePairCore {
         let idle = inner.initiator.outstanding.is_empty()
             && inner.receives.outstanding.is_empty()
             && self.shared.is_none();
-        // Where there is nothing to flush, its destruction says as much.
+        // If there is nothing to flush, destroying it is enough.
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
         if let Err(error) = &stopped {
@@ -304,13 +325,14 @@ impl QueuePairCore {
         let mut found = Found::default();
         self.stop(&mut inner, &mut found);
         let mut kept = VecDeque::new();
-        // What the end of the attempt has flushed was not used either.
+        // Receives that the end of the attempt has flushed were not used either.
         for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
             kept.push_back(Outstanding::new(ticket, completed.payload));
         }
         kept.extend(std::mem::take(&mut inner.receives.outstanding));
         inner.receives.reset();
         inner.initiator.reset();
+        inner.silence = Silence::default();
         (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
         let again = self.begin(&mut inner);
         while keep
@@ -349,7 +371,7 @@ impl QueuePairCore {
         let room = (self.capacities.send, received, self.vector);
         let device = DeviceQp::new(&me, &opened, room, receives.clone(), |completions| {
             let queue_pair =
-                QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
+                sys::QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
@@ -361,12 +383,12 @@ impl QueuePairCore {
         Ok(())
     }
 
-    /// Whether its receives come from this queue.
+    /// Returns whether its receives come from this queue.
     pub(crate) fn takes_from(&self, shared: &SharedReceives) -> bool {
         self.shared.as_ref().is_some_and(|own| std::ptr::eq(&raw const **own, shared))
     }
 
-    /// Whether this is its completion queue of the device, or its shared receive queue.
+    /// Returns whether this is its completion queue of the device, or its shared receive queue.
     pub(crate) fn uses(&self, element: Element) -> bool {
         let key = match element {
             Element::CompletionQueue(key) => {
@@ -464,7 +486,7 @@ impl QueuePairCore {
     }
 }
 
-impl Member for QueuePairCore {
+impl Member for QueuePair {
     fn device_removed(&self) {
         let inner = self.lock();
         // A connection or an attempt does it for itself.

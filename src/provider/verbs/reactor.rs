@@ -22,33 +22,39 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use super::adapter::{AdapterCore, Opened};
-use crate::provider::net::readiness::{Descriptor, readable};
+use super::adapter::{Adapter, Opened};
+use super::keepalive;
+use crate::provider::net::kernel::readiness::{Descriptor, readable};
 use crate::sync::Spin;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
-/// How many events are handled in one turn, so that a storm of them leaves time for other tasks.
+/// The number of events that are handled in one turn, so that a storm of them leaves time for other tasks.
 const TURN: usize = 64;
 
-/// How often a queue is looked at before the channel is, while spinning: the others behind it must not wait for long.
+/// The number of times that the queues are polled before the channel is, while spinning: the other queues
+/// behind the channel must not wait for long.
 const LOOKS: u32 = 16;
 
 /// Starts the tasks.
 ///
 /// # Errors
 /// The runtime cannot watch the descriptors.
-pub(crate) fn start(adapter: &Arc<AdapterCore>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
+pub(crate) fn start(adapter: &Arc<Adapter>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = readable(adapter.events.clone())?;
     let completions = readable(opened.channel.clone())?;
     let device = readable(AsyncEvents(opened.context.clone()))?;
     // Made here, so that a task that is dropped before it has ever run tells, too.
     let alive = || Alive(Arc::downgrade(adapter));
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
-    Ok(vec![
+    let mut tasks = vec![
         spawn(Box::pin(run_connections(alive(), connections)) as Task),
         spawn(Box::pin(run_completions(alive(), completions, adapter.config.spin))),
         spawn(Box::pin(run_device(alive(), device))),
-    ])
+    ];
+    let keepalive =
+        adapter.config.path_timeout.map(|timeout| keepalive::run(Arc::downgrade(adapter), timeout));
+    tasks.extend(keepalive.map(|task| spawn(Box::pin(task))));
+    Ok(tasks)
 }
 
 type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -59,7 +65,7 @@ impl Descriptor for Arc<CompletionChannel> {}
 impl Descriptor for AsyncEvents {}
 
 /// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
-struct Alive(Weak<AdapterCore>);
+struct Alive(Weak<Adapter>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
@@ -119,7 +125,7 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
         Some(Ok(true))
     })
     .await;
-    tell(&alive.0, "connection events", outcome);
+    report_source(&alive.0, "connection events", outcome);
 }
 
 async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, spin: Duration) {
@@ -129,25 +135,26 @@ async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, 
         Some(looking.turn(&adapter, completions))
     })
     .await;
-    tell(&alive.0, "completions", outcome);
+    report_source(&alive.0, "completions", outcome);
 }
 
-/// How the completion channel and the queues behind it are looked at.
+/// The state of polling the completion channel and the queues behind it.
 #[derive(Default)]
 struct CqPoller {
     /// The queues of the last events.
     keys: Keys,
-    /// How many events are taken in the next turn: one after a sleep, as there most often is no other, then more.
+    /// The number of events that are taken in the next turn: one after a sleep, as there most often is no
+    /// other, then more.
     most: usize,
-    /// How long the queues are looked at without being told.
+    /// The time during which the queues are polled without an event.
     spin: Spin,
-    /// How often they were since the channel was.
+    /// The number of times that the queues were polled since the channel was.
     looks: u32,
 }
 
 impl CqPoller {
     /// Handles what is there. Whether to look again before the next sleep.
-    fn turn(&mut self, adapter: &AdapterCore, channel: &CompletionChannel) -> io::Result<bool> {
+    fn turn(&mut self, adapter: &Adapter, channel: &CompletionChannel) -> io::Result<bool> {
         let spinning = self.spin.is_spinning();
         if spinning && self.looks < LOOKS {
             // Armed still or told already: no call into the system.
@@ -173,7 +180,7 @@ impl CqPoller {
     }
 
     /// Takes the completions of the queues. Whether there were any.
-    fn find(&mut self, adapter: &AdapterCore, arm: bool) -> bool {
+    fn find(&mut self, adapter: &Adapter, arm: bool) -> bool {
         let mut found = false;
         for key in &self.keys {
             let Some(queue) = adapter.completions.by_key(*key) else { continue };
@@ -198,10 +205,10 @@ async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
         Some(device_events(&adapter, context))
     })
     .await;
-    tell(&alive.0, "device events", outcome);
+    report_source(&alive.0, "device events", outcome);
 }
 
-fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
+fn device_events(adapter: &Adapter, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
         let queue_pair = match event.element {
@@ -215,7 +222,7 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
                 let all = adapter.all_queue_pairs();
                 let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(event.element)).collect();
                 match event.element {
-                    // Nobody gets room in it any more.
+                    // No further queue pair reserves entries in it.
                     Element::CompletionQueue(key) => adapter.completions.forget(key),
                     Element::SharedReceiveQueue(_) => {
                         hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
@@ -239,7 +246,7 @@ fn device_events(adapter: &AdapterCore, context: &Context) -> io::Result<bool> {
 
 /// A source that fails is one of a device that was taken away; this may be the first word of it. Errors of the runtime,
 /// which has shut down, have no number.
-fn tell(adapter: &Weak<AdapterCore>, what: &str, outcome: io::Result<()>) {
+fn report_source(adapter: &Weak<Adapter>, what: &str, outcome: io::Result<()>) {
     let Err(error) = outcome else { return };
     warn!(%error, "waiting for {what} failed");
     if let (Some(_), Some(adapter)) = (error.raw_os_error(), adapter.upgrade()) {

@@ -4,35 +4,42 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::registry::{Member, Registered};
-use crate::sync::Mutex;
+use crate::sync::RwLock;
 use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
 use crate::types::Access;
 
-/// What the device knows of one allocation, until the memory itself goes.
+/// The registration of one allocation with the device. It exists until the memory is freed.
 struct Attached {
     /// The address at which the device finds the first byte.
     address: u64,
     length: usize,
     /// Of the registration of the moment, or of the last one.
     local_key: AtomicU32,
-    /// Whether there is one. Read by every post of a part of a region, so without the lock.
-    valid: AtomicBool,
-    region: Mutex<Option<MemoryRegion>>,
+    /// Counts the registrations and their ends: odd while the device has the memory. Read by every post of a part of
+    /// a region, so without the lock.
+    turns: AtomicU32,
+    /// Read by each binding of a window, of which many queue pairs may make one at a time.
+    region: RwLock<Option<MemoryRegion>>,
     runtime: Handle,
     _registered: Registered,
 }
 
 impl Attached {
-    fn is_valid(&self) -> bool {
-        self.valid.load(Ordering::Acquire)
+    fn turn(&self) -> u32 {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the device has the memory, by whichever registration.
+    fn is_registered(&self) -> bool {
+        !self.turn().is_multiple_of(2)
     }
 
     /// Ends the device's access, if it has it.
@@ -41,11 +48,11 @@ impl Attached {
     /// Those of ibv_dereg_mr(3): the device has the memory as before.
     fn end(&self) -> io::Result<()> {
         // Held to the end: whoever frees the memory comes by here.
-        let mut region = self.region.lock();
+        let mut region = self.region.write();
         let Some(had) = region.take() else { return Ok(()) };
         match had.deregister() {
             Ok(()) => {
-                self.valid.store(false, Ordering::Release);
+                self.turns.fetch_add(1, Ordering::Release);
                 Ok(())
             }
             Err((has, error)) => {
@@ -55,26 +62,26 @@ impl Attached {
         }
     }
 
-    /// Has the device use the memory by this registration.
+    /// Has the device use the memory by this registration. Returns its key for peers and its turn.
     ///
     /// # Errors
     /// `Busy` when it has another one.
-    fn begin(&self, region: MemoryRegion, adapter: &AdapterCore) -> Result<u32, RegisterError> {
+    fn begin(&self, region: MemoryRegion, adapter: &Adapter) -> Result<(u32, u32), RegisterError> {
         let key = region.remote_key();
-        {
-            let mut now = self.region.lock();
+        let turn = {
+            let mut now = self.region.write();
             if now.is_some() {
                 return Err(RegisterError::Busy);
             }
             self.local_key.store(region.local_key(), Ordering::Relaxed);
             *now = Some(region);
-            self.valid.store(true, Ordering::Release);
-        }
+            self.turns.fetch_add(1, Ordering::Release).wrapping_add(1)
+        };
         // The device may have gone between the look and this, or may go now: then somebody tells.
         if adapter.is_removed() {
             self.device_removed();
         }
-        Ok(key)
+        Ok((key, turn))
     }
 }
 
@@ -92,7 +99,7 @@ impl Attachment for Attached {
     }
 
     fn retire(&self, memory: Memory) {
-        if self.length >= LARGE && self.is_valid() {
+        if self.length >= LARGE && self.is_registered() {
             // A runtime that has shut down drops it at once.
             self.runtime.spawn_blocking(move || drop(memory));
         } else {
@@ -113,6 +120,8 @@ pub(crate) struct Registration {
     memory: Shared,
     attached: Arc<Attached>,
     key: u32,
+    /// Its own of the turns: a later registration of the same memory does not make this one valid again.
+    turn: u32,
     access: Access,
 }
 
@@ -135,12 +144,12 @@ impl Registration {
     }
 
     pub(crate) fn is_valid(&self) -> bool {
-        self.attached.is_valid()
+        self.attached.turn() == self.turn
     }
 
     /// Does something with the device's region, unless it was deregistered or is being deregistered, which may take long.
     pub(crate) fn with_region<R>(&self, use_it: impl FnOnce(&MemoryRegion) -> R) -> Option<R> {
-        let region = self.attached.region.try_lock()?;
+        let region = self.attached.region.try_read()?;
         region.as_ref().map(use_it)
     }
 
@@ -153,7 +162,7 @@ impl Registration {
             // `rxe` says that it is invalid.
             Some(libc::EBUSY | libc::EINVAL) => RegisterError::Busy,
             Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
-            _ => RegisterError::Os { call: "ibv_dereg_mr", source },
+            _ => RegisterError::Os { call: "ibv_dereg_mr", source: source.into() },
         })
     }
 }
@@ -161,8 +170,9 @@ impl Registration {
 /// From how many bytes on registering and deregistering take long enough to be done off the runtime's threads.
 const LARGE: usize = 1 << 20;
 
-impl AdapterCore {
-    /// Where to register and deregister that much memory, if not right here.
+impl Adapter {
+    /// Returns the runtime on whose blocking threads so much memory is registered and deregistered, and
+    /// `None` if the caller does it itself.
     pub(crate) fn blocking(&self, length: usize) -> Option<&Handle> {
         (length >= LARGE).then_some(&self.runtime)
     }
@@ -172,9 +182,9 @@ impl AdapterCore {
     /// # Errors
     /// See [`RegisterError`].
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
-        let memory = Owned::zeroed(length).ok_or(RegisterError::InsufficientResources)?;
+        let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
         memory.attach(|start, length| {
-            let (attached, _) = self.attach(start, length, AccessFlags::LOCAL_WRITE)?;
+            let (attached, ..) = self.attach(start, length, AccessFlags::LOCAL_WRITE)?;
             Ok(attached as Arc<dyn Attachment>)
         })
     }
@@ -186,12 +196,12 @@ impl AdapterCore {
     pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         let mut made = None;
         let memory = memory.attach(|start, length| {
-            let (attached, key) = self.attach(start, length, self.flags(access))?;
-            made = Some((attached.clone(), key));
+            let (attached, key, turn) = self.attach(start, length, self.flags(access))?;
+            made = Some((attached.clone(), key, turn));
             Ok(attached as Arc<dyn Attachment>)
         })?;
-        let (attached, key) = made.ok_or(RegisterError::Empty)?;
-        Ok(Registration { memory: memory.share(), attached, key, access })
+        let (attached, key, turn) = made.ok_or(RegisterError::Empty)?;
+        Ok(Registration { memory: memory.share(), attached, key, turn, access })
     }
 
     /// Puts memory under a new key whose old one was taken back.
@@ -204,13 +214,13 @@ impl AdapterCore {
         access: Access,
     ) -> Result<Registration, RegisterError> {
         let Registration { memory, attached, .. } = old;
-        if attached.is_valid() {
+        if attached.is_registered() {
             return Err(RegisterError::Busy);
         }
         let start = NonNull::new(ptr::with_exposed_provenance_mut(attached.address as usize));
         let region = self.reach(start.ok_or(RegisterError::Empty)?, attached.length, self.flags(access))?;
-        let key = attached.begin(region, self)?;
-        Ok(Registration { memory: memory.clone(), attached: attached.clone(), key, access })
+        let (key, turn) = attached.begin(region, self)?;
+        Ok(Registration { memory: memory.clone(), attached: attached.clone(), key, turn, access })
     }
 
     /// Puts memory of another device under a key.
@@ -227,17 +237,23 @@ impl AdapterCore {
         let part = (offset, length, address);
         let region = MemoryRegion::register_dmabuf(&opened.domain, dmabuf, part, self.flags(access));
         let region = region.map_err(|source| register_error("ibv_reg_dmabuf_mr", source, length))?;
-        let (attached, key) = self.enroll(region, address, length)?;
-        Ok(Registration { memory: Shared::device_only(length, attached.clone()), attached, key, access })
+        let (attached, key, turn) = self.enroll(region, address, length)?;
+        Ok(Registration {
+            memory: Shared::device_only(length, attached.clone()),
+            attached,
+            key,
+            turn,
+            access,
+        })
     }
 
-    /// Registers memory for the first time; also returns the key for peers.
+    /// Registers memory for the first time; also returns the key for peers and the turn.
     fn attach(
         &self,
         start: NonNull<u8>,
         length: usize,
         access: AccessFlags,
-    ) -> Result<(Arc<Attached>, u32), RegisterError> {
+    ) -> Result<(Arc<Attached>, u32, u32), RegisterError> {
         let region = self.reach(start, length, access)?;
         self.enroll(region, start.as_ptr().expose_provenance() as u64, length)
     }
@@ -250,8 +266,9 @@ impl AdapterCore {
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterError> {
         let opened = self.opened().ok_or(RegisterError::DeviceRemoved)?;
-        // SAFETY: the range is one live allocation, whose attachment the registration becomes a part of: the memory is
-        // not freed before `detach` has ended it. Who reads and writes it is decided by the handles of the memory.
+        // SAFETY: the range is one live allocation, whose attachment the registration becomes a part of: the
+        // memory is not freed before `detach` has ended it. The handles of the memory decide who reads and
+        // writes it.
         let region = unsafe { MemoryRegion::register(&opened.domain, start.as_ptr(), length, access) };
         region.map_err(|source| register_error("ibv_reg_mr", source, length))
     }
@@ -262,18 +279,18 @@ impl AdapterCore {
         region: MemoryRegion,
         address: u64,
         length: usize,
-    ) -> Result<(Arc<Attached>, u32), RegisterError> {
+    ) -> Result<(Arc<Attached>, u32, u32), RegisterError> {
         let attached = self.regions.create(|_, registered| Attached {
             address,
             length,
             local_key: AtomicU32::new(region.local_key()),
-            valid: AtomicBool::new(false),
-            region: Mutex::new(None),
+            turns: AtomicU32::new(0),
+            region: RwLock::new(None),
             runtime: self.runtime.clone(),
             _registered: registered,
         });
-        let key = attached.begin(region, self)?;
-        Ok((attached, key))
+        let (key, turn) = attached.begin(region, self)?;
+        Ok((attached, key, turn))
     }
 
     /// The rights of a region in the device's words. Where there are windows, one may be bound to any region.
@@ -308,16 +325,19 @@ fn flags(access: Access, requires_read_sink: bool) -> AccessFlags {
 
 fn register_error(call: &'static str, source: io::Error, length: usize) -> RegisterError {
     match source.raw_os_error() {
+        Some(libc::EAGAIN) => RegisterError::InsufficientResources(
+            "a limit is reached, such as `rdma.max` of the control group",
+        ),
         // Most often it is the limit and not the memory: a device cannot use what may be swapped out.
-        Some(libc::ENOMEM | libc::EAGAIN) => match memlock_limit() {
+        Some(libc::ENOMEM) => match memlock_limit() {
             Some(limit) => RegisterError::MemoryLockLimit { length, limit },
-            None => RegisterError::InsufficientResources,
+            None => RegisterError::OutOfMemory { length },
         },
         Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
         Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT) => {
             RegisterError::NotSupported("this kind of memory on this device")
         }
-        _ => RegisterError::Os { call, source },
+        _ => RegisterError::Os { call, source: source.into() },
     }
 }
 

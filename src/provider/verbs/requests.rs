@@ -32,7 +32,7 @@ impl Outstanding {
     }
 }
 
-/// What a request needs beside its payload until it has finished.
+/// An object that a request needs beside its payload until it has finished.
 pub(crate) enum Held {
     Nothing,
     /// A window that is being bound, and what it was bound to before on this queue pair.
@@ -90,7 +90,7 @@ impl Queue {
 
     /// The sequence number of the request at this place.
     pub(crate) fn sequence(&self, place: usize) -> u32 {
-        // The depth of a queue is far below 2^31.
+        // The depth of a queue is far below 2^30.
         self.front.wrapping_add(place as u32) & RequestId::SEQUENCE
     }
 
@@ -130,7 +130,10 @@ pub(crate) struct RequestId {
 
 impl RequestId {
     const RECEIVE: u32 = 1 << 31;
-    const SEQUENCE: u32 = Self::RECEIVE - 1;
+    /// Below the place of the empty request that asks for a sign of life, which is not among the others.
+    const SEQUENCE: u32 = Self::KEEPALIVE - 1;
+    /// The place of that one.
+    pub(crate) const KEEPALIVE: u32 = 1 << 30;
     const KEY: u32 = 32;
     /// The key of no queue pair: a receive of a shared queue, and the place of it there.
     pub(crate) const SHARED: u32 = u32::MAX;
@@ -145,7 +148,7 @@ impl RequestId {
         Self {
             key: (id >> Self::KEY) as u32,
             receive: place & Self::RECEIVE != 0,
-            sequence: place & Self::SEQUENCE,
+            sequence: place & !Self::RECEIVE,
         }
     }
 }
@@ -178,8 +181,12 @@ pub(crate) fn inline_entries(payload: &Payload) -> Option<Entries> {
 }
 
 fn or_nothing(entries: Entries) -> Entries {
-    const NOTHING: ScatterEntry = ScatterEntry { address: 0, length: 0, key: 0 };
-    if entries.is_empty() { Entries::from_slice(&[NOTHING]) } else { entries }
+    if entries.is_empty() { nothing() } else { entries }
+}
+
+/// The entry of a request without bytes.
+pub(crate) fn nothing() -> Entries {
+    Entries::from_slice(&[ScatterEntry { address: 0, length: 0, key: 0 }])
 }
 
 /// The status of a completion (SEMANTICS: completion statuses of ND and verbs).

@@ -1,16 +1,16 @@
 //! Receive queues that several queue pairs share.
 //!
-//! Which queue pair takes a receive is known when it completes: the completion names the place of the receive here, and
-//! the queue pair by its number. What no message has taken goes back when the last queue pair of the device that could
-//! use it is gone. So does a receive that a message was arriving in when its connection ended: not every device says
-//! what has become of it.
+//! The queue pair that takes a receive is known when the receive completes: the completion names the place of
+//! the receive here, and the queue pair by its number. A receive that no message has taken is returned when
+//! the last queue pair of the device that could use it is gone. So is a receive that a message was arriving
+//! in when its connection ended: not every device reports its result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
-use super::adapter::AdapterCore;
+use super::adapter::{Adapter, failed};
 use super::requests::{RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
@@ -19,16 +19,17 @@ use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, ReceiveRequest, SharedReceiveQueue};
+use crate::types::QueueKind;
 
 /// A shared receive queue as its user has it.
 pub(crate) struct SharedReceives {
     /// `None` once the adapter is removed or the user has let it go.
     receives: Mutex<Option<Arc<Receives>>>,
-    /// What events of the queue carry.
+    /// The key that events of the queue carry.
     key: u64,
-    /// So many completions of receives each of its queue pairs has room for.
+    /// The number of completions of receives that each of its queue pairs has room for.
     depth: AtomicU32,
-    adapter: Arc<AdapterCore>,
+    adapter: Arc<Adapter>,
     _registered: Registered,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Receives {
     queue: Option<Arc<SharedReceiveQueue>>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
     sink: CompletionSink,
-    adapter: Arc<AdapterCore>,
+    adapter: Arc<Adapter>,
 }
 
 impl Receives {
@@ -82,7 +83,7 @@ impl SharedReceives {
     /// # Errors
     /// `Os` when the device has no room.
     pub(crate) fn new(
-        adapter: &Arc<AdapterCore>,
+        adapter: &Arc<Adapter>,
         depth: usize,
         entries: usize,
         sink: CompletionSink,
@@ -92,10 +93,10 @@ impl SharedReceives {
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let key = adapter.router.key();
         let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
-            .map_err(|source| OpenError::Os { call: "ibv_create_srq", source })?;
+            .map_err(failed("ibv_create_srq"))?;
         let receives =
             Receives { queue: Some(queue), slots: Mutex::default(), sink, adapter: adapter.clone() };
-        // After the queue pairs, which use it.
+        // The registry of regions ends after the queue pairs, which use the queue.
         Ok(adapter.regions.create(|_, registered| Self {
             receives: Mutex::new(Some(Arc::new(receives))),
             key,
@@ -105,7 +106,8 @@ impl SharedReceives {
         }))
     }
 
-    /// What a queue pair of the device holds to use it; `None` when it is over.
+    /// Returns the object that a queue pair of the device holds to use the queue; `None` when the queue has
+    /// ended.
     pub(crate) fn receives(&self) -> Option<Arc<Receives>> {
         self.receives.lock().clone()
     }
@@ -114,7 +116,7 @@ impl SharedReceives {
         self.key
     }
 
-    /// How many receives can complete on one queue pair.
+    /// Returns the number of receives that can complete on one queue pair.
     pub(crate) fn depth(&self) -> u32 {
         self.depth.load(Ordering::Acquire)
     }
@@ -122,7 +124,7 @@ impl SharedReceives {
     /// Posts a receive.
     ///
     /// # Errors
-    /// Why not; the payload comes back.
+    /// The reason, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
@@ -130,7 +132,7 @@ impl SharedReceives {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         };
         let Some(entries) = entries(&payload, true) else {
-            return Err(Refused { kind: PostErrorKind::AccessViolation, payload });
+            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
         };
         // Held until it is posted, so that its completion finds it.
         let mut slots = receives.slots();
@@ -144,7 +146,9 @@ impl SharedReceives {
         let (_, payload) = slots.remove(place);
         let kind = match source.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
-            Some(libc::ENOMEM) => PostErrorKind::QueueFull,
+            Some(libc::ENOMEM) => {
+                PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth: self.depth() as usize }
+            }
             code => PostErrorKind::Device(code.unwrap_or(0)),
         };
         Err(Refused { kind, payload })
@@ -161,7 +165,7 @@ impl SharedReceives {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         // First, so that a queue pair that is being made has room for all, and then those that there are.
         self.depth.fetch_max(depth, Ordering::AcqRel);
-        let failed = |call| move |source| ResizeError::Os { call, source };
+        let failed = |call| move |source: std::io::Error| ResizeError::Os { call, source: source.into() };
         for queue_pair in self.adapter.all_queue_pairs() {
             if queue_pair.takes_from(self) {
                 queue_pair.grow(depth).map_err(failed("ibv_resize_cq"))?;

@@ -1,15 +1,15 @@
 //! Memory windows.
 //!
-//! What the device makes is only ever bound once at a time: binding it anew takes another one, and the one before goes
-//! when the new binding has been carried out. So nothing is invalidated that is known not to be bound, which
-//! brings `rxe` down. A
-//! device's window that is bound keeps `rxe` from destroying the queue pair (for 50 s) and from deregistering the region;
-//! so windows go before their queue pair, and hold the registration of their region.
+//! A window of the device is only ever bound once at a time: binding the user's window anew takes another
+//! one, and the one before goes when the new binding has been carried out. So nothing is invalidated that is
+//! known not to be bound, which brings `rxe` down. A device's window that is bound keeps `rxe` from
+//! destroying the queue pair (for 50 s) and from deregistering the region; so windows go before their queue
+//! pair, and hold the registration of their region.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::adapter::AdapterCore;
+use super::adapter::Adapter;
 use super::region::Registration;
 use crate::error::RegisterError;
 use crate::provider::registry::{Member, Registered};
@@ -18,7 +18,7 @@ use crate::sys::{MemoryWindow, next_key};
 
 /// A memory window.
 pub(crate) struct Window {
-    adapter: Arc<AdapterCore>,
+    adapter: Arc<Adapter>,
     state: Mutex<State>,
     _registered: Registered,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Bound {
     length: usize,
     /// The key of the device's queue pair that bound it.
     owner: u32,
-    /// Its memory can be used by the key.
+    /// The registration of the memory that the key gives access to.
     _registration: Arc<Registration>,
 }
 
@@ -71,7 +71,7 @@ impl Free {
 impl Window {
     /// # Errors
     /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
-    pub(crate) fn new(adapter: &Arc<AdapterCore>) -> Result<Arc<Self>, RegisterError> {
+    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
         if !adapter.info().memory_windows {
             return Err(RegisterError::NotSupported("memory windows"));
         }
@@ -82,7 +82,7 @@ impl Window {
         Ok(registry.create(|_, registered| Self { adapter, state, _registered: registered }))
     }
 
-    /// What it is bound to: key, remote address, length.
+    /// Returns the key, the remote address and the length of the binding.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
         self.state.lock().bound.as_ref().map(|bound| (bound.key, bound.address, bound.length))
     }
@@ -96,14 +96,14 @@ impl Window {
         free.map_or_else(|| allocate(&self.adapter), Ok)
     }
 
-    /// Not bound after all, or not any more.
+    /// Returns a window that was not bound after all, or is not bound any more.
     pub(crate) fn give_back(&self, free: Free) {
         let extra = self.state.lock().free.replace(free);
         drop(extra);
     }
 
-    /// The binding has been posted. What there was before goes with its request if the same queue pair has bound it, and
-    /// at once if not.
+    /// Records a binding that has been posted. The binding before it is dropped with its request if the same
+    /// queue pair has bound it, and at once otherwise.
     pub(crate) fn bind(
         &self,
         free: Free,
@@ -124,13 +124,13 @@ impl Window {
         before.filter(|before| before.owner == owner)
     }
 
-    /// Its invalidation is about to be posted to this queue pair.
+    /// Takes the binding, whose invalidation is about to be posted to this queue pair.
     pub(crate) fn unbind(&self, owner: u32) -> Option<Bound> {
         let mut state = self.state.lock();
         state.bound.take_if(|bound| bound.owner == owner)
     }
 
-    /// Its invalidation was not posted. What was bound meanwhile stays.
+    /// Puts back a binding whose invalidation was not posted. A binding made meanwhile stays.
     pub(crate) fn rebind(&self, bound: Bound) {
         let mut state = self.state.lock();
         if state.bound.is_none() {
@@ -138,13 +138,13 @@ impl Window {
         }
     }
 
-    /// The device has taken back what was bound.
+    /// Returns the window of a binding that the device has invalidated.
     pub(crate) fn invalidated(&self, bound: Bound) {
         let Bound { window, key, .. } = bound;
         self.give_back(Free { window, key });
     }
 
-    /// The peer of this queue pair has taken it back, if it is bound by this key.
+    /// Removes the binding with this key, which the peer of this queue pair has invalidated.
     pub(crate) fn invalidated_by_peer(&self, owner: u32, invalidated: u32) {
         let bound = self.state.lock().bound.take_if(|bound| bound.owner == owner && bound.key == invalidated);
         if let Some(bound) = bound {
@@ -152,19 +152,21 @@ impl Window {
         }
     }
 
-    /// The queue pair is about to go.
+    /// Removes the binding of a queue pair that is about to be destroyed.
     pub(crate) fn leave(&self, owner: u32) {
         let bound = self.unbind(owner);
         drop(bound);
     }
 }
 
-fn allocate(adapter: &AdapterCore) -> Result<Free, RegisterError> {
+fn allocate(adapter: &Adapter) -> Result<Free, RegisterError> {
     let opened = adapter.opened().ok_or(RegisterError::DeviceRemoved)?;
     let window = MemoryWindow::new(&opened.domain).map_err(|source| match source.raw_os_error() {
-        Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) => RegisterError::InsufficientResources,
+        Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) => {
+            RegisterError::InsufficientResources("the device has no memory window left")
+        }
         Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
-        _ => RegisterError::Os { call: "ibv_alloc_mw", source },
+        _ => RegisterError::Os { call: "ibv_alloc_mw", source: source.into() },
     })?;
     let key = window.key();
     Ok(Free { window, key })

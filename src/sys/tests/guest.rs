@@ -1,4 +1,5 @@
-//! What the tests on devices share: the guest's devices, waiting for events, and counting what is left.
+//! The parts that the tests on devices share: the guest's devices, waiting for events, and counting the
+//! objects that are left.
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ use crate::sys::post::{Operation, ReceiveRequest, RemoteMemory, ScatterEntry, Se
 use crate::sys::queue_pair::{Capacities, QpState, QueuePair};
 use crate::sys::shared_receive::SharedReceiveQueue;
 
-/// How long a test waits for what must come, in milliseconds: the guest is emulated.
+/// The time limit of a test for an event that must come, in milliseconds: the guest is emulated.
 const LIMIT: i32 = 60_000;
 
 /// A device of the guest.
@@ -26,7 +27,7 @@ pub(super) struct Device {
     pub(super) address: SocketAddr,
 }
 
-/// What a test has while it runs on the guest's devices: they are its own.
+/// The guard that a test holds while it runs on the guest's devices: they are its own.
 pub(super) struct Guest(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
 
 impl Guest {
@@ -55,14 +56,16 @@ impl Guest {
         Device { name: variable("DEVICE"), address: (address, 0).into() }
     }
 
-    /// What the kernel keeps for programs, of which this is the only one, of any kind but open devices.
+    /// Returns the objects that the kernel keeps for programs, of which this is the only one, of any kind but
+    /// open devices.
     pub(super) fn objects(&self) -> Vec<String> {
         let mut all = Vec::new();
         for kind in ["qp", "cq", "mr", "pd", "cm_id", "srq"] {
             let output = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let text = String::from_utf8(output.stdout).unwrap();
-            // The kernel's own have its name in brackets. What a process has is listed under the thread that made it.
+            // The kernel's own have its name in brackets. The objects of a process are listed under the
+            // thread that made it.
             let own = text.lines().filter(|line| !line.contains(" comm ["));
             all.extend(own.map(|line| format!("{kind} {line}")));
         }

@@ -1,9 +1,10 @@
-//! What the bindings say about the structures and numbers of C, against what the C compiler says.
+//! The structures and numbers of C in the bindings, compared with those of the C compiler.
 
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::mem::offset_of;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
 use crate::sys::ffi::every as ffi;
@@ -11,10 +12,10 @@ use crate::sys::ffi::every as ffi;
 use crate::sys::channel::event;
 use crate::sys::completion::status;
 use crate::sys::device::async_event;
-use crate::sys::ffi::{RegDmabufMr, number, reg_dmabuf_mr};
+use crate::sys::ffi::{number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
 
-/// What is asked of both compilers: a name, the answer here, and the C expression of it.
+/// A question to both compilers: a name, the answer of Rust, and the C expression.
 type Question = (String, i64, String);
 
 /// Size and offsets of structures. A member has its name in Rust, and `as` its name in C where that differs.
@@ -143,7 +144,7 @@ fn numbers() -> Vec<Question> {
             ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, ACCESS_MW_BIND,
             SEND_FENCE, SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, WC_WITH_IMM, WC_WITH_INV, WC_IP_CSUM_OK, SRQ_MAX_WR,
             DEVICE_MEM_MGT_EXTENSIONS, DEVICE_MEM_WINDOW_TYPE_2A, DEVICE_MEM_WINDOW_TYPE_2B, QP_STATE,
-            QP_ACCESS_FLAGS,
+            QP_ACCESS_FLAGS, QP_MIN_RNR_TIMER,
         }
     };
     for (name, number) in [
@@ -161,15 +162,60 @@ fn numbers() -> Vec<Question> {
     questions
 }
 
-/// What the headers' folders are called, in the words of the compiler.
-fn compiler_flags() -> Vec<String> {
-    let output = Command::new("pkg-config").args(["--cflags", "libibverbs", "librdmacm"]).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.split_whitespace().map(str::to_owned).collect()
+/// A type as C has it.
+#[cfg(not(feature = "rdma-sys"))]
+fn type_of_c(here: &str) -> String {
+    if let Some(pointee) = here.strip_prefix("*mut ") {
+        return format!("{} *", type_of_c(pointee));
+    }
+    if let Some(pointee) = here.strip_prefix("*const ") {
+        return format!("const {} *", type_of_c(pointee));
+    }
+    let known = match here {
+        "" | "c_void" => "void",
+        "c_char" => "char",
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "u8" => "uint8_t",
+        "u64" => "__be64",
+        "usize" => "size_t",
+        structure => return format!("struct {structure}"),
+    };
+    known.to_owned()
 }
 
-/// What a C program says that prints these expressions, one a line.
-fn answers_of_c(questions: &[Question]) -> Vec<i64> {
+/// Whether the functions have the parameters and the results of C: 1 is the answer.
+#[cfg(not(feature = "rdma-sys"))]
+fn signatures() -> Vec<Question> {
+    let question = |(name, parameters, result): &(&str, &[&str], &str)| {
+        let parameters: Vec<_> = parameters.iter().map(|one| type_of_c(one)).collect();
+        let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
+        let declared = format!("{}({parameters})", type_of_c(result));
+        let expression = format!("__builtin_types_compatible_p(__typeof__({name}), {declared})");
+        (format!("{name} as {declared}"), 1, expression)
+    };
+    crate::sys::ffi::SIGNATURES.iter().map(question).collect()
+}
+
+/// The folder with the headers to compare with, if not those of this machine.
+const HEADERS: &str = "TOKIO_RDMA_HEADERS";
+
+/// The flags that tell the compiler where the headers are; `None`, with a line that says so, if there are none.
+#[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
+fn compiler_flags() -> Option<Vec<String>> {
+    if let Some(folder) = env::var_os(HEADERS) {
+        return Some(vec!["-isystem".into(), folder.into_string().expect("a path in UTF-8")]);
+    }
+    let output = Command::new("pkg-config").args(["--cflags", "libibverbs", "librdmacm"]).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        println!("skipped: needs pkg-config and the headers of libibverbs and librdmacm");
+        return None;
+    };
+    Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+}
+
+/// Returns the output of a C program that prints these expressions, one a line.
+fn answers_of_c(flags: &[String], questions: &[Question]) -> Vec<i64> {
     let mut program = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
          int main(void) {\n",
@@ -178,13 +224,14 @@ fn answers_of_c(questions: &[Question]) -> Vec<i64> {
         writeln!(program, "    printf(\"%lld\\n\", (long long)({expression}));").unwrap();
     }
     program.push_str("}\n");
-    let folder = env::temp_dir().join(format!("tokio-rdma-layout-{}", process::id()));
+    static PROGRAMS: AtomicU32 = AtomicU32::new(0);
+    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+    let folder = env::temp_dir().join(format!("tokio-rdma-layout-{}-{number}", process::id()));
     fs::create_dir_all(&folder).unwrap();
     let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, program).unwrap();
     let compiler = env::var_os("CC").unwrap_or_else(|| OsString::from("cc"));
-    let compiled =
-        Command::new(compiler).args(compiler_flags()).arg(&source).arg("-o").arg(&binary).output().unwrap();
+    let compiled = Command::new(compiler).args(flags).arg(&source).arg("-o").arg(&binary).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let printed = Command::new(&binary).output().unwrap();
     assert!(printed.status.success());
@@ -193,11 +240,18 @@ fn answers_of_c(questions: &[Question]) -> Vec<i64> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
+// HW-18
 #[test]
-fn structures_and_numbers_are_those_of_c() {
+fn structures_numbers_and_functions_are_those_of_c() {
+    let Some(flags) = compiler_flags() else { return };
     let mut questions = structures();
+    // It has grown. The library fills what it knows, which must not be more than what is here.
+    let ports = questions.iter_mut().find(|(name, ..)| name == "ibv_port_attr").expect("its size");
+    *ports = (ports.0.clone(), 1, format!("{} <= {}", ports.2, ports.1));
     questions.extend(numbers());
-    let answers = answers_of_c(&questions);
+    #[cfg(not(feature = "rdma-sys"))]
+    questions.extend(signatures());
+    let answers = answers_of_c(&flags, &questions);
     assert_eq!(answers.len(), questions.len());
     let wrong: Vec<String> = questions
         .iter()
@@ -208,10 +262,24 @@ fn structures_and_numbers_are_those_of_c() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is looked for at run time is what the headers declare.
+// HW-18: what is looked for at run time is what the headers declare, from rdma-core 34 on.
 #[test]
-fn the_registration_of_a_dmabuf_is_found_and_has_the_type_of_c() {
-    let declared: RegDmabufMr = ffi::ibv_reg_dmabuf_mr;
-    let found = reg_dmabuf_mr().expect("rdma-core 34 or newer, as the headers are");
-    assert!(std::ptr::fn_addr_eq(found, declared));
+fn the_registration_of_a_dmabuf_is_that_of_c() {
+    let Some(flags) = compiler_flags() else { return };
+    // As [`RegDmabufMr`](crate::sys::ffi::RegDmabufMr) has it. In older headers the name stands for nothing, and is declared here.
+    let declared = "struct ibv_mr *(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)";
+    let expression = "({ extern struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int); 1; })";
+    assert_eq!(answers_of_c(&flags, &[(declared.into(), 1, expression.into())]), [1], "{declared}");
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
+fn the_registration_of_a_dmabuf_is_found() {
+    // The version in rdma-core 44. That of 34 has it, too.
+    let recent = Command::new("pkg-config").args(["--atleast-version=1.14.44", "libibverbs"]).status();
+    if !recent.is_ok_and(|status| status.success()) {
+        return println!("skipped: needs pkg-config and rdma-core 44 or newer");
+    }
+    crate::sys::load().expect("it is installed");
+    reg_dmabuf_mr().expect("it has the function");
 }

@@ -1,6 +1,6 @@
 //! A queue pair can be used again when its failed accept has returned.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::deviation::*;
 use common::*;

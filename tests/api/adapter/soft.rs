@@ -39,24 +39,54 @@ async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
         let yes = |flag| if flag { "yes".to_owned() } else { "no".to_owned() };
         let addresses: Vec<_> = info.addresses.iter().map(ToString::to_string).collect();
         let ReadLimits { inbound, outbound } = info.max_read_limits;
+        let number = |limit: usize| limit.to_string();
+        let timeout = info.answer_timeout.map_or("none".to_owned(), |limit| format!("{} s", limit.as_secs()));
         let expected = [
             ("addresses", addresses.join(" ")),
             ("max_read_limits", format!("{inbound} inbound, {outbound} outbound")),
-            ("max_request_data", info.max_request_data.to_string()),
-            ("max_reply_data", info.max_reply_data.to_string()),
-            ("max_active_reject_data", info.max_active_reject_data.to_string()),
-            ("max_transfer", info.max_transfer.to_string()),
-            ("max_registration", info.max_registration.to_string()),
-            ("max_queue_depth", info.max_queue_depth.to_string()),
-            ("max_entries", info.max_entries.to_string()),
-            ("max_read_entries", info.max_read_entries.to_string()),
+            ("max_request_data", number(info.max_request_data)),
+            ("max_reply_data", number(info.max_reply_data)),
+            ("max_reject_data", number(info.max_reject_data)),
+            ("max_active_reject_data", number(info.max_active_reject_data)),
+            ("max_transfer", number(info.max_transfer)),
+            ("max_registration", number(info.max_registration)),
+            ("max_queue_depth", number(info.max_queue_depth)),
+            ("max_entries", number(info.max_entries)),
+            ("max_read_entries", number(info.max_read_entries)),
+            ("max_inline", number(info.max_inline)),
+            ("max_completion_depth", number(info.max_completion_depth)),
+            ("max_shared_depth", number(info.max_shared_depth)),
+            ("answer_timeout", timeout),
             ("iwarp", yes(info.iwarp)),
             ("three_phase", yes(info.three_phase)),
             ("exact_private_data", yes(info.exact_private_data)),
             ("loopback", yes(info.loopback)),
             ("in_order_dma", yes(info.in_order_dma)),
             ("early_completion", yes(info.early_completion)),
+            ("passive_sends_first", yes(info.passive_sends_first)),
+            ("per_request_errors", yes(info.per_request_errors)),
+            ("accept_limits_reads", yes(info.accept_limits_reads)),
+            ("detects_withdrawal", yes(info.detects_withdrawal)),
+            ("checks_remote_read", yes(info.checks_remote_read)),
+            ("read_sink_required", yes(info.read_sink_required)),
+            ("memory_windows", yes(info.memory_windows)),
+            ("checks_window_bounds", yes(info.checks_window_bounds)),
+            ("atomics", yes(info.atomics)),
+            ("invalidates", yes(info.invalidates)),
+            ("solicited_events", yes(info.solicited_events)),
+            ("waits_for_shared_receives", yes(info.waits_for_shared_receives)),
+            ("immediate", yes(info.immediate)),
+            ("immediate_send", yes(info.immediate_send)),
         ];
+        // Every field that the structure has, as its `Debug` names them; the first line of the section has the others.
+        let debug = format!("{info:#?}");
+        let fields = debug.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(':'));
+        let fields = fields.map(|(name, _)| name).filter(|name| !name.starts_with(' '));
+        let missing: Vec<_> = fields
+            .filter(|name| !["version", "provider", "id", "name"].contains(name))
+            .filter(|name| !expected.iter().any(|(known, _)| known == name))
+            .collect();
+        assert!(missing.is_empty(), "not printed: {missing:?}");
         let printed = section(&text, &info);
         let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(printed, expected, "of adapter {}", info.name);

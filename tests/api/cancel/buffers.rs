@@ -1,6 +1,6 @@
 //! The owner of a buffer after a failed post, after the future was dropped, and after a flush.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use common::device::is_emulated;
 use common::life::*;
@@ -25,10 +25,16 @@ async fn an_error_at_once_means_that_nothing_was_submitted() {
     let filled = |adapter: &tokio_rdma::Adapter| adapter.buffer_from(&[0xee; 16]).expect("memory");
     let refused = [
         (unposted.send(filled(&adapter)), PostErrorKind::ConnectionInvalid),
-        (unposted.write(filled(&adapter), &sink.remote()), PostErrorKind::AccessViolation),
-        (active.queue_pair.write(filled(&adapter), &sink.remote()), PostErrorKind::AccessViolation),
-        (active.queue_pair.send(filled(&stranger)), PostErrorKind::AccessViolation),
-        (active.queue_pair.receive(filled(&stranger)), PostErrorKind::AccessViolation),
+        (
+            unposted.write(filled(&adapter), &sink.remote()),
+            PostErrorKind::BeyondRemote { length: 16, remote: 8 },
+        ),
+        (
+            active.queue_pair.write(filled(&adapter), &sink.remote()),
+            PostErrorKind::BeyondRemote { length: 16, remote: 8 },
+        ),
+        (active.queue_pair.send(filled(&stranger)), PostErrorKind::ForeignMemory),
+        (active.queue_pair.receive(filled(&stranger)), PostErrorKind::ForeignMemory),
     ];
     for (outcome, kind) in refused {
         let error = outcome.expect_err("refused");
@@ -36,7 +42,7 @@ async fn an_error_at_once_means_that_nothing_was_submitted() {
     }
     let many: Vec<_> = (0..5).map(|_| filled(&adapter)).collect();
     let error = active.queue_pair.send(many).expect_err("five entries");
-    assert_eq!((error.kind, error.buffer.len()), (PostErrorKind::TooManyEntries, 5));
+    assert_eq!((error.status(), error.buffer.len()), (Status::DATA_OVERRUN, 5));
     // The connection knows nothing of all this: the first thing that arrives is what is sent now.
     let send = active.queue_pair.send(adapter.buffer_from(b"first").expect("memory")).expect("posted");
     within(send).await.0.expect("sent");

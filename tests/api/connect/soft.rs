@@ -15,7 +15,7 @@ async fn no_ephemeral_port_left() {
     let adapter = adapter_with(SoftConfig::default().ephemeral_ports(port..=port));
     let (connector, active) = (adapter.connector(), queue_pair(&adapter));
 
-    // CM-03
+    // CM-03, SEC-16
     let error = connector.bind((v4(), 0).into()).expect_err("the only port is taken");
     assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
     let listener = adapter.listener();
@@ -25,7 +25,7 @@ async fn no_ephemeral_port_left() {
     let error = within(connector.connect(&active, address, ConnectParams::default())).await;
     let error = error.expect_err("the only port is taken");
     assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
-    assert!(matches!(error, ConnectError::Bind(BindError::TooManyAddresses)));
+    assert!(matches!(error, ConnectError::Bind(BindError::TooManyAddresses(_))));
 
     drop(held);
     // CM-19, X2: a bind that failed leaves the connector, and CM-21: the queue pair, as they were.
@@ -68,7 +68,7 @@ async fn a_port_of_another_program_is_not_bound() {
         let connector = adapter.connector();
         let stranger = std::net::TcpListener::bind((ip, 0)).expect("a port");
         let theirs = stranger.local_addr().expect("its address");
-        assert!(matches!(connector.bind(theirs), Err(BindError::SharingViolation)));
+        assert!(matches!(connector.bind(theirs), Err(BindError::SharingViolation(_))));
         // X2: the failure leaves the connector as it was.
         connector.bind((ip, 0).into()).expect("bound");
     }

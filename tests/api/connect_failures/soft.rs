@@ -24,8 +24,8 @@ async fn a_peer_that_hangs_up_is_a_refusal_with_its_own_reason() {
     let hang_up = tokio::task::spawn_blocking(move || stranger.accept().map(drop));
     outcome(hang_up).await.expect("hung up");
     let error = outcome(connecting).await.expect_err("hung up");
-    assert!(error.is_retryable());
-    let ConnectError::Refused { private_data: None, reason } = error else { panic!("{error:?}") };
+    assert!(error.is_connector_usable());
+    let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
     // Which of the two depends on whether our request had arrived.
     assert!(matches!(reason, Reason::PeerClosed | Reason::Errno(libc::ECONNRESET)), "{reason:?}");
     assert_usable(&adapter, &active).await;
@@ -52,7 +52,7 @@ async fn the_four_of_addresses_and_ports_exist_already() {
         let error = connect_error(&connector, &active, peer).await;
         assert_eq!(error.status(), Status::ADDRESS_ALREADY_EXISTS);
         // CM-20: not one of the four that may be tried again.
-        assert!(!error.is_retryable());
+        assert!(!error.is_connector_usable());
         assert!(matches!(connect_error(&connector, &active, nobody(v4())).await, ConnectError::Active));
         // CM-21: the queue pair is free for another connector, and that one gets as far.
         drop(connector);

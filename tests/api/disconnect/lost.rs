@@ -14,9 +14,12 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{Buffer, DisconnectReason, Op, Status};
 
+/// The limit of a disconnect.
+const IMPATIENCE: Duration = Duration::from_millis(50);
+
 /// An adapter that does not wait long for the answer to a disconnect.
 fn impatient() -> tokio_rdma::Adapter {
-    adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(50)))
+    adapter_with(SoftConfig::default().disconnect_timeout(IMPATIENCE))
 }
 
 /// A read that the peer never answers.
@@ -81,7 +84,10 @@ async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
             if passive { accepted_from_raw(&adapter).await } else { connected_to_raw(&adapter).await };
         let receive = end.queue_pair.receive(adapter.buffer(64).expect("memory")).expect("posted");
         let error = within(end.connection.disconnect()).await.expect_err("no answer");
-        assert_eq!((&error, error.status()), (&DisconnectError::TimedOut, Status::IO_TIMEOUT));
+        assert_eq!(
+            (&error, error.status()),
+            (&DisconnectError::TimedOut { limit: IMPATIENCE }, Status::IO_TIMEOUT)
+        );
         let (outcome, _) = receive.now_or_never().expect("finished with the disconnect");
         assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
         assert_eq!(end.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
@@ -103,7 +109,7 @@ async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
         })
         .collect();
     let error = within(end.connection.disconnect()).await.expect_err("no answer");
-    assert_eq!(error, DisconnectError::TimedOut);
+    assert_eq!(error, DisconnectError::TimedOut { limit: IMPATIENCE });
     let last = sends.into_iter().next_back().expect("four");
     let (outcome, buffer) = last.now_or_never().expect("finished with the disconnect");
     assert_eq!(outcome.expect_err("not sent").status(), Status::CANCELED);
@@ -142,7 +148,7 @@ async fn a_disconnect_can_be_cancelled() {
     drop(peer);
 }
 
-// DIS-15
+// DIS-15, SEC-11
 #[tokio::test]
 async fn the_reason_tells_what_broke_it() {
     let adapter = adapter();
@@ -154,19 +160,38 @@ async fn the_reason_tells_what_broke_it() {
         };
         let (end, peer) = made().await;
         peer.reset();
-        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: reset.clone() };
+        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: reset };
         assert_eq!(within(end.connection.disconnected()).await, expected);
 
         let (end, mut peer) = made().await;
         // The start of a Write of more bytes than follow.
         peer.0.write_all(&[0x01, 0x00, 0xc1, 0x40]).await.expect("sent");
         drop(peer);
-        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: cut.clone() };
+        let expected = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: cut };
         assert_eq!(within(end.connection.disconnected()).await, expected);
     }
 }
 
-// DIS-15
+// SEC-11: a write meets the reset while the reader is within a frame. The table of causes is the tests around this one.
+#[tokio::test]
+async fn the_first_cause_is_the_one_that_is_told() {
+    let adapter = adapter();
+    for passive in [false, true] {
+        let (end, mut peer) =
+            if passive { accepted_from_raw(&adapter).await } else { connected_to_raw(&adapter).await };
+        // The start of a Write of more bytes than follow.
+        peer.0.write_all(&[0x01, 0x00, 0xc1, 0x40]).await.expect("sent");
+        let buffer = || adapter.buffer(4 << 20).expect("memory");
+        let sends: Vec<_> = (0..4).map(|_| end.queue_pair.send(buffer()).expect("posted")).collect();
+        peer.reset();
+        let reason = within(end.connection.disconnected()).await;
+        let expected = Reason::Errno(libc::ECONNRESET);
+        assert_eq!(reason, DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: expected });
+        drop(sends);
+    }
+}
+
+// DIS-15, SEC-11
 #[tokio::test]
 async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
     let adapter = adapter();
@@ -185,6 +210,37 @@ async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
     drop(write);
 }
 
+// ERR-08: the message completed early, and its loss is told by the disconnect behind it.
+#[tokio::test]
+async fn a_message_that_nobody_took_fails_the_disconnect_behind_it() {
+    let adapter = adapter();
+    for _ in 0..20 {
+        let Pair { active, passive } = connected(&adapter).await;
+        let sent = active.queue_pair.send(adapter.buffer(64).expect("memory")).expect("posted");
+        within(sent).await.0.expect("sent");
+        let outcome = within(active.connection.disconnect()).await;
+        let Err(DisconnectError::Lost { reason, .. }) = outcome else { panic!("{outcome:?}") };
+        // RFC 5041 section 7.1: an untagged buffer error (DDP, type 2), code 2: no receive was posted.
+        let expected = Reason::Terminate { sent: false, layer: 1, etype: 2, code: 2 };
+        assert_eq!(reason, expected);
+        drop(passive);
+    }
+}
+
+// ERR-08
+#[tokio::test]
+async fn a_reset_is_no_answer_to_a_disconnect() {
+    let adapter = adapter();
+    let (end, mut peer) = connected_to_raw(&adapter).await;
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    peer.end().await.expect("told");
+    peer.reset();
+    let outcome = within(disconnect).await;
+    let Err(DisconnectError::Lost { reason, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(reason, Reason::Errno(libc::ECONNRESET));
+}
+
 // DIS-08
 #[tokio::test]
 async fn words_that_cross_the_goodbye_are_swallowed() {
@@ -198,4 +254,30 @@ async fn words_that_cross_the_goodbye_are_swallowed() {
     drop(peer);
     assert_eq!(within(disconnect).await, Ok(()));
     assert_eq!(end.connection.disconnected().await, DisconnectReason::Local);
+}
+
+// ERR-08: a loss while this side disconnects is no agreement of the peer either.
+#[test]
+fn a_disconnect_whose_runtime_ends_tells_the_loss() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().expect("a runtime")
+    };
+    let home = runtime();
+    // The peer is told and does not answer.
+    let (end, _peer) = home.block_on(async { connected_to_raw(&adapter()).await });
+    let mut disconnect = Box::pin(end.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    drop(home);
+    runtime().block_on(async {
+        let error = within(disconnect).await.expect_err("nobody has agreed");
+        assert!(matches!(error, DisconnectError::Lost { reason: Reason::Local(_), .. }), "{error:?}");
+        assert_eq!(
+            end.connection.disconnected().await,
+            DisconnectReason::Local,
+            "it was the first to end it"
+        );
+        let again = end.connection.disconnect().await.expect_err("over");
+        assert_eq!(again, error);
+    });
 }

@@ -1,7 +1,9 @@
-//! Regions of the soft provider, with a raw socket as peer.
+//! Regions of the soft provider: their memory, and a raw socket as peer.
 
 use common::adapter;
+use common::process::alone;
 use common::raw::{self, CRC, Start, raw_connects};
+use common::resources::resident;
 use tokio_rdma::{AcceptParams, Access};
 
 /// More than two sockets hold between them.
@@ -27,4 +29,30 @@ async fn no_byte_is_sent_once_deregistering_is_done() {
         }
         assert!(received < MORE_THAN_SOCKETS_HOLD, "the connection ended");
     }
+}
+
+/// The memory that a process may take for other things meanwhile.
+const NOISE: usize = 8 << 20;
+
+// A page of a region is there once it is used: registering takes no time for zeroes.
+#[tokio::test]
+async fn memory_that_is_not_used_is_not_resident() {
+    if !alone(module_path!(), "memory_that_is_not_used_is_not_resident") {
+        return;
+    }
+    let adapter = adapter();
+    let before = resident();
+    let region = adapter.register(1 << 30, Access::REMOTE_WRITE).await.expect("registered");
+    assert!(resident() < before + NOISE, "{} bytes of 1 GiB", resident() - before);
+    let mut found = [7; 5];
+    region.read((1 << 30) - 5, &mut found).expect("in bounds");
+    assert_eq!(found, [0; 5]);
+    drop(region);
+
+    // An allocator that has seen a large block go may take the next ones from memory that it has to clear.
+    drop(adapter.buffer(16 << 20).expect("memory"));
+    let before = resident();
+    let buffers: Vec<_> = (0..256).map(|_| adapter.buffer(256 << 10).expect("memory")).collect();
+    assert!(resident() < before + NOISE, "{} bytes of 64 MiB", resident() - before);
+    assert!(buffers.iter().all(|buffer| buffer[255 << 10] == 0));
 }

@@ -108,7 +108,8 @@ async fn messages_up_to_the_largest_transfer_are_carried() {
     let slice = |length| region.slice(0..length).expect("in bounds");
     // QP-25
     let refused = pair.active.queue_pair.send(slice(most + 1)).expect_err("too long");
-    assert_eq!((refused.kind, refused.kind.status()), (PostErrorKind::TooLong, Status::BUFFER_OVERFLOW));
+    assert_eq!(refused.kind, PostErrorKind::TooLong { length: most + 1, maximum: most });
+    assert_eq!(refused.status(), Status::BUFFER_OVERFLOW);
     let length = (1 << 31) + 4711;
     region.write(length - 4, b"last").expect("in bounds");
     let receive = pair.passive.queue_pair.receive(slice(length)).expect("posted");

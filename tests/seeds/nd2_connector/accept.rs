@@ -1,7 +1,7 @@
 //! `IND2Connector`, the second half of its page: Accept, Reject, GetReadLimits, GetPrivateData, GetLocalAddress,
 //! GetPeerAddress, NotifyDisconnect, Disconnect. The items common to all methods are in `nd2_connector.rs`.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 mod soft;
 
@@ -106,13 +106,15 @@ async fn accept_dropped_leaves_a_queue_pair_that_works() {
     let connector = adapter.connector();
     let free = async {
         // Not free yet: the refusal is on its way.
-        while let Err(ConnectError::QueuePairActive) =
-            connector.connect(&passive, deaf, ConnectParams::default()).await
-        {
-            tokio::task::yield_now().await;
+        loop {
+            match connector.connect(&passive, deaf, ConnectParams::default()).await {
+                Err(ConnectError::QueuePairActive) => tokio::task::yield_now().await,
+                outcome => break outcome.map(drop),
+            }
         }
     };
-    within(free).await;
+    let error = within(free).await.expect_err("nobody listens there");
+    assert_eq!(error.status(), Status::CONNECTION_REFUSED, "{error:?}");
     let receive = passive.receive(adapter.buffer(8).expect("a buffer")).expect("posted");
     let params = (ConnectParams::default(), AcceptParams::default());
     let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
@@ -175,8 +177,8 @@ async fn accept_nd_invalid_buffer_size() {
     drop(within(asked.connecting).await.expect("joined").expect("accepted"));
 }
 
-// ND_IO_TIMEOUT: the soft provider waits for as long as the path is alive (X8), see
-// `complete_connect_notes_may_come_late`.
+// ND_IO_TIMEOUT: the soft provider waits for as long as the path is alive (X8), see `complete_connect_notes_may_come_late`;
+// a path that has failed is `complete_connect_nd_connection_aborted_on_a_path_that_failed`.
 
 // NEG-03
 #[tokio::test]
@@ -228,6 +230,28 @@ async fn reject_nd_connection_aborted() {
     let error = rejected.expect_err("the peer is gone");
     assert_eq!(error.status(), Status::CONNECTION_ABORTED);
     assert!(error.handle.is_none());
+}
+
+// LS-18: the active side, whose peer has taken its accept back. Where there are two phases the two were connected, and the
+// reject is the end of that, which has come already.
+#[tokio::test]
+async fn reject_by_the_active_side_nd_connection_aborted() {
+    let adapter = adapter();
+    let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+    take_back(&adapter, half.accepting).await;
+    // The tasks that it leaves behind have their turn, and its last word arrives.
+    tokio::task::yield_now().await;
+    settled().await;
+    let rejected = within(half.reply.reject(b"")).await;
+    match rejected {
+        Err(error) => {
+            assert_eq!(error.status(), Status::CONNECTION_ABORTED);
+            assert!(error.handle.is_none());
+        }
+        Ok(()) => assert!(!three_phase(&adapter), "nobody hears it"),
+    }
+    is_burnt(&half.connector, &adapter).await;
+    cm::assert_usable(&adapter, &queue_pair(&adapter)).await;
 }
 
 // PD-04, PD-07: the limit of the active side may be a different one, none at all on iWARP.

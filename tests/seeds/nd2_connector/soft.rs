@@ -3,10 +3,12 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use common::net::{ip, isolated};
+use common::net::{LEFT, RIGHT, cut, ip, isolated, with_two_interfaces};
 use common::seeds::*;
 use common::*;
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, ConnectParams, Status};
 
 // AD-05
@@ -40,7 +42,7 @@ async fn bind_nd_address_already_exists_comes_with_connect() {
         .await
         .expect_err("there is such a connection");
     assert_eq!(error.status(), Status::ADDRESS_ALREADY_EXISTS);
-    assert!(!error.is_retryable());
+    assert!(!error.is_connector_usable());
     is_burnt(&connector, &adapter).await;
 }
 
@@ -80,7 +82,7 @@ fn connect_nd_network_unreachable_and_host_unreachable_may_be_retried() {
             let outcome = within(connector.connect(&queue_pair, peer, ConnectParams::default())).await;
             let error = outcome.expect_err("no way");
             assert_eq!(error.status(), status, "{peer}");
-            assert!(error.is_retryable());
+            assert!(error.is_connector_usable());
         }
         connects(&connector, &adapter, &queue_pair).await;
     });
@@ -91,7 +93,8 @@ fn connect_nd_network_unreachable_and_host_unreachable_may_be_retried() {
 async fn connect_notes_a_slow_accept_is_waited_for() {
     let adapter = adapter_with(impatient());
     let asked = asked(&adapter, ConnectParams::default()).await;
-    tokio::time::sleep(LONG).await;
+    pass(LONG).await;
+    assert!(!asked.connecting.is_finished(), "it waits still");
     let passive = queue_pair(&adapter);
     let accepting = accepting(asked.request, &passive, AcceptParams::default());
     let reply = within(asked.connecting).await.expect("joined").expect("accepted");
@@ -111,12 +114,56 @@ fn complete_connect_nd_device_removed() {
     });
 }
 
+/// Lets time pass on the clock of this process, on which every time limit of the provider is counted.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::sleep(time).await;
+    tokio::time::resume();
+}
+
+// CM-28, LS-15. ND_IO_TIMEOUT is for providers with a time limit of their own for a slow peer; here a path that has failed
+// between Accept and CompleteConnect is the loss of the peer (P14, A23), noticed within the path timeout by either call.
+#[test]
+fn complete_connect_nd_connection_aborted_on_a_path_that_failed() {
+    let second = Duration::from_secs(1);
+    with_two_interfaces(async move || {
+        let adapter = |ip| soft_at(ip, SoftConfig::default().path_timeout(Some(second)));
+        let (left, right) = (adapter(LEFT[0]), adapter(RIGHT[0]));
+        let (listener, address) = listening_at(&right, RIGHT[0]);
+        let (active, passive) = (queue_pair(&left), queue_pair(&right));
+        let connector = left.connector();
+        let accepting = tokio::spawn({
+            let passive = passive.clone();
+            async move { listener.accept_next(&passive, AcceptParams::default()).await }
+        });
+        let reply = within(connector.connect(&active, address, ConnectParams::default())).await;
+        let reply = reply.expect("accepted");
+        cut(address.port());
+        // Accept
+        let accepted = within(accepting).await.expect("joined").expect_err("nobody completes");
+        assert_eq!(accepted.status(), Status::CONNECTION_ABORTED, "{accepted:?}");
+        // The socket of this end has heard nothing for as long, or learns of it now.
+        match within(reply.complete()).await {
+            Err(error) => {
+                assert_eq!(error.status(), Status::CONNECTION_ABORTED, "{error:?}");
+                assert!(!error.is_connector_usable());
+            }
+            // It is complete when its last word is in the socket; the connection is lost then.
+            Ok(connection) => {
+                let reason = within(connection.disconnected()).await;
+                assert_eq!(reason.status(), Status::IO_TIMEOUT, "{reason:?}");
+            }
+        }
+    });
+}
+
 // LS-13
 #[tokio::test]
 async fn complete_connect_notes_may_come_late() {
     let adapter = adapter_with(impatient());
     let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
-    tokio::time::sleep(LONG).await;
+    pass(LONG).await;
+    assert!(!half.accepting.is_finished(), "it waits still");
     within(half.reply.complete()).await.expect("completed");
     within(half.accepting).await.expect("joined").expect("accepted");
 }

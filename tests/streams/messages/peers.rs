@@ -1,14 +1,15 @@
 //! Messages with peers that send invalid data, nothing, or another protocol.
 //!
-//! Runs on: soft, rxe, siw
+//! Runs on: soft, sim, rxe, siw
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use common::deviation::assert_rejected;
 use common::messages::{ByHand, START, broken, data, hello, listening_for_messages, next, send};
 use common::*;
 use futures::{SinkExt, StreamExt};
-use tokio_rdma::error::{ConnectError, ProtocolError, StreamBroken, StreamError};
+use tokio_rdma::error::{ProtocolError, StreamBroken, StreamError};
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Messages, MessagesConfig, QueuePair, Reply, Status};
 
 fn small() -> MessagesConfig {
@@ -186,12 +187,13 @@ async fn a_listener_refuses_who_speaks_something_else() {
         let queue_pair = queue_pair(&adapter);
         let params = ConnectParams::default().private_data(data);
         let connecting = adapter.connector();
-        let outcome = within(connecting.connect(&queue_pair, listener.local_addr(), params)).await;
+        let outcome =
+            within(connecting.connect(&queue_pair, listener.local_addr().expect("an address"), params)).await;
         let error = outcome.expect_err("refused");
-        assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+        assert_rejected(&adapter, &error);
     }
     // And goes on.
-    let peer = ByHand::connected(&adapter, listener.local_addr(), hello(1, 1)).await;
+    let peer = ByHand::connected(&adapter, listener.local_addr().expect("an address"), hello(1, 1)).await;
     let (mut messages, address) = within(listener.accept()).await.expect("accepted");
     assert_eq!(address, peer.connection.local_addr());
     peer.send(&START).await;
@@ -213,7 +215,10 @@ async fn a_listener_that_speaks_something_else_is_not_believed() {
         let connect = Messages::connect_on(&adapter, address, &config);
         let (_accepted, connected) = within(async { tokio::join!(accept, connect) }).await;
         let error = connected.expect_err("not what it asked for");
-        assert!(matches!(error, StreamError::Protocol(what) if what == expected), "{error}");
+        assert!(
+            matches!(error, StreamError::Protocol { peer, error: what } if (peer, what) == (address, expected)),
+            "{error}"
+        );
     }
     let nobody = device::nobody(v4());
     let error = within(Messages::connect_on(&adapter, nobody, &small())).await.expect_err("nobody is there");
@@ -237,8 +242,8 @@ async fn peers_that_never_complete_hold_up_nobody() {
         return;
     }
     let listener = listening_for_messages(&adapter, &small());
-    let slow = undecided(&adapter, listener.local_addr()).await;
-    let peer = ByHand::connected(&adapter, listener.local_addr(), hello(1, 1)).await;
+    let slow = undecided(&adapter, listener.local_addr().expect("an address")).await;
+    let peer = ByHand::connected(&adapter, listener.local_addr().expect("an address"), hello(1, 1)).await;
     let (_messages, address) = within(listener.accept()).await.expect("accepted");
     assert_eq!(address, peer.connection.local_addr());
     drop(slow);
@@ -248,7 +253,7 @@ async fn peers_that_never_complete_hold_up_nobody() {
     let mut patience = Duration::from_millis(5);
     within(async {
         while {
-            let (_queue_pair, reply) = undecided(&adapter, listener.local_addr()).await;
+            let (_queue_pair, reply) = undecided(&adapter, listener.local_addr().expect("an address")).await;
             tokio::time::sleep(patience).await;
             patience *= 2;
             reply.complete().await.is_ok()
@@ -261,7 +266,7 @@ async fn peers_that_never_complete_hold_up_nobody() {
 async fn a_listener_is_a_stream_of_who_has_come() {
     let adapter = adapter();
     let mut listener = listening_for_messages(&adapter, &small());
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let mut connected = Vec::new();
     for number in 0..5_u8 {
         let mut messages =

@@ -7,7 +7,9 @@ use common::raw::{REQUEST_KEY, Raw, Start};
 use common::stream::listening;
 use common::*;
 use futures::FutureExt;
-use tokio_rdma::StreamConfig;
+use tokio::io::AsyncWriteExt;
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{DisconnectReason, StreamConfig};
 
 /// The private data of a peer with memory that it does not have.
 fn hello() -> Vec<u8> {
@@ -23,7 +25,7 @@ fn hello() -> Vec<u8> {
 async fn who_takes_too_long_is_dropped() {
     let config = StreamConfig::default().handshake_timeout(Duration::from_millis(20));
     let listener = listening(&adapter(), &config);
-    let mut raw = Raw::dial(listener.local_addr()).await;
+    let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
     let request = Start::peer_to_peer(16, 16).data(&hello());
     raw.say(&request.encode(REQUEST_KEY)).await;
     // It answers, and waits for the first frame, which never comes; then it hangs up.
@@ -35,12 +37,40 @@ async fn who_takes_too_long_is_dropped() {
 #[tokio::test]
 async fn who_waits_for_the_first_frame_is_no_hindrance() {
     let listener = listening(&adapter(), &StreamConfig::default());
-    let mut raw = Raw::dial(listener.local_addr()).await;
+    let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
     raw.say(&Start::peer_to_peer(16, 16).data(&hello()).encode(REQUEST_KEY)).await;
     raw.start_frame(common::raw::REPLY_KEY).await;
     let config = StreamConfig::default();
     let adapter = adapter();
-    let stream = tokio_rdma::RdmaStream::connect_on(&adapter, listener.local_addr(), &config);
+    let stream =
+        tokio_rdma::RdmaStream::connect_on(&adapter, listener.local_addr().expect("an address"), &config);
     let (stream, accepted) = within(async { tokio::join!(stream, listener.accept()) }).await;
-    assert_eq!(accepted.expect("accepted").1, stream.expect("connected").local_addr());
+    assert_eq!(accepted.expect("accepted").1, stream.expect("connected").local_addr().expect("an address"));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_dropped_in_halves_waits_once() {
+    const LIMIT: Duration = Duration::from_secs(3600);
+    // A peer that never reads would be lost long before.
+    let adapter = adapter_with(SoftConfig::default().path_timeout(None));
+    let listener = listening(&adapter, &StreamConfig::default().close_timeout(LIMIT).send_buffer(64 << 20));
+    let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
+    // It has room for more than the sockets, and never reads.
+    let mut hello = hello();
+    hello[36..40].copy_from_slice(&(64_u32 << 20).to_be_bytes());
+    raw.say(&Start::peer_to_peer(16, 16).data(&hello).encode(REQUEST_KEY)).await;
+    raw.start_frame(common::raw::REPLY_KEY).await;
+    raw.post(&common::raw::send(1, &(7_u32 << 29 | 1).to_ne_bytes())).await;
+    let (mut stream, _) = within(listener.accept()).await.expect("accepted");
+    within(stream.write_all(&[7; 32 << 20])).await.expect("there is room");
+    let connection = stream.connection().clone();
+    let (reader, writer) = stream.into_split();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    drop(writer);
+    tokio::task::yield_now().await;
+    drop(reader);
+    assert_eq!(connection.disconnected().await, DisconnectReason::Local);
+    let waited = start.elapsed();
+    assert!(waited >= LIMIT && waited < LIMIT + LIMIT / 2, "{waited:?}");
 }

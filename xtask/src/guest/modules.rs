@@ -1,8 +1,8 @@
-//! The modules of tests that the guest machine runs, and the tests that are theirs.
+//! The modules of tests that run on several devices, and the tests that are theirs.
 //!
-//! A test program is a folder with a `main.rs`; each of its files is a module. A line `//! Runs on: soft, rxe, siw` in the
-//! header of a file has its tests run on each of these devices: on the host over the soft provider, in the machine over
-//! the others. `//! Runs on: guest` has them run in the machine once. A file without a line is for the host alone, whatever
+//! A test program is a folder with a `main.rs`; each of its files is a module. A line `//! Runs on: soft, sim, rxe, siw` in
+//! the header of a file has its tests run on each of these devices: on the host over the soft provider and over the simulated
+//! network, in the machine over the others. `//! Runs on: guest` has them run in the machine once. A file without a line is for the host alone, whatever
 //! the file above it says.
 
 use std::fs;
@@ -17,24 +17,24 @@ const FOLDERS: &[&str] = &["tests", "examples/frameworks/tests"];
 
 /// A file of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Module {
+pub(crate) struct Module {
     /// The name of its test program.
-    pub(super) program: String,
+    pub(crate) program: String,
     /// Its path in that, such as `accept::refused`; empty for `main.rs`.
     path: String,
     /// The suites that run it, as its header names them.
-    pub(super) runs_on: Vec<String>,
+    pub(crate) runs_on: Vec<String>,
 }
 
 /// A module with its tests, as one process runs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
+pub(crate) struct Unit {
     /// Its name in the output, such as `api accept::refused`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The path of the program.
-    pub(super) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// The names of its tests, as the program knows them.
-    pub(super) tests: Vec<String>,
+    pub(crate) tests: Vec<String>,
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ impl Unit {
 ///
 /// # Errors
 /// A sentence, if a file cannot be read or names a suite that is not among `words`.
-pub(super) fn all(words: &[&str]) -> Result<Vec<Module>, String> {
+pub(crate) fn all(words: &[&str]) -> Result<Vec<Module>, String> {
     let wrong = |path: &str, error: &dyn std::fmt::Display| format!("{path}: {error}");
     let mut modules = Vec::new();
     for folder in FOLDERS {
@@ -96,7 +96,7 @@ fn runs_on(text: &str, words: &[&str]) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// A sentence, if the program does not list its tests, or if a module has none: they would be left out unseen.
-pub(super) fn units(word: &str, modules: &[Module], name: &str, program: &Path) -> Result<Vec<Unit>, String> {
+pub(crate) fn units(word: &str, modules: &[Module], name: &str, program: &Path) -> Result<Vec<Unit>, String> {
     let mut command = Command::new(program);
     command.args(["--list", "--format", "terse"]);
     let mut tests = Vec::new();
@@ -131,12 +131,12 @@ fn tests_of(module: &Module, all: &[&Module], tests: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const WORDS: &[&str] = &["soft", "rxe", "siw", "guest"];
+    const WORDS: &[&str] = &["soft", "sim", "fake", "rxe", "siw", "guest"];
 
     #[test]
     fn the_header_of_a_file_says_where_it_runs() {
-        let text = "//! Tests.\n//!\n//! Runs on: soft, rxe, siw\n\nuse x;\n//! Runs on: guest\n";
-        assert_eq!(runs_on(text, WORDS).expect("three words"), ["soft", "rxe", "siw"]);
+        let text = "//! Tests.\n//!\n//! Runs on: soft, sim, rxe, siw\n\nuse x;\n//! Runs on: guest\n";
+        assert_eq!(runs_on(text, WORDS).expect("four words"), ["soft", "sim", "rxe", "siw"]);
         assert_eq!(runs_on("//! Runs on: guest.\n", WORDS).expect("a word"), ["guest"]);
         assert_eq!(runs_on("//! Of what runs on: nothing.\nuse x;\n", WORDS).expect("none"), [""; 0]);
     }

@@ -9,7 +9,9 @@ use super::machine::{Machine, Processors, Siw};
 use super::modules::{self, Module, Unit};
 use super::permits;
 use super::progress::Progress;
+use crate::bindings;
 use crate::exec::{self, minutes};
+use crate::fake;
 use crate::packages;
 use crate::steps;
 use crate::tally::Tally;
@@ -20,6 +22,9 @@ const RUNNER: &str = include_str!("../../guest/tests.sh");
 
 /// The word in the line `Runs on` that stands for the soft provider, which the tests of the host use.
 const HOST: &str = "soft";
+
+/// The word that stands for the simulated network, which needs no machine.
+const SIM: &str = "sim";
 
 /// How long a suite may take in all. What has not been run by then counts as failed.
 const SUITE_LIMIT: Duration = minutes(35);
@@ -47,6 +52,11 @@ const SUITES: [Suite; permits::SUITES] = [
     Suite { word: "guest", place: "guest interop", device: None, seconds: 900 },
 ];
 
+/// The words that may stand in the line `Runs on`.
+pub(crate) fn words() -> Vec<&'static str> {
+    [&[HOST, SIM, fake::OWN], &SUITES.each_ref().map(|suite| suite.word)[..]].concat()
+}
+
 /// The step for rxe.
 pub(crate) fn rxe(settings: &Settings) -> Tally {
     step(&SUITES[0], settings)
@@ -60,8 +70,9 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
     unless_lacking(settings, |_| {
-        // A test of this suite runs its program, and is skipped if there is none.
-        let built = steps::build_async_rdma().map_or_else(failed, |()| Tally::default());
+        // Tests of this suite run their programs, and are skipped if there are none.
+        let built = steps::build_async_rdma().and_then(|()| bindings::build());
+        let built = built.map_or_else(failed, |()| Tally::default());
         // With its processors in turn this machine's kernel broke: in siw the end of a connection overtook its beginning
         // (docs/interop.md).
         let mut tally = SUITES[2].run(settings, Processors::AtOnce).unwrap_or_else(failed);
@@ -79,7 +90,7 @@ fn step(suite: &Suite, settings: &Settings) -> Tally {
 fn unless_lacking(settings: &Settings, run: impl FnOnce(Processors) -> Tally) -> Tally {
     // First of all: the steps run in the order in which they are listed.
     let permit = permits::acquire();
-    let packages = [packages::VERBS, packages::ASYNC_RDMA, packages::GUEST].concat();
+    let packages = [packages::RDMA_SYS, packages::ASYNC_RDMA, packages::GUEST].concat();
     packages::skipped(&packages, settings).unwrap_or_else(|| run(permit.processors()))
 }
 
@@ -104,8 +115,7 @@ impl Prepared {
     fn get(sanitizer: bool) -> Result<&'static Self, String> {
         static PREPARED: OnceLock<Result<Prepared, String>> = OnceLock::new();
         let prepare = || {
-            let words = [&[HOST], &SUITES.each_ref().map(|suite| suite.word)[..]].concat();
-            let modules = modules::all(&words)?;
+            let modules = modules::all(&words())?;
             let image = image::prepare()?;
             let programs = build(sanitizer)?;
             let is_built = |module: &&Module| programs.iter().any(|program| program.name == module.program);
@@ -176,17 +186,34 @@ impl Suite {
     }
 }
 
+/// The programs with tests that run over the simulated network, each with the names of these tests.
+///
+/// # Errors
+/// A sentence, if a program cannot be built, or if a file cannot be read or says wrongly where it runs.
+pub(crate) fn simulated() -> Result<Vec<(PathBuf, Vec<String>)>, String> {
+    let modules = modules::all(&words())?;
+    let mut found = Vec::new();
+    for program in build(false)? {
+        let units = modules::units(SIM, &modules, &program.name, &program.path)?;
+        let tests: Vec<_> = units.into_iter().flat_map(|unit| unit.tests).collect();
+        if !tests.is_empty() {
+            found.push((program.path, tests));
+        }
+    }
+    Ok(found)
+}
+
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Program {
+pub(crate) struct Program {
     /// The name of its folder.
-    name: String,
+    pub(crate) name: String,
     /// Where it is.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// Builds every test program, and the examples that they run: what the step `tests` has built is not built again.
-fn build(sanitizer: bool) -> Result<Vec<Program>, String> {
+pub(crate) fn build(sanitizer: bool) -> Result<Vec<Program>, String> {
     let cargo = |arguments: &[&str]| {
         let mut command = exec::cargo(arguments);
         command.args(steps::EVERYTHING);
@@ -213,12 +240,18 @@ fn build(sanitizer: bool) -> Result<Vec<Program>, String> {
 
 /// The test program that a message of cargo tells of, if it does.
 fn program(message: &str) -> Option<Program> {
-    if !message.contains("\"reason\":\"compiler-artifact\"") || !message.contains("\"kind\":[\"test\"]") {
+    let (name, path) = executable(message, "test")?;
+    let is_ours = text_of(message, "src_path")?.ends_with(&format!("tests/{name}/main.rs"));
+    is_ours.then_some(Program { path, name })
+}
+
+/// The name and the program of a target of this kind that a message of cargo tells of, if it does.
+pub(crate) fn executable(message: &str, kind: &str) -> Option<(String, PathBuf)> {
+    let is_kind = message.contains(&format!("\"kind\":[\"{kind}\"]"));
+    if !message.contains("\"reason\":\"compiler-artifact\"") || !is_kind {
         return None;
     }
-    let name = text_of(message, "name")?;
-    let is_ours = text_of(message, "src_path")?.ends_with(&format!("tests/{name}/main.rs"));
-    is_ours.then_some(Program { path: text_of(message, "executable")?.into(), name })
+    Some((text_of(message, "name")?, text_of(message, "executable")?.into()))
 }
 
 /// The text with this name in a line of JSON: the first, wherever it is.

@@ -78,7 +78,7 @@ impl Network for Rdma {
     async fn bind(&self, address: SocketAddr) -> io::Result<(RdmaListener, SocketAddr)> {
         let adapter = tokio_rdma::Adapter::open(address.ip())?;
         let listener = RdmaListener::bind_on(&adapter, address, &self.config)?;
-        let address = listener.local_addr();
+        let address = listener.local_addr()?;
         Ok((listener, address))
     }
 

@@ -55,7 +55,7 @@ async fn serve(over: Over, end: End, mut orders: Orders) -> io::Result<()> {
         }
         Over::Stream => {
             let listener = RdmaListener::bind(end.listen).await?;
-            say(&listener.local_addr().to_string())?;
+            say(&listener.local_addr()?.to_string())?;
             tokio::spawn(server.serve_with_incoming(listener));
         }
     }

@@ -66,7 +66,7 @@ async fn settle() {
 
 /// Connections of the soft provider, with queue pairs of the default size.
 async fn soft(count: usize) -> io::Result<u64> {
-    let adapter = Adapter::open(Ipv4Addr::LOCALHOST.into())?;
+    let adapter = Adapter::open(Ipv4Addr::LOCALHOST)?;
     let listener = adapter.listener();
     listener.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     listener.listen(0)?;

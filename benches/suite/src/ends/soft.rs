@@ -32,7 +32,7 @@ pub(super) async fn run(end: End, mut orders: Orders) -> io::Result<()> {
             let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
             // Before the accept: the first message may come with the end of the handshake.
             let mut passive = Passive::new(&adapter, queue_pair)?;
-            let params = AcceptParams::default().private_data(region.remote().to_bytes().to_vec());
+            let params = AcceptParams::default().private_data(region.remote().to_bytes());
             let _connection = listener.accept_next(&passive.queue_pair, params).await?;
             tokio::spawn(greet(adapter, listener));
             while let Some(order) = orders.next().await {

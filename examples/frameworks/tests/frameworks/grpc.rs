@@ -1,5 +1,6 @@
 //! tonic: one list of cases, over TCP and over the stream, with the same results.
 
+mod info;
 mod probe;
 mod rdma;
 mod server;
@@ -113,6 +114,7 @@ async fn a_server_streams<T: Transport>() {
     }
 }
 
+// IO-14: tonic, with every kind of call.
 async fn both_stream_in_turns<T: Transport>() {
     let server = Running::<T>::start().await;
     let (questions, asked) = mpsc::channel(1);

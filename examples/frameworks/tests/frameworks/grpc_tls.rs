@@ -90,6 +90,7 @@ async fn only_who_is_known_may_call(authority: &Authority, address: SocketAddr) 
     assert!(format!("{error:?}").contains("Destination"), "{error:?}");
 }
 
+// IO-14: tonic with rustls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tonic_secures_streams() {
     let authority = Authority::new();
@@ -98,7 +99,7 @@ async fn tonic_secures_streams() {
         .identity(transport::Identity::from_pem(certificate, key))
         .client_ca_root(Certificate::from_pem(authority.pem()));
     let listener = listening(&adapter(), &StreamConfig::default());
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     serve(Server::builder().tls_config(tls).expect("certificates"), listener);
     only_who_is_known_may_call(&authority, address).await;
 }
@@ -111,7 +112,7 @@ async fn tonic_knows_the_peers_of_secured_streams() {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let listener = listening(&adapter(), &StreamConfig::default());
     let listener = TlsListener::new(listener, Arc::new(config));
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     serve(Server::builder(), listener);
     only_who_is_known_may_call(&authority, address).await;
 }

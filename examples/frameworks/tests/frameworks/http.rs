@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::authority::{Authority, NAME};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use common::device::nobody;
@@ -20,14 +22,17 @@ use futures::{StreamExt, stream};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::client::legacy::Client as Hyper;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Barrier, Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_rdma::error::StreamError;
-use tokio_rdma::io::{HttpConnector, HttpInfo, RdmaListener, RdmaStream};
+use tokio_rdma::io::{HttpConnector, HttpInfo, RdmaListener, RdmaStream, TlsListener};
 use tokio_rdma::{RdmaConnector, StreamConfig};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 const MIB: usize = 1 << 20;
 
@@ -50,7 +55,7 @@ impl axum::serve::Listener for Counting {
     }
 
     fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.listener.local_addr())
+        self.listener.local_addr()
     }
 }
 
@@ -65,7 +70,7 @@ struct Server {
 impl Server {
     fn start(router: Router) -> Self {
         let listener = listening(&adapter(), &StreamConfig::default());
-        let (address, accepted) = (listener.local_addr(), Arc::new(AtomicUsize::new(0)));
+        let (address, accepted) = (listener.local_addr().expect("an address"), Arc::new(AtomicUsize::new(0)));
         let (shutdown, told) = oneshot::channel::<()>();
         let listener = Counting { listener, accepted: accepted.clone() };
         let told = async move { told.await.unwrap_or(()) };
@@ -158,6 +163,83 @@ async fn requests_one_after_the_other_share_a_connection() {
     }
 }
 
+/// The text with which a handler or a service names its connection.
+fn text(info: &HttpInfo) -> String {
+    format!("{} {} {} {}", info.provider, info.connection, info.local_addr, info.peer_addr)
+}
+
+/// Asks, and compares with what the connector says of the same connection.
+async fn connection_is_known(address: SocketAddr) {
+    let client = client(Version::HTTP_11);
+    let response = ask(&client, format!("http://{address}/"), None).await;
+    let info = *response.extensions().get::<HttpInfo>().expect("the connector's word");
+    assert_eq!(info.provider, adapter().info().provider);
+    let answer = String::from_utf8(whole(response).await.to_vec()).expect("text");
+    let words: Vec<_> = answer.split(' ').collect();
+    let [provider, connection, local, peer] = words[..] else { panic!("{answer}") };
+    assert_eq!(provider, info.provider.to_string());
+    assert_ne!(connection, info.connection.to_string(), "each end has a number");
+    assert_eq!((local, peer), (&*info.peer_addr.to_string(), &*info.local_addr.to_string()));
+}
+
+// IO-13: axum serves the listener, and a handler has the connection.
+#[tokio::test]
+async fn axum_serves_a_listener() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let address = listener.local_addr().expect("bound");
+    let handler = async |ConnectInfo(info): ConnectInfo<HttpInfo>| text(&info);
+    let router = Router::new().route("/", get(handler));
+    let service = router.into_make_service_with_connect_info::<HttpInfo>();
+    let (shutdown, told) = oneshot::channel::<()>();
+    let serve = axum::serve(listener, service).with_graceful_shutdown(async { told.await.unwrap_or(()) });
+    let served = tokio::spawn(serve.into_future());
+    connection_is_known(address).await;
+    shutdown.send(()).expect("it serves");
+    within(served).await.expect("no panic").expect("served");
+}
+
+// IO-13: the same with TLS.
+#[tokio::test]
+async fn axum_serves_a_listener_with_tls() {
+    let authority = Authority::new();
+    let listener = TlsListener::new(listening(&adapter(), &StreamConfig::default()), authority.server());
+    let address = listener.local_addr().expect("bound");
+    let handler = async |ConnectInfo(info): ConnectInfo<HttpInfo>| text(&info);
+    let router = Router::new().route("/", get(handler));
+    let service = router.into_make_service_with_connect_info::<HttpInfo>();
+    let served = tokio::spawn(axum::serve(listener, service).into_future());
+    let stream = within(RdmaStream::connect_on(&adapter(), address, &StreamConfig::default())).await;
+    let stream = stream.expect("connected");
+    let own = stream.local_addr().expect("connected");
+    let name = ServerName::try_from(NAME).expect("a name");
+    let mut stream = within(authority.good().connect(name, stream)).await.expect("secured");
+    let request = b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    within(stream.write_all(request)).await.expect("written");
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.expect("read");
+    assert!(answer.ends_with(&format!(" {address} {own}")), "{answer}");
+    served.abort();
+}
+
+// IO-13: a server of hyper has the connection of its stream, and a response has that of the client.
+#[tokio::test]
+async fn hyper_serves_a_stream() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let address = listener.local_addr().expect("bound");
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let info = HttpInfo::from(stream.connection());
+        let service = service_fn(async |_: Request<Incoming>| {
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(text(&info))))
+        });
+        let serve =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        let _ = serve.await;
+    });
+    connection_is_known(address).await;
+    within(server).await.expect("no panic");
+}
+
 #[tokio::test]
 async fn a_connection_that_is_not_kept_is_followed_by_another() {
     let server = Server::start(hello());
@@ -169,6 +251,7 @@ async fn a_connection_that_is_not_kept_is_followed_by_another() {
     server.stop().await;
 }
 
+// IO-14: hyper, with both versions of HTTP.
 #[tokio::test]
 async fn bodies_flow_both_ways_at_once() {
     for version in VERSIONS {

@@ -10,4 +10,5 @@ mod http;
 mod service;
 mod tarpc;
 mod tls;
+mod tls_flood;
 mod tower;

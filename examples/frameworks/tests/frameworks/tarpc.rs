@@ -105,7 +105,7 @@ impl Desk for Clerk {
 /// A server for one client at a time, the clerk that answers, and where it is.
 fn serve(adapter: &Adapter, config: &MessagesConfig) -> (JoinHandle<()>, Clerk, SocketAddr) {
     let listener = listening_for_messages(adapter, config);
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let clerk = Clerk::new();
     let serving = clerk.clone();
     let server = tokio::spawn(async move {
@@ -130,6 +130,7 @@ fn patient() -> Context {
     context
 }
 
+// IO-14: tarpc.
 #[tokio::test]
 async fn calls_are_answered() {
     let adapter = adapter();

@@ -5,6 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::authority::{Authority, NAME};
 use common::stream::{listening, pattern};
@@ -40,10 +41,10 @@ async fn handshake(
 
 /// Both ends of a stream that must come about.
 async fn secured(listener: &mut TlsListener, connector: &TlsConnector) -> Ends {
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let (client, server) = tokio::join!(handshake(connector, address, NAME), within(listener.accept()));
     let ((server, peer), client) = (server.expect("accepted"), client.expect("connected"));
-    assert_eq!(peer, client.get_ref().0.local_addr());
+    assert_eq!(peer, client.get_ref().0.local_addr().expect("an address"));
     (client, server)
 }
 
@@ -64,7 +65,7 @@ where
 
 /// A client that is turned away: in TLS 1.3 it learns of it when it reads.
 async fn turned_away(listener: &mut TlsListener, connector: TlsConnector) {
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let client = async {
         let outcome = within(async { handshake(&connector, address, NAME).await?.read_u8().await }).await;
         let error = outcome.expect_err("turned away");
@@ -76,6 +77,7 @@ async fn turned_away(listener: &mut TlsListener, connector: TlsConnector) {
     }
 }
 
+// IO-14: rustls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
     let authority = Authority::new();
@@ -131,7 +133,7 @@ async fn a_client_of_another_authority_is_turned_away() {
 async fn a_client_turns_away_from_a_server_that_it_does_not_know() {
     let (authority, other) = (Authority::new(), Authority::named("another"));
     let mut listener = listen(authority.server());
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let server = tokio::spawn(async move { listener.accept().await.map(drop) });
     let error = handshake(&other.good(), address, NAME).await.expect_err("another authority");
     assert_eq!(*tls(&error), Error::InvalidCertificate(CertificateError::UnknownIssuer));
@@ -189,7 +191,7 @@ async fn an_end_that_nobody_announced_is_not_the_end_of_the_file() {
 async fn who_says_nothing_or_nonsense_holds_up_nobody() {
     let authority = Authority::new();
     let mut listener = listen(authority.server()).handshake_timeout(patience());
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let _silent = stream(address).await;
     let mut noisy = stream(address).await;
     noisy.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("written");
@@ -208,12 +210,34 @@ async fn who_says_nothing_or_nonsense_holds_up_nobody() {
     assert!(matches!(heard[..], [21, 3, _, 0, 2, 2, _]), "{heard:?}");
 }
 
+// SEC-09
+#[tokio::test]
+async fn extreme_settings_of_the_listener() {
+    let authority = Authority::new();
+    for listener in [
+        listen(authority.server()).handshakes(0),
+        listen(authority.server()).handshakes(usize::MAX),
+        listen(authority.server()).handshake_timeout(Duration::MAX),
+    ] {
+        let mut listener = listener;
+        secured(&mut listener, &authority.good()).await;
+    }
+    let mut listener = listen(authority.server()).handshake_timeout(Duration::ZERO);
+    let address = listener.local_addr().expect("an address");
+    let connector = authority.good();
+    // No time but what the timer has in excess: it is dropped, or was just in time.
+    tokio::select! {
+        accepted = listener.accept() => drop(accepted.expect("in time")),
+        outcome = handshake(&connector, address, NAME) => drop(outcome),
+    }
+}
+
 #[tokio::test]
 async fn a_handshake_that_takes_too_long_makes_room_for_the_next() {
     let authority = Authority::new();
     let listener = listen(authority.server());
     let mut listener = listener.handshakes(1).handshake_timeout(patience() / 60);
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let mut silent = stream(address).await;
     let connector = authority.good();
     // Again and again: it may itself be too slow for that limit.
@@ -233,6 +257,6 @@ async fn a_handshake_that_takes_too_long_makes_room_for_the_next() {
         }
     };
     let ((_stream, peer), dropped) = within(async { tokio::join!(accepted, silent.read_u8()) }).await;
-    assert_ne!(peer, silent.local_addr());
+    assert_ne!(peer, silent.local_addr().expect("an address"));
     dropped.expect_err("the first one was dropped");
 }

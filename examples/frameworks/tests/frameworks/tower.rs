@@ -52,7 +52,7 @@ impl Server {
 
     fn start_at(address: SocketAddr, name: u8) -> Self {
         let listener = listen(address);
-        let (address, accepted) = (listener.local_addr(), Arc::new(AtomicUsize::new(0)));
+        let (address, accepted) = (listener.local_addr().expect("an address"), Arc::new(AtomicUsize::new(0)));
         let count = accepted.clone();
         let task = tokio::spawn(async move {
             let mut streams = JoinSet::new();
@@ -123,18 +123,21 @@ impl Service<u8> for Asking {
 async fn a_uri_is_connected_to() {
     let server = Server::start(7);
     let stream = within(connector().oneshot(uri(server.address))).await.expect("connected");
-    assert_eq!(stream.peer_addr(), server.address);
+    assert_eq!(stream.peer_addr().expect("an address"), server.address);
     assert_eq!(within(Asking::new(stream).oneshot(1)).await.expect("an answer"), 7);
 }
 
 #[tokio::test]
 async fn a_uri_of_an_ipv6_address_is_connected_to() {
     let listener = listen((v6(), 0).into());
-    let address = listener.local_addr();
+    let address = listener.local_addr().expect("an address");
     let (connected, accepted) =
         within(async { tokio::join!(connector().oneshot(uri(address)), listener.accept()) }).await;
     let (connected, (accepted, peer)) = (connected.expect("connected"), accepted.expect("accepted"));
-    assert_eq!((connected.peer_addr(), connected.local_addr()), (accepted.local_addr(), peer));
+    assert_eq!(
+        (connected.peer_addr().expect("an address"), connected.local_addr().expect("an address")),
+        (accepted.local_addr().expect("an address"), peer)
+    );
 }
 
 #[tokio::test]
@@ -189,6 +192,7 @@ async fn a_retry_connects_again_until_somebody_listens() {
     assert_eq!(within(Asking::new(stream).oneshot(1)).await.expect("an answer"), 9);
 }
 
+// IO-14: tower.
 #[tokio::test]
 async fn a_reconnect_replaces_a_connection_that_broke() {
     let server = Server::start(5);

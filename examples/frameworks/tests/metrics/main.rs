@@ -2,18 +2,27 @@
 //!
 //! Runs on: soft, rxe, siw
 
+#[path = "../frameworks/authority.rs"]
+#[allow(dead_code, reason = "the other program uses all of it")]
+mod authority;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use authority::Authority;
 use bytes::Bytes;
-use common::messages::{broken, ends_with, next, send};
+use common::messages::{broken, ends_with, listening_for_messages, next, send};
+use common::stream::listening;
 use common::*;
 use futures::{FutureExt, SinkExt, StreamExt};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::{Adapter, Connection, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::io::TlsListener;
+use tokio_rdma::{
+    Adapter, ConnectParams, Connection, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig,
+};
 
 /// What the recorder has been told so far.
 struct Meter {
@@ -53,7 +62,7 @@ impl Meter {
 /// Both ends of a byte stream, the one that accepted first.
 async fn streams(adapter: &Adapter, config: &StreamConfig) -> (RdmaStream, RdmaStream) {
     let listener = RdmaListener::bind_on(adapter, SocketAddr::new(v4(), 0), config).expect("listening");
-    let connect = RdmaStream::connect_on(adapter, listener.local_addr(), config);
+    let connect = RdmaStream::connect_on(adapter, listener.local_addr().expect("an address"), config);
     let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
     (accepted.expect("accepted").0, connected.expect("connected"))
 }
@@ -144,10 +153,26 @@ async fn the_recorder_is_told() {
     assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 2.0);
     assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 100_000.0);
     assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 100_000.0);
-    assert!(meter.value("tokio_rdma_credits_exhausted_total{kind=stream}") >= 1.0);
+    let before = meter.value("tokio_rdma_credits_exhausted_total{kind=stream}");
+    let mut write = Box::pin(writer.write_all(&[7; 10_000]));
+    for _ in 0..10 {
+        assert!((&mut write).now_or_never().is_none(), "there is no room for all");
+    }
+    assert_eq!(meter.value("tokio_rdma_credits_exhausted_total{kind=stream}") - before, 1.0);
+    within(async { tokio::try_join!(&mut write, reader.read_exact(&mut bytes[..10_000])) })
+        .await
+        .expect("moved");
+    drop(write);
     within(writer.shutdown()).await.expect("shut down");
     assert_eq!(within(reader.read(&mut bytes)).await.expect("the end"), 0);
     drop((reader, writer));
+    // IO-10: one listener for messages, one for streams, with a peer each.
+    for kind in ["messages", "stream"] {
+        let series = format!("tokio_rdma_accepts_total{{kind={kind},outcome=accepted}}");
+        assert_eq!(meter.value(&series), 1.0, "{kind}");
+        assert_eq!(meter.value(&format!("tokio_rdma_half_open{{kind={kind}}}")), 0.0, "{kind}");
+    }
+    assert!(meter.value("tokio_rdma_accepts_total{kind=listener,outcome=requested}") >= 2.0);
     assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
 
     // What breaks, and that nothing stays behind. The recorder is told without a lock of the connection.
@@ -168,4 +193,35 @@ async fn the_recorder_is_told() {
     })
     .await;
     assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connected}"), 4.0);
+    failures_are_counted(&adapter, &mut meter).await;
+}
+
+// IO-10: a peer of each kind of listener that speaks something else.
+async fn failures_are_counted(adapter: &Adapter, meter: &mut Meter) {
+    let config = StreamConfig::default();
+    let streams = listening(adapter, &config);
+    let messages = listening_for_messages(adapter, &MessagesConfig::default());
+    for address in [streams.local_addr(), messages.local_addr()].map(|address| address.expect("bound")) {
+        let queue_pair = queue_pair(adapter);
+        let params = ConnectParams::default().private_data(b"nonsense");
+        let connect = adapter.connector().connect(&queue_pair, address, params);
+        assert!(within(connect).await.is_err(), "rejected");
+    }
+    let mut secured = TlsListener::new(listening(adapter, &config), Authority::new().server());
+    let address = secured.local_addr().expect("bound");
+    let server = tokio::spawn(async move { secured.accept().await.map(drop) });
+    let mut stream = within(RdmaStream::connect_on(adapter, address, &config)).await.expect("connected");
+    within(stream.write_all(b"GET / HTTP/1.1\r\n\r\n")).await.expect("written");
+    // An alert, and the end.
+    let _ = within(stream.read_to_end(&mut Vec::new())).await;
+    for kind in ["stream", "messages", "tls"] {
+        let series = format!("tokio_rdma_accepts_total{{kind={kind},outcome=failed}}");
+        within(async {
+            while meter.value(&series) != 1.0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    server.abort();
 }

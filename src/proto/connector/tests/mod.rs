@@ -10,7 +10,7 @@ use super::{Action, Actions, Connector, Ending, Input, Op, State, Terms};
 use crate::status::Status;
 use crate::types::{PrivateData, ReadLimits};
 
-/// How long the caller of Connect waits in these tests.
+/// The time that the caller of Connect waits in these tests.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A number that no status has.
 const UNKNOWN: Status = Status::from_code(0xC00F_1234);
@@ -127,7 +127,8 @@ impl Kind {
 }
 
 kinds! {
-    /// Where a pair starts: each state, and apart what the machine remembers beyond its state.
+    /// The starting point of a pair: each state, and separately the data that the machine keeps beyond its
+    /// state.
     Scene {
         Idle, Bound, Connecting, ConnectingBound, ConnectDone, ConnectDoneAlone, Completing, Connected,
         ConnectedWatched, PeerGone, Disconnecting, Disconnected, RequestPending, RequestAlone, Accepting,
@@ -154,7 +155,7 @@ impl Scene {
         }
     }
 
-    /// Where the way there begins.
+    /// Returns the machine from which the scene is reached.
     fn beginning(self) -> Connector {
         match self {
             Self::RequestPending | Self::RequestAlone | Self::Accepting => Connector::with_request(terms()),

@@ -9,7 +9,7 @@ use crate::proto::connector::Action::{self, *};
 use crate::proto::connector::{Op, State};
 use crate::status::Status as S;
 
-/// What a group of inputs does in one scene.
+/// The effect of a group of inputs in one scene.
 #[derive(Clone, Copy)]
 pub(super) struct Line {
     /// The rows it follows, separated by spaces.
@@ -381,12 +381,8 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
                 State::Disconnected,
                 &[Abandon, disconnect(S::SUCCESS)],
             ),
-            goes(
-                "C10",
-                &[Cancel, QueuePairRemoved],
-                State::Disconnected,
-                &[Abandon, disconnect(S::CANCELED)],
-            ),
+            goes("C10", &[Cancel], State::Disconnected, &[Abandon, disconnect(S::CANCELED)]),
+            goes("C10", &[QueuePairRemoved], State::Disconnected, &[Leave, disconnect(S::CANCELED)]),
             goes("", &[Release], State::Dead, &[Leave, disconnect(S::CANCELED)]),
             goes(
                 "C15",
@@ -472,36 +468,31 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
                 "P14 P18",
                 &[PeerRejected, Refused, RefusedData],
                 State::Dead,
-                &[Abandon, Flush, accept(S::CONNECTION_REFUSED)],
+                &[Abandon, accept(S::CONNECTION_REFUSED)],
             ),
-            goes(
-                "P14 P18",
-                &[PeerGaveUp, PathLost],
-                State::Dead,
-                &[Abandon, Flush, accept(S::CONNECTION_ABORTED)],
-            ),
-            goes("P14 P18", &[PeerDisconnected], State::Dead, &[Leave, Flush, accept(S::CONNECTION_ABORTED)]),
-            goes("P15 P18", &[TimedOut], State::Dead, &[RefusePeer, Flush, accept(S::IO_TIMEOUT)]),
+            goes("P14 P18", &[PeerGaveUp, PathLost], State::Dead, &[Abandon, accept(S::CONNECTION_ABORTED)]),
+            goes("P14 P18", &[PeerDisconnected], State::Dead, &[Leave, accept(S::CONNECTION_ABORTED)]),
+            goes("P15 P18", &[TimedOut], State::Dead, &[RefusePeer, accept(S::IO_TIMEOUT)]),
             goes(
                 "P15 P18",
                 &[UnreachableNetwork, UnreachableHost],
                 State::Dead,
-                &[Abandon, Flush, accept(S::IO_TIMEOUT)],
+                &[Abandon, accept(S::IO_TIMEOUT)],
             ),
             goes(
                 "P16 P18",
                 &[Cancel, Release, QueuePairRemoved],
                 State::Dead,
-                &[RefusePeer, Flush, accept(S::CANCELED)],
+                &[RefusePeer, accept(S::CANCELED)],
             ),
             goes(
                 "P17 C15",
                 &[DeviceRemoved, FailedRemoved],
                 State::Dead,
-                &[Abandon, Flush, accept(S::DEVICE_REMOVED)],
+                &[Abandon, accept(S::DEVICE_REMOVED)],
             ),
-            goes("P18", &[Failed], State::Dead, &[RefusePeer, Flush, accept(S::UNSUCCESSFUL)]),
-            goes("P18", &[FailedRetryable], State::Dead, &[RefusePeer, Flush, accept(S::HOST_UNREACHABLE)]),
+            goes("P18", &[Failed], State::Dead, &[RefusePeer, accept(S::UNSUCCESSFUL)]),
+            goes("P18", &[FailedRetryable], State::Dead, &[RefusePeer, accept(S::HOST_UNREACHABLE)]),
             errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),

@@ -1,5 +1,6 @@
 //! The reports of the task of a connection, and their order: on a pair of sockets, without an adapter.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::task::{Wake, Waker};
 
@@ -7,19 +8,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use super::closing::{classify, first_cause};
 use super::*;
 use crate::inflight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;
-use crate::proto::mpa::{Rtr, rtr_frame};
-use crate::provider::soft::connection::ConnectionParts;
+use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
+use crate::provider::soft::connection::{Command, ConnectionParts};
 use crate::provider::soft::receive::Violation;
 use crate::provider::soft::receive_queue::ReceiveQueue;
+use crate::provider::soft::send::deregistered;
 use crate::provider::soft::shared::Receive;
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::sync::Mutex;
-use crate::types::OpKind;
+use crate::types::{ConnectionId, OpKind};
 use crate::wire::ddp::Untagged;
-use crate::wire::rdmap::Opcode;
+use crate::wire::rdmap::{Opcode, ReadRequest};
 
 /// Long enough for anything here.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -90,27 +93,32 @@ struct End {
 impl End {
     /// The passive end, whose peer has to send the first frame.
     async fn passive() -> (Self, Driver<Log>) {
+        Self::passive_with(&SoftConfig::default()).await
+    }
+
+    async fn passive_with(config: &SoftConfig) -> (Self, Driver<Log>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener");
         let address = listener.local_addr().expect("its address");
         let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (peer, socket) = (peer.expect("connected"), Socket::new(accepted.expect("accepted").0));
+        let (peer, socket) = (peer.expect("connected"), Socket::new(accepted.expect("accepted").0.into()));
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_futures(table.clone());
         let mut queue = SendQueue::new(4, 1, false, sink.clone());
         queue.held = true;
         let connection = ConnectionShared::new(ConnectionParts {
+            id: ConnectionId(0),
             socket: socket.clone(),
             queue,
             crc: false,
             role: Role::Passive,
             implied: false,
-            inbound_reads: 1,
+            inbound_reads: 16,
             receives: ReceiveQueue::new(4, sink),
             keys: Arc::default(),
         });
         let log = Arc::<Log>::default();
         let receiver = Receiver::new(connection.clone(), &[], false);
-        let driver = Driver::new(connection.clone(), socket, receiver, log.clone(), &SoftConfig::default());
+        let driver = Driver::new(connection.clone(), socket, receiver, log.clone(), config);
         (Self { log, table, connection, peer }, driver)
     }
 
@@ -237,7 +245,7 @@ async fn a_handshake_that_fails_spares_the_receives() {
 async fn a_disconnect_of_ours_ends_with_the_answer() {
     let (mut end, task) = End::established().await;
     end.receive();
-    end.connection.command(Command::Disconnect(Instant::now() + LIMIT));
+    end.connection.command(Command::Disconnect(deadline(LIMIT)));
     assert_eq!(end.log.take(1).await, ["receive"]);
     assert_eq!(end.peer.read(&mut [0]).await.expect("the end of the stream"), 0);
     drop(end.peer);
@@ -265,7 +273,7 @@ fn every_end_of_the_reader_has_its_ending() {
     let kind = |kind: io::ErrorKind| Stop::Broken(kind.into());
     let violation = |terminate, blame| Stop::Violation(Box::new(Violation { terminate, blame }));
     let within = Reason::Local("the stream ended within a frame");
-    let deregistered = Reason::Local("the memory of a transfer was deregistered");
+    let memory = Reason::Local("the memory of a transfer was deregistered");
     let lost = |stop, reason, status, last_words| {
         assert_eq!(classify(stop, true), (Ending::Lost(reason, status), last_words));
     };
@@ -278,13 +286,66 @@ fn every_end_of_the_reader_has_its_ending() {
         failed(broken(code), Ending::GaveUp(Reason::Errno(code)), None);
     }
     lost(broken(libc::ECONNRESET), Reason::Errno(libc::ECONNRESET), Status::REMOTE_ERROR, None);
-    lost(kind(io::ErrorKind::UnexpectedEof), within.clone(), Status::REMOTE_ERROR, None);
+    lost(kind(io::ErrorKind::UnexpectedEof), within, Status::REMOTE_ERROR, None);
     failed(kind(io::ErrorKind::UnexpectedEof), Ending::GaveUp(within), None);
-    lost(kind(io::ErrorKind::Other), deregistered, Status::REMOTE_ERROR, None);
+    lost(Stop::Broken(deregistered()), memory, Status::REMOTE_ERROR, None);
+    lost(kind(io::ErrorKind::Other), Reason::Local("the runtime was shut down"), Status::REMOTE_ERROR, None);
     lost(Stop::Terminated(ACCESS), ACCESS.reason(false), Status::ACCESS_VIOLATION, None);
     lost(Stop::Terminated(CRC), CRC.reason(false), Status::REMOTE_ERROR, None);
     failed(Stop::Terminated(CRC), Ending::Refused(CRC.reason(false)), None);
     lost(violation(CRC, Status::CANCELED), CRC.reason(true), Status::CANCELED, Some(CRC));
     lost(violation(ACCESS, Status::REMOTE_ERROR), ACCESS.reason(true), Status::REMOTE_ERROR, Some(ACCESS));
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
+}
+
+/// Counts the turns of another task of the runtime while the flood is processed, from the start of the task.
+async fn turns_of_others(config: &SoftConfig, flood: &[u8]) -> usize {
+    let (mut end, driver) = End::passive_with(config).await;
+    end.receive();
+    end.peer.write_all(&[&rtr_frame(Rtr::Write, false)[..], flood, &message()].concat()).await.expect("room");
+    tokio::spawn(driver);
+    let mut turns = 0;
+    while end.log.entries.lock().last() != Some(&"receive") {
+        turns += 1;
+        tokio::task::yield_now().await;
+    }
+    turns
+}
+
+// SEC-01: all of the flood is in the socket before the task runs. With a budget for each system call the first would be
+// one turn.
+#[tokio::test]
+async fn a_flood_does_not_keep_other_tasks_waiting() {
+    let read = |msn: u32| {
+        let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
+        let payload =
+            ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 }.encode();
+        [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
+    };
+    let writes = rtr_frame(Rtr::Write, false).repeat(6400);
+    let reads: Vec<u8> = (1..=1600).flat_map(read).collect();
+    for spin in [Duration::ZERO, Duration::from_secs(3600)] {
+        let config = SoftConfig::default().spin(spin);
+        let turns = turns_of_others(&config, &writes).await;
+        assert!(turns >= 6400 / 256, "{turns} turns in 6400 empty Writes, spin {spin:?}");
+        let turns = turns_of_others(&config, &reads).await;
+        assert!(turns >= 1600 / 32, "{turns} turns in 1600 empty Read Requests, spin {spin:?}");
+    }
+}
+
+#[test]
+fn the_first_cause_of_an_end_is_kept() {
+    let kind = |kind: io::ErrorKind| Stop::Broken(kind.into());
+    let reset = || Some(io::Error::from_raw_os_error(libc::ECONNRESET));
+    let cause = |stop, broken| classify(first_cause(stop, broken), true).0;
+    let lost = |reason| Ending::Lost(reason, Status::REMOTE_ERROR);
+    // SEC-11: the write met the reset, and the reader found the end that follows it.
+    assert_eq!(cause(Stop::Closed, reset()), lost(Reason::Errno(libc::ECONNRESET)));
+    assert_eq!(cause(kind(io::ErrorKind::UnexpectedEof), reset()), lost(Reason::Errno(libc::ECONNRESET)));
+    // The peer had closed before we wrote.
+    let pipe = || Some(io::Error::from_raw_os_error(libc::EPIPE));
+    assert_eq!(cause(Stop::Closed, pipe()), Ending::PeerDisconnected);
+    // The peer's word comes before that of the socket.
+    let said = cause(Stop::Terminated(Terminate::CRC), reset());
+    assert_eq!(said, lost(Terminate::CRC.reason(false)));
 }

@@ -65,7 +65,7 @@ impl Transport for Rdma {
 
     async fn bind(address: SocketAddr) -> io::Result<(Self::Incoming, SocketAddr)> {
         let listener = RdmaListener::bind(address).await?;
-        let address = listener.local_addr();
+        let address = listener.local_addr().expect("an address");
         Ok((listener, address))
     }
 

@@ -1,0 +1,28 @@
+use std::io;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_rdma::{AcceptParams, Adapter, Listener, QueuePairConfig, Request};
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Serves every peer, each in a task of its own.
+pub async fn serve_requests(adapter: Adapter, listener: Listener) -> io::Result<()> {
+    loop {
+        let request = listener.request().await?;
+        tokio::spawn(serve_one(adapter.clone(), request));
+    }
+}
+
+/// Echoes the first message of a peer.
+async fn serve_one(adapter: Adapter, request: Request) -> io::Result<()> {
+    let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
+    let receive = queue_pair.receive(adapter.buffer(64)?)?;
+    // A peer may never complete the connection.
+    let connection = timeout(HANDSHAKE, request.accept(&queue_pair, AcceptParams::default())).await??;
+    let (result, buffer) = receive.await;
+    result?;
+    queue_pair.send(buffer)?.await.0?;
+    connection.disconnected().await;
+    Ok(())
+}

@@ -1,0 +1,549 @@
+//! Answers requests in the background, so that a slow or silent peer delays no other.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, SelectAll};
+use futures::task::AtomicWaker;
+use futures::{FutureExt, Stream, StreamExt};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::coop;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, warn};
+
+use super::listener::{Listener, Request};
+use crate::error::{AcceptError, BindError};
+use crate::metrics::AcceptMetrics;
+use crate::proto::half_open::{HalfOpen, PeerKey};
+use crate::sync::{Mutex, Throttle};
+
+/// The least time that a peer has to complete its handshake, however many others want its place: the first
+/// time if its address has more than an eighth of the places, the second otherwise. The first limits what a
+/// flood from one address costs. The second is longer than a round trip around the world, so that many
+/// distant peers at once do not take each other's places.
+const GRACE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// The least time of the peer that is the next to make room.
+pub(crate) fn grace<T>(handshakes: &HalfOpen<T>, places: usize) -> Duration {
+    GRACE[usize::from(handshakes.most() <= places / 8)]
+}
+
+/// The number of requests that are taken before other tasks have their turn.
+const TURN: usize = 64;
+
+/// Settings of an [`Acceptor`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_rdma::AcceptorConfig;
+///
+/// let config = AcceptorConfig::default().handshake_timeout(Duration::from_secs(2)).handshakes(64);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptorConfig {
+    handshake_timeout: Duration,
+    handshakes: usize,
+    waiting: usize,
+}
+
+impl Default for AcceptorConfig {
+    /// 10 seconds for a handshake, 256 handshakes at the same time, and 2048 peers that wait for one.
+    fn default() -> Self {
+        Self { handshake_timeout: Duration::from_secs(10), handshakes: 256, waiting: 2048 }
+    }
+}
+
+impl AcceptorConfig {
+    /// Sets the time limit of a handshake: of the future that answers a request. A slower peer is dropped.
+    #[must_use]
+    pub fn handshake_timeout(mut self, limit: Duration) -> Self {
+        self.handshake_timeout = limit;
+        self
+    }
+
+    /// Sets how many peers may be between their request and [`Acceptor::accept`], at least 1. Each may have the resources
+    /// of its connection already.
+    ///
+    /// If there is no place for another peer, the oldest handshake of the address that has most is dropped. Each peer has
+    /// at least 1 s, or 50 ms if its address has more than an eighth of the places. Connections that are ready are not
+    /// dropped.
+    #[must_use]
+    pub fn handshakes(mut self, most: usize) -> Self {
+        self.handshakes = most.clamp(1, Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// Sets how many peers may wait for a handshake. Each has a socket and its request, and no other resources. If there
+    /// is no place for another peer, the oldest of the address that has most is rejected.
+    #[must_use]
+    pub fn waiting(mut self, most: usize) -> Self {
+        self.waiting = most;
+        self
+    }
+}
+
+/// Accepts the connections of a listener in the background.
+///
+/// Returned by [`Listener::acceptor`]. Each request is answered in a task of its own with a time limit, so a slow or
+/// silent peer delays no other. The number of handshakes is limited by [`AcceptorConfig`]. A peer whose handshake fails is
+/// dropped and logged by `tracing`.
+///
+/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned.
+/// [`Listener::cancel`] of another handle ends the `Acceptor`, because it cancels the wait for requests.
+///
+/// `Acceptor` is a [`Stream`] of connections. If the listener fails, it yields one error and then `None`.
+#[must_use = "streams do nothing unless polled"]
+pub struct Acceptor<T> {
+    ready: Arc<Ready<T>>,
+    listeners: Arc<Mutex<Listeners>>,
+    local: SocketAddr,
+    /// Dropping it ends the tasks, and with them the handshakes.
+    _tasks: JoinSet<()>,
+}
+
+/// The parts of an acceptor.
+pub(crate) struct AcceptorParts<A, F> {
+    /// Listeners that listen, all on the same port, each with what is passed on with its requests.
+    pub(crate) listeners: Vec<(A, Listener)>,
+    /// Listeners that are added later.
+    pub(crate) later: BoxStream<'static, (A, Listener)>,
+    pub(crate) config: AcceptorConfig,
+    pub(crate) metrics: AcceptMetrics,
+    pub(crate) answer: F,
+}
+
+impl<T: Send + 'static> Acceptor<T> {
+    /// Answers the requests of these listeners.
+    ///
+    /// # Errors
+    /// `InvalidState` without a listener that listens.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub(crate) fn new<A, F, H, E>(parts: AcceptorParts<A, F>) -> Result<Self, BindError>
+    where
+        A: Clone + Send + Sync + 'static,
+        F: Fn(A, Request) -> H + Send + Sync + 'static,
+        H: Future<Output = Result<T, E>> + Send + 'static,
+        E: Into<io::Error> + Send + 'static,
+    {
+        let AcceptorParts { listeners, later, config, metrics, answer } = parts;
+        let mut addresses = listeners.iter().filter_map(|(_, listener)| listener.local_addr().ok());
+        let local = addresses.next().ok_or(BindError::InvalidState("the listeners are closed"))?;
+        let ready = Arc::new(Ready::new());
+        let shared = Arc::new(Mutex::new(Listeners::default()));
+        let mut serving = Serving {
+            requests: SelectAll::new(),
+            listeners: shared.clone(),
+            waiting: HalfOpen::new(),
+            answering: HalfOpen::new(),
+            keys: HashMap::new(),
+            tasks: JoinSet::new(),
+            places: Arc::new(Semaphore::new(config.handshakes)),
+            logged: Arc::default(),
+            context: Arc::new(Answers { config, metrics, answer, ready: ready.clone() }),
+        };
+        for (with, listener) in listeners {
+            serving.add(with, listener);
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serving.run(later, Maker { ready: ready.clone(), error: None }));
+        Ok(Self { ready, listeners: shared, local, _tasks: tasks })
+    }
+
+    /// Returns the local address of the listener.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Returns the next connection.
+    ///
+    /// Any number of tasks may call this method at the same time.
+    ///
+    /// # Errors
+    /// If the listener has ended, because its adapter was removed or it was cancelled. The failure of a single peer is not returned.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no connection: the next call returns it.
+    pub async fn accept(&self) -> io::Result<T> {
+        coop::consume_budget().await;
+        loop {
+            let more = self.ready.more.notified();
+            match self.ready.take() {
+                Poll::Ready(next) => return next.unwrap_or_else(|| Err(ended())),
+                Poll::Pending => more.await,
+            }
+        }
+    }
+
+    /// Returns the next connection like [`accept`](Self::accept), in the manner of `tokio::net::TcpListener::poll_accept`.
+    ///
+    /// Only the waker of the last `poll_accept`, or of the last poll of the [`Stream`], is woken.
+    ///
+    /// # Errors
+    /// Those of [`accept`](Self::accept).
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.poll_take(cx).map(|next| next.unwrap_or_else(|| Err(ended())))
+    }
+}
+
+impl<T> Acceptor<T> {
+    /// Returns the next connection, or `None` if there will be none.
+    fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<T>>> {
+        let turn = ready!(coop::poll_proceed(cx));
+        self.ready.stream.register(cx.waker());
+        let next = ready!(self.ready.take());
+        turn.made_progress();
+        Poll::Ready(next)
+    }
+}
+
+/// The error after the last connection of a listener.
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the listener has ended")
+}
+
+impl<T> Stream for Acceptor<T> {
+    type Item = io::Result<T>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_take(cx)
+    }
+}
+
+impl<T> Drop for Acceptor<T> {
+    fn drop(&mut self) {
+        // The tasks end when the runtime comes to it; the port is free at once (`LS-08`).
+        let listeners = self.listeners.lock().close();
+        listeners.iter().for_each(Listener::close);
+        let queue = std::mem::take(&mut self.ready.made.lock().queue);
+        drop(queue);
+    }
+}
+
+impl<T> fmt::Debug for Acceptor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+/// The listeners of an acceptor.
+#[derive(Default)]
+struct Listeners {
+    closed: bool,
+    listeners: Vec<Listener>,
+}
+
+impl Listeners {
+    fn close(&mut self) -> Vec<Listener> {
+        self.closed = true;
+        std::mem::take(&mut self.listeners)
+    }
+}
+
+/// The connections that are ready, and the tasks that wait for them.
+struct Ready<T> {
+    made: Mutex<Made<T>>,
+    /// Wakes all futures of [`Acceptor::accept`], not one: that one may be kept and never polled again.
+    more: Notify,
+    /// The waker of the task that polls.
+    stream: AtomicWaker,
+}
+
+struct Made<T> {
+    /// In the order in which they became ready, each with its place.
+    queue: VecDeque<(io::Result<T>, Option<OwnedSemaphorePermit>)>,
+    ended: bool,
+}
+
+impl<T> Ready<T> {
+    fn new() -> Self {
+        let made = Mutex::new(Made { queue: VecDeque::new(), ended: false });
+        Self { made, more: Notify::new(), stream: AtomicWaker::new() }
+    }
+
+    /// Returns the next connection, or `None` if there will be none.
+    fn take(&self) -> Poll<Option<io::Result<T>>> {
+        let mut made = self.made.lock();
+        let taken = made.queue.pop_front();
+        let ended = made.ended;
+        drop(made);
+        match taken {
+            Some((next, _place)) => Poll::Ready(Some(next)),
+            None if ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn put(&self, made: T, place: OwnedSemaphorePermit) {
+        self.made.lock().queue.push_back((Ok(made), Some(place)));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.more.notify_waiters();
+        self.stream.wake();
+    }
+}
+
+/// Ends the connections when the task that makes them ends.
+struct Maker<T> {
+    ready: Arc<Ready<T>>,
+    /// The error with which the task has ended.
+    error: Option<io::Error>,
+}
+
+impl<T> Drop for Maker<T> {
+    fn drop(&mut self) {
+        let mut made = self.ready.made.lock();
+        made.ended = true;
+        made.queue.extend(self.error.take().map(|error| (Err(error), None)));
+        drop(made);
+        self.ready.wake();
+    }
+}
+
+/// The function that answers requests, and the state that its tasks share.
+struct Answers<T, F> {
+    config: AcceptorConfig,
+    metrics: AcceptMetrics,
+    answer: F,
+    ready: Arc<Ready<T>>,
+}
+
+/// A handshake that is under way.
+struct Handshake {
+    /// Since when it waits for the peer.
+    waits: Arc<OnceLock<Instant>>,
+    task: AbortHandle,
+}
+
+impl Handshake {
+    /// When it may be dropped. Until it waits for its peer this is not known, and later than now.
+    fn expendable(&self, grace: Duration) -> Instant {
+        self.waits.get().copied().unwrap_or_else(Instant::now) + grace
+    }
+}
+
+/// The messages that are logged once in a while.
+#[derive(Default)]
+struct Logged {
+    replaced: Throttle,
+    no_resources: Throttle,
+}
+
+/// The task of an acceptor.
+struct Serving<A, T, F> {
+    requests: SelectAll<BoxStream<'static, (A, Result<Request, AcceptError>)>>,
+    listeners: Arc<Mutex<Listeners>>,
+    /// The requests that wait for a place.
+    waiting: HalfOpen<(A, Request)>,
+    /// The handshakes that may be dropped.
+    answering: HalfOpen<Handshake>,
+    /// All handshakes, with those that were dropped and have not ended.
+    keys: HashMap<Id, PeerKey>,
+    tasks: JoinSet<()>,
+    places: Arc<Semaphore>,
+    logged: Arc<Logged>,
+    context: Arc<Answers<T, F>>,
+}
+
+impl<A, T, F, H, E> Serving<A, T, F>
+where
+    A: Clone + Send + Sync + 'static,
+    T: Send + 'static,
+    F: Fn(A, Request) -> H + Send + Sync + 'static,
+    H: Future<Output = Result<T, E>> + Send + 'static,
+    E: Into<io::Error> + Send + 'static,
+{
+    /// Takes requests from one more listener, too.
+    fn add(&mut self, with: A, listener: Listener) {
+        let mut listeners = self.listeners.lock();
+        if listeners.closed {
+            return;
+        }
+        listeners.listeners.push(listener.clone());
+        drop(listeners);
+        self.requests.push(listener.requests().map(move |request| (with.clone(), request)).boxed());
+    }
+
+    /// Runs until all listeners and all handshakes have ended.
+    async fn run(mut self, later: BoxStream<'static, (A, Listener)>, mut maker: Maker<T>) {
+        let mut later = later.fuse();
+        while !(self.requests.is_empty() && self.keys.is_empty() && self.waiting.len() == 0) {
+            let expendable = self.replace();
+            tokio::select! {
+                // The waits that a flood of requests would delay are looked at below, or come first.
+                biased;
+                Some((with, listener)) = later.next(), if !self.requests.is_empty() => self.add(with, listener),
+                // At the end of the last listener the loop looks at its condition again.
+                next = self.requests.next(), if !self.requests.is_empty() => {
+                    if let Some((with, request)) = next {
+                        self.take(with, request, &mut maker);
+                        self.take_more(&mut maker).await;
+                    }
+                }
+                // They are never closed.
+                Ok(place) = self.places.clone().acquire_owned(), if self.waiting.len() > 0 => self.begin(place),
+                () = reached(expendable) => {}
+                Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.ended(ended),
+            }
+            while let Some(ended) = self.tasks.try_join_next_with_id() {
+                self.ended(ended);
+            }
+            self.begin_all();
+        }
+    }
+
+    /// Takes the requests that are there, so that none is rejected because the backlog of its listener is full.
+    async fn take_more(&mut self, maker: &mut Maker<T>) {
+        for _ in 0..TURN {
+            let Some(Some((with, request))) = self.requests.next().now_or_never() else { return };
+            self.take(with, request, maker);
+        }
+        tokio::task::yield_now().await;
+    }
+
+    /// A request has arrived, or a listener has ended.
+    fn take(&mut self, with: A, request: Result<Request, AcceptError>, maker: &mut Maker<T>) {
+        match request {
+            Ok(request) => {
+                self.waiting.insert(request.peer_addr().ip(), (with, request));
+            }
+            Err(error) => {
+                warn!(%error, "listener closed on one adapter");
+                maker.error = Some(error.into());
+            }
+        }
+        self.begin_all();
+        if self.waiting.len() > self.context.config.waiting {
+            let victim = self.waiting.victim().map(|(key, _)| key);
+            // Dropping the request rejects the peer.
+            drop(victim.and_then(|victim| self.waiting.remove(victim)));
+            self.replaced("too many requests: the oldest is rejected");
+        }
+    }
+
+    /// A handshake has ended, and given its place back or passed it on.
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        if let Some(key) = self.keys.remove(&id) {
+            self.answering.remove(key);
+        }
+    }
+
+    /// Begins to answer requests while there are places.
+    fn begin_all(&mut self) {
+        while self.waiting.len() > 0 {
+            let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+            self.begin(place);
+        }
+    }
+
+    /// Begins to answer the oldest request.
+    fn begin(&mut self, place: OwnedSemaphorePermit) {
+        let Some((with, request)) = self.waiting.pop_oldest() else { return };
+        let peer = request.peer_addr();
+        let handshake = answer(self.context.clone(), self.logged.clone(), with, request, place);
+        let waits = Arc::<OnceLock<_>>::default();
+        let task = self.tasks.spawn(noting_wait(handshake, waits.clone()));
+        let id = task.id();
+        self.keys.insert(id, self.answering.insert(peer.ip(), Handshake { waits, task }));
+    }
+
+    /// Drops handshakes while requests wait for their places: the oldest of the address that has most. Returns when the
+    /// next one may be dropped, if there is need.
+    fn replace(&mut self) -> Option<Instant> {
+        // Those who were told to leave have not given their places back yet.
+        while self.keys.len() - self.answering.len() < self.waiting.len() {
+            let (key, oldest) = self.answering.victim()?;
+            let expendable = oldest.expendable(grace(&self.answering, self.context.config.handshakes));
+            if expendable > Instant::now() {
+                return Some(expendable);
+            }
+            if let Some(handshake) = self.answering.remove(key) {
+                handshake.task.abort();
+                self.replaced("too many handshakes: the oldest is dropped");
+            }
+        }
+        None
+    }
+
+    fn replaced(&self, what: &'static str) {
+        self.context.metrics.count("replaced");
+        if let Some(held_back) = self.logged.replaced.admit() {
+            warn!(held_back, "{what}");
+        }
+    }
+}
+
+/// Waits until this time.
+async fn reached(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Runs a handshake, and notes when it first has to wait: by then the reply is sent, as a rule.
+async fn noting_wait(handshake: impl Future<Output = ()>, waits: Arc<OnceLock<Instant>>) {
+    let mut handshake = std::pin::pin!(handshake);
+    std::future::poll_fn(|cx| {
+        let polled = handshake.as_mut().poll(cx);
+        if polled.is_pending() {
+            waits.get_or_init(Instant::now);
+        }
+        polled
+    })
+    .await;
+}
+
+/// Answers a request, within the time limit.
+async fn answer<A, T, F, H, E>(
+    answers: Arc<Answers<T, F>>,
+    logged: Arc<Logged>,
+    with: A,
+    request: Request,
+    place: OwnedSemaphorePermit,
+) where
+    F: Fn(A, Request) -> H,
+    H: Future<Output = Result<T, E>>,
+    E: Into<io::Error>,
+{
+    let (peer, id, metrics) = (request.peer_addr(), request.id(), answers.metrics);
+    let _half_open = metrics.half_open();
+    let answer = tokio::time::timeout(answers.config.handshake_timeout, (answers.answer)(with, request));
+    let outcome = match answer.await {
+        Ok(Ok(made)) => {
+            answers.ready.put(made, place);
+            "accepted"
+        }
+        Ok(Err(error)) => {
+            let error = error.into();
+            debug!(%peer, connection = %id, %error, "peer not accepted");
+            let lacking = error.kind() == io::ErrorKind::OutOfMemory;
+            if let Some(held_back) = lacking.then(|| logged.no_resources.admit()).flatten() {
+                warn!(%error, held_back, "no resources for a connection: the peer is rejected");
+            }
+            if lacking { "no_resources" } else { "failed" }
+        }
+        Err(_elapsed) => {
+            debug!(%peer, connection = %id, "handshake timed out");
+            "timed_out"
+        }
+    };
+    metrics.count(outcome);
+}
+
+/// No listeners are added.
+pub(crate) fn none_later<A: Send + 'static>() -> BoxStream<'static, (A, Listener)> {
+    stream::empty().boxed()
+}

@@ -1,0 +1,122 @@
+//! Errors of opening, listing and binding.
+
+use std::borrow::Cow;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::status::Status;
+use crate::types::{AdapterId, TooShort};
+
+/// The error of opening a provider or an adapter, listing or resolving addresses, and creating queues.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No adapter has this address (`INVALID_ADDRESS`).
+    #[error("no adapter has the address {0}")]
+    InvalidAddress(IpAddr),
+    /// No adapter has this id (`INVALID_PARAMETER`).
+    #[error("no adapter has the id {:#x}", .0.0)]
+    InvalidAdapter(AdapterId),
+    /// There is no route to the address (`NETWORK_UNREACHABLE`).
+    #[error("there is no route to {0}")]
+    Unreachable(IpAddr),
+    /// The provider is not compiled in or has no device, the call was made outside of a tokio runtime, or the adapter
+    /// does not have this kind of queue (`NOT_SUPPORTED`).
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// A setting is invalid (`INVALID_PARAMETER_n`).
+    #[error("{what}")]
+    InvalidParameter {
+        /// The number of the argument of the ND method, 1-based.
+        argument: u8,
+        /// The setting, its value, and the limit that it exceeds.
+        what: Cow<'static, str>,
+    },
+    /// The slice is too short for the addresses (`BUFFER_OVERFLOW`).
+    #[error(transparent)]
+    TooShort(#[from] TooShort),
+    /// The operating system failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        #[source]
+        source: Arc<io::Error>,
+    },
+}
+
+impl OpenError {
+    /// Returns `InvalidParameter` for a number that is not between `least` and `most`.
+    pub(crate) fn out_of_range(argument: u8, name: &str, value: usize, least: usize, most: usize) -> Self {
+        let what = format!("{name} is {value}, not between {least} and {most}").into();
+        Self::InvalidParameter { argument, what }
+    }
+
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+            Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
+            Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
+            Self::Unsupported(_) => Status::NOT_SUPPORTED,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::InvalidParameter { argument, .. } => Status::invalid_parameter(*argument),
+            Self::TooShort(error) => error.status(),
+            Self::Os { source, .. } => Status::from_io(source),
+        }
+    }
+}
+
+/// The error of binding a connector or a listener, and of listening.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The local address and port are in use (`SHARING_VIOLATION`).
+    #[error("the local address {0} is in use")]
+    SharingViolation(SocketAddr),
+    /// No ephemeral port is left (`TOO_MANY_ADDRESSES`).
+    #[error("no ephemeral port is left at {0}")]
+    TooManyAddresses(IpAddr),
+    /// The connector or listener is already bound (`ADDRESS_ALREADY_ASSOCIATED`, which ND's documentation does not
+    /// list).
+    #[error("already bound to {0}")]
+    AlreadyBound(SocketAddr),
+    /// The address does not belong to this adapter (`INVALID_ADDRESS`).
+    #[error("the adapter does not have the address {0}")]
+    InvalidAddress(IpAddr),
+    /// The listener is not bound or already listening, or the connector cannot be used again (`INVALID_DEVICE_STATE`).
+    #[error("{0}")]
+    InvalidState(&'static str),
+    /// The adapter was removed (`DEVICE_REMOVED`).
+    #[error("the adapter was removed")]
+    DeviceRemoved,
+    /// The operating system failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        #[source]
+        source: Arc<io::Error>,
+    },
+}
+
+impl BindError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::SharingViolation(_) => Status::SHARING_VIOLATION,
+            Self::TooManyAddresses(_) => Status::TOO_MANY_ADDRESSES,
+            Self::AlreadyBound(_) => Status::ADDRESS_ALREADY_ASSOCIATED,
+            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+            Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
+            Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::Os { source, .. } => Status::from_io(source),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The causes of failures.
+
+use std::fmt;
+use std::io;
+
+use super::terminate::meaning;
+use crate::status::{CmEvent, IbRejectReason};
+
+/// The cause of a failure, as the provider, the system or the peer reported it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An operating system error number.
+    Errno(i32),
+    /// The peer rejected in its MPA reply (RFC 5044 section 7.1, the R bit).
+    MpaReject,
+    /// The peer closed the TCP connection before it responded.
+    PeerClosed,
+    /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
+    Terminate {
+        /// Whether this side sent it.
+        sent: bool,
+        /// The layer: 0 RDMAP, 1 DDP, 2 LLP (MPA).
+        layer: u8,
+        /// The error type within the layer.
+        etype: u8,
+        /// The error code within the type.
+        code: u8,
+    },
+    /// The peer violated the protocol before a Terminate could be sent.
+    Protocol(DecodeError),
+    /// Nothing was received from the peer for the path timeout.
+    PathTimeout,
+    /// An event of rdma_cm (rdma_get_cm_event(3)).
+    Cm {
+        /// The kind of the event.
+        event: CmEvent,
+        /// The status of the event: a negative errno, or the reason of an InfiniBand reject.
+        status: i32,
+    },
+    /// The libibverbs status of a work request that failed (ibv_poll_cq(3)).
+    Completion(u32),
+    /// A local event, such as a flush of the queue pair.
+    Local(&'static str),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(code) => io::Error::from_raw_os_error(*code).fmt(f),
+            Self::MpaReject => f.write_str("the reply of MPA has the reject bit"),
+            Self::PeerClosed => f.write_str("the peer closed the connection before it responded"),
+            Self::Terminate { sent, layer, etype, code } => {
+                let sender = if *sent { "this side" } else { "the peer" };
+                let meaning = meaning(*layer, *etype, *code);
+                write!(f, "{sender} sent a Terminate: {meaning} (layer {layer}, type {etype}, code {code})")
+            }
+            Self::Protocol(error) => write!(f, "the peer violated the protocol: {error}"),
+            Self::PathTimeout => f.write_str("nothing received from the peer within the path timeout"),
+            Self::Cm { event: CmEvent::REJECTED, status } => match IbRejectReason::from_status(*status) {
+                Some(reason) => write!(f, "rejected: {} ({reason})", reason.meaning()),
+                None => write!(f, "rejected: {}", io::Error::from_raw_os_error(status.saturating_neg())),
+            },
+            Self::Cm { event, status: 0 } => event.fmt(f),
+            Self::Cm { event, status } => {
+                write!(f, "{event}: {}", io::Error::from_raw_os_error(status.saturating_neg()))
+            }
+            Self::Completion(status) => write!(f, "a work request failed with libibverbs status {status}"),
+            Self::Local(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Reason {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Protocol(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Reason {
+    /// Returns whether the cause may be gone at the next attempt. A peer that does not speak the protocol
+    /// will not learn it.
+    pub(super) const fn is_transient(&self) -> bool {
+        !matches!(self, Self::Protocol(_) | Self::Terminate { .. })
+    }
+}
+
+/// The error of decoding bytes of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The frame is incomplete.
+    #[error("the frame is truncated")]
+    Truncated,
+    /// The frame does not start with the MPA key (RFC 5044 section 7.1.1).
+    #[error("the frame does not start with the MPA key")]
+    BadKey,
+    /// The version of MPA, DDP or RDMAP is not supported.
+    #[error("unsupported protocol version {0}")]
+    Version(u8),
+    /// The private data is longer than the 512 bytes of RFC 5044.
+    #[error("private data of {0} bytes exceeds the MPA maximum of 512")]
+    PrivateDataTooLong(u16),
+    /// The peer requires a feature that is not supported, for example markers, or frames without CRC.
+    #[error("the peer requires an unsupported feature: {0}")]
+    Unsupported(&'static str),
+    /// The CRC32C does not match.
+    #[error("CRC mismatch")]
+    Crc,
+    /// A length or a field contradicts another one.
+    #[error("malformed frame: {0}")]
+    Malformed(&'static str),
+}

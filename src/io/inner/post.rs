@@ -1,0 +1,130 @@
+//! Posting the messages of a stream.
+
+use std::io::IoSlice;
+
+use super::{CONFIRMATION, CONTROL, DATA, Source, State, StreamInner};
+use crate::error::{PostErrorKind, StreamBroken};
+use crate::io::resources::{ENTRIES, NO_PLACE};
+use crate::mr::RemoteRegion;
+use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
+use crate::qp::{QueuePair, WorkOptions};
+use crate::types::RemoteKey;
+
+impl StreamInner {
+    /// Copies the first `length` bytes to the ring and posts them.
+    ///
+    /// # Errors
+    /// Nothing was posted, and the stream is broken.
+    pub(super) fn copy_in(
+        &self,
+        state: &mut State,
+        parts: &[IoSlice<'_>],
+        length: usize,
+    ) -> Result<usize, StreamBroken> {
+        let mut left = length;
+        let parts = parts.iter().map(move |part| {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            part
+        });
+        let at = state.machine.send_at(length);
+        let inline: Option<Vec<&[u8]>> = (length <= self.inline).then(|| parts.clone().collect());
+        if inline.is_none() {
+            let mut place = at;
+            for part in parts {
+                // It is in bounds: the machine has said that there is room.
+                let _ = self.memory.own.write(place, part);
+                place += part.len();
+            }
+        }
+        let Transfer { from, to, message } = state.machine.transfer(length);
+        let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
+        self.post(state, Some((source, to)), message, DATA).map(|()| length).map_err(|kind| {
+            self.refused(state, kind);
+            state.ended.clone().unwrap_or(StreamBroken::Post(kind))
+        })
+    }
+
+    pub(super) fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
+        let target = control.target.map(|(entry, place)| {
+            let start = self.memory.entries + state.entries * Span::LEN;
+            state.entries = (state.entries + 1) % ENTRIES;
+            // The places are in bounds.
+            let _ = self.memory.own.write(start, &entry);
+            (Source::Own(start..start + Span::LEN), place)
+        });
+        self.post(state, target, control.message, CONTROL)
+    }
+
+    /// Posts a message, and a write before it.
+    fn post(
+        &self,
+        state: &mut State,
+        write: Option<(Source<'_>, Span)>,
+        message: Message,
+        context: u64,
+    ) -> Result<(), PostErrorKind> {
+        let options = WorkOptions::default().context(context);
+        match (self.carrier, write) {
+            (Carrier::Immediate, write) => {
+                // A message without data is an empty write.
+                let (source, to) = write.unwrap_or((Source::Inline(&[]), Span::default()));
+                self.write(&self.queue_pair, source, to, options.immediate(message.encode()))
+            }
+            (Carrier::Send, None) => self.send(&self.queue_pair, state, message, options),
+            (Carrier::Send, Some((source, to))) => {
+                let batch = self.queue_pair.batch();
+                // The completion of the send that follows is enough.
+                self.write(&batch, source, to, WorkOptions::default().silent())?;
+                self.send(&batch, state, message, options)
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        queue_pair: &QueuePair,
+        source: Source<'_>,
+        to: Span,
+        options: WorkOptions,
+    ) -> Result<(), PostErrorKind> {
+        let to = RemoteRegion::new(to.address, RemoteKey(to.key), to.length);
+        match source {
+            Source::Own(range) => {
+                let slice = self.memory.own.slice(range).map_err(|_| NO_PLACE)?;
+                queue_pair.write_with(slice, &to, options).map(drop).map_err(|error| error.kind)
+            }
+            Source::Inline([]) => {
+                queue_pair.write_with((), &to, options).map(drop).map_err(|error| error.kind)
+            }
+            Source::Inline(parts) => queue_pair.write_inline(parts, &to, options).map(drop),
+        }
+    }
+
+    /// Sends a message as librdmacm does on iWARP.
+    fn send(
+        &self,
+        queue_pair: &QueuePair,
+        state: &mut State,
+        message: Message,
+        options: WorkOptions,
+    ) -> Result<(), PostErrorKind> {
+        if self.inline >= Message::LEN {
+            return queue_pair.send_inline(&[&message.to_bytes()], options).map(drop);
+        }
+        let start = self.memory.outgoing + state.messages * Message::LEN;
+        state.messages = (state.messages + 1) % self.config.send_depth;
+        // The places are in bounds.
+        let _ = self.memory.own.write(start, &message.to_bytes());
+        let slice = self.memory.own.slice(start..start + Message::LEN);
+        let slice = slice.map_err(|_| NO_PLACE)?;
+        queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
+    }
+
+    /// Posts an empty read, which completes when the peer's device has received all that was sent before.
+    pub(super) fn post_confirmation(&self) -> Result<(), PostErrorKind> {
+        let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
+        let options = WorkOptions::default().context(CONFIRMATION);
+        self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
+    }
+}

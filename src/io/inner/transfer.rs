@@ -1,0 +1,207 @@
+//! Reads and writes of a stream, and waiting until one of them is possible.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::ReadBuf;
+use tokio::task::coop;
+
+use super::{State, StreamInner};
+use crate::error::StreamBroken;
+use crate::io::bells::Side;
+use crate::io::resources::RING;
+use crate::types::DisconnectReason;
+
+impl StreamInner {
+    /// Reads the bytes that have arrived, up to the room in `into`.
+    pub(in crate::io) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if into.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let budget = ready!(coop::poll_proceed(cx));
+        let before = into.remaining();
+        let outcome =
+            ready!(self.poll_for(cx, Side::Reader, |state, collected| self.read(state, into, collected)));
+        budget.made_progress();
+        self.traffic.received(before - into.remaining());
+        Poll::Ready(outcome)
+    }
+
+    /// Reads like [`poll_read`](Self::poll_read), but fails with `WouldBlock` instead of waiting.
+    pub(in crate::io) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        if into.remaining() == 0 {
+            return Ok(());
+        }
+        let before = into.remaining();
+        self.try_for(Side::Reader, |state, collected| self.read(state, into, collected))?;
+        self.traffic.received(before - into.remaining());
+        Ok(())
+    }
+
+    /// Copies the bytes that have arrived, which stay unread.
+    pub(in crate::io) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        let outcome =
+            ready!(self.poll_for(cx, Side::Reader, |state, collected| self.look(state, into, collected)));
+        budget.made_progress();
+        Poll::Ready(outcome)
+    }
+
+    /// Copies the bytes that have arrived, which stay unread. Any number of tasks may wait.
+    pub(in crate::io) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        self.wait_for(Side::Reader, |state, collected| self.look(state, into, collected)).await
+    }
+
+    /// Writes one message, as long as the peer and the ring have room for.
+    pub(in crate::io) fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        let mut exhausted = false;
+        let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
+            self.write_parts(state, parts, collected, &mut exhausted)
+        });
+        if exhausted {
+            self.traffic.exhausted();
+        }
+        let outcome = ready!(outcome);
+        budget.made_progress();
+        if let Ok(length) = &outcome {
+            self.traffic.sent(*length);
+        }
+        Poll::Ready(outcome)
+    }
+
+    /// Writes like [`poll_write`](Self::poll_write), but fails with `WouldBlock` instead of waiting.
+    pub(in crate::io) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut exhausted = false;
+        let outcome = self.try_for(Side::Writer, |state, collected| {
+            self.write_parts(state, parts, collected, &mut exhausted)
+        });
+        if exhausted {
+            self.traffic.exhausted();
+        }
+        if let Ok(length) = &outcome {
+            self.traffic.sent(*length);
+        }
+        outcome
+    }
+
+    /// Resolves when a read or a write would not wait.
+    pub(in crate::io) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
+        let budget = ready!(coop::poll_proceed(cx));
+        ready!(self.poll_for(cx, side, |state, collected| is_ready(state, side, collected)));
+        budget.made_progress();
+        Poll::Ready(())
+    }
+
+    /// Resolves when a read or a write would not wait. Any number of tasks may wait.
+    pub(in crate::io) async fn ready(&self, side: Side) {
+        self.wait_for(side, |state, collected| is_ready(state, side, collected)).await;
+    }
+
+    /// `collected`: all completions have been collected.
+    fn read(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
+        if self.copy_out(state, into) { Some(Ok(())) } else { end_of_read(state, collected) }
+    }
+
+    fn look(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
+        let before = into.remaining();
+        for part in state.machine.unread_parts() {
+            let length = part.len().min(into.remaining());
+            // The ring is in bounds.
+            let _ = self.memory.exposed.read_to(RING + part.start, length, into);
+        }
+        let has_data = into.remaining() < before || before == 0 && !state.machine.unread().is_empty();
+        if has_data { Some(Ok(())) } else { end_of_read(state, collected) }
+    }
+
+    /// Copies unread bytes to `into`. Returns whether there were any.
+    fn copy_out(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
+        let before = into.remaining();
+        while into.remaining() > 0 {
+            let unread = state.machine.unread();
+            let length = unread.len().min(into.remaining());
+            if length == 0 || self.memory.exposed.read_to(RING + unread.start, length, into).is_err() {
+                break;
+            }
+            state.machine.consume(length);
+        }
+        let read = into.remaining() < before;
+        if read {
+            self.advance(state);
+        }
+        read
+    }
+
+    /// Sets `exhausted` when a write begins to wait for room.
+    fn write_parts(
+        &self,
+        state: &mut State,
+        parts: &[IoSlice<'_>],
+        collected: bool,
+        exhausted: &mut bool,
+    ) -> Option<io::Result<usize>> {
+        let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        if state.machine.is_shutdown() {
+            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the stream has been shut down");
+            return Some(Err(error));
+        }
+        if wanted == 0 {
+            return Some(Ok(0));
+        }
+        let room = if state.ended.is_none() { state.machine.room(wanted) } else { 0 };
+        // There may be more room, or no peer any more.
+        if room > 0 && (collected || room == wanted && self.queues.receives.is_empty()) {
+            state.exhausted = false;
+            return Some(self.copy_in(state, parts, room).map_err(Into::into));
+        }
+        match &state.ended {
+            _ if !collected => None,
+            _ if state.machine.is_peer_gone() => {
+                let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
+                Some(Err(error))
+            }
+            Some(broken) => Some(Err(broken.clone().into())),
+            None => {
+                // A wait is polled more than once.
+                *exhausted |= !std::mem::replace(&mut state.exhausted, true);
+                None
+            }
+        }
+    }
+}
+
+/// The outcome of a read if there is nothing to be read.
+fn end_of_read(state: &State, collected: bool) -> Option<io::Result<()>> {
+    match &state.ended {
+        // Data that arrived before the end counts.
+        _ if !collected => None,
+        _ if state.machine.is_peer_done() => Some(Ok(())),
+        // A program in C has exited, and its kernel has disconnected in good order: a socket would end like that, too.
+        Some(StreamBroken::Connection(DisconnectReason::Peer)) if state.machine.is_end_silent() => {
+            Some(Ok(()))
+        }
+        ended => ended.clone().map(|broken| Err(broken.into())),
+    }
+}
+
+/// Returns `Some` if a read or a write of any length would not wait.
+fn is_ready(state: &State, side: Side, collected: bool) -> Option<()> {
+    let machine = &state.machine;
+    let (now, ended) = match side {
+        Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
+        Side::Writer => (machine.room(usize::MAX) > 0 || machine.is_shutdown(), machine.is_peer_gone()),
+    };
+    (now || collected && (ended || state.ended.is_some())).then_some(())
+}

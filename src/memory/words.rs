@@ -1,0 +1,172 @@
+//! Copies between memory that others may access at the same time and ordinary bytes.
+//!
+//! Rust defines a race between atomic accesses of one size, and leaves one between accesses of different sizes undefined. So
+//! there is one size: every access to shared memory is an atomic one to a whole, aligned word of eight bytes. The bytes at
+//! the ends of a range share their words with bytes that are not part of it. They are read by reading the word, and written
+//! by replacing the word, as long as nobody has changed it, by one in which only they differ. A block of memory has all of
+//! the words that it begins, see [`Block`](super::block::Block).
+//!
+//! Three kinds of access are no atomic ones of this program, and race with none that matters:
+//!
+//! * Ordinary references exist to memory that nobody else has ([`Owned`](super::Owned)), and to memory that is only read
+//!   ([`Frozen`](super::Frozen)).
+//! * The kernel, and a device, are outside of the program. To it, they are other threads that access words atomically in some
+//!   order: hardware keeps them coherent with the processor, and a word of which they have changed a byte is not replaced.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) const WORD: usize = size_of::<u64>();
+/// The number of words copied in one step: as many as a compiler writes out one by one. It leaves a longer loop of atomics as
+/// it is.
+const BLOCK: usize = 8;
+
+/// A range of shared memory: `length` bytes, of which the first is `before` bytes into the first word.
+pub(super) struct Words<'a> {
+    /// The words that the range touches.
+    pub(super) words: &'a [AtomicU64],
+    pub(super) before: usize,
+    pub(super) length: usize,
+}
+
+impl<'a> Words<'a> {
+    /// The number of bytes in the first word if they are not all of it, the words behind it, and whether there are any before.
+    fn split(&self) -> (usize, &'a [AtomicU64]) {
+        if self.before == 0 {
+            return (0, self.words);
+        }
+        (self.length.min(WORD - self.before), self.words.get(1..).unwrap_or_default())
+    }
+
+    /// Copies as many bytes to the range as it has.
+    pub(super) fn write(&self, from: &[u8]) {
+        let (head, words) = self.split();
+        let (first, rest) = from[..self.length].split_at(head);
+        if head > 0 {
+            store_part(&self.words[0], self.before, first);
+        }
+        let (body, last) = rest.as_chunks::<WORD>();
+        let ((cells, cells_left), (groups, left)) =
+            (words[..body.len()].as_chunks::<BLOCK>(), body.as_chunks::<BLOCK>());
+        for (cells, group) in cells.iter().zip(groups) {
+            (0..BLOCK).for_each(|index| store(&cells[index], &group[index]));
+        }
+        cells_left.iter().zip(left).for_each(|(cell, word)| store(cell, word));
+        if !last.is_empty() {
+            store_part(&words[body.len()], 0, last);
+        }
+    }
+
+    /// Copies the range to as many bytes. They are initialised then.
+    pub(super) fn read(&self, into: &mut [MaybeUninit<u8>]) {
+        let (head, words) = self.split();
+        let (first, rest) = into[..self.length].split_at_mut(head);
+        if head > 0 {
+            load_part(&self.words[0], self.before, first);
+        }
+        let (body, last) = rest.as_chunks_mut::<WORD>();
+        let whole = &words[..body.len()];
+        let ((cells, cells_left), (groups, left)) =
+            (whole.as_chunks::<BLOCK>(), body.as_chunks_mut::<BLOCK>());
+        for (cells, group) in cells.iter().zip(groups) {
+            (0..BLOCK).for_each(|index| group[index] = load(&cells[index]));
+        }
+        cells_left.iter().zip(left).for_each(|(cell, word)| *word = load(cell));
+        if !last.is_empty() {
+            load_part(&words[whole.len()], 0, last);
+        }
+    }
+}
+
+fn store(cell: &AtomicU64, word: &[u8; WORD]) {
+    cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+}
+
+fn load(cell: &AtomicU64) -> [MaybeUninit<u8>; WORD] {
+    let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
+    // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the same, but calls
+    // a closure for each byte in a build without optimisation.)
+    unsafe { std::mem::transmute::<[u8; WORD], [MaybeUninit<u8>; WORD]>(bytes) }
+}
+
+/// Replaces the bytes of a word from `at` on.
+fn store_part(cell: &AtomicU64, at: usize, bytes: &[u8]) {
+    let (mut mask, mut new) = ([0; WORD], [0; WORD]);
+    mask[at..][..bytes.len()].fill(0xff);
+    new[at..][..bytes.len()].copy_from_slice(bytes);
+    let (mask, new) = (u64::from_ne_bytes(mask), u64::from_ne_bytes(new));
+    let replace = |old| Some(old & !mask | new);
+    // It always has a new value.
+    let _ = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replace);
+}
+
+/// Returns the bytes of a word from `at` on.
+fn load_part(cell: &AtomicU64, at: usize, bytes: &mut [MaybeUninit<u8>]) {
+    bytes.copy_from_slice(&load(cell)[at..][..bytes.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Every byte is the number of its place.
+    fn numbered(words: u64) -> Vec<AtomicU64> {
+        let word =
+            |number: u64| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| number as u8 * 8 + byte));
+        (0..words).map(|number| AtomicU64::new(word(number))).collect()
+    }
+
+    fn bytes(words: &[AtomicU64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    }
+
+    fn range(words: &[AtomicU64], from: usize, length: usize) -> Words<'_> {
+        let words = &words[from / WORD..(from + length).div_ceil(WORD).max(from / WORD)];
+        Words { words, before: from % WORD, length }
+    }
+
+    // SEC-13
+    #[test]
+    fn every_range_is_copied_and_nothing_beside_it() {
+        const WORDS: usize = 2 + BLOCK + 3;
+        for from in 0..2 * WORD {
+            for length in 0..=WORDS * WORD - from {
+                let words = numbered(WORDS as u64);
+                let mut found = vec![MaybeUninit::new(0xee); length];
+                range(&words, from, length).read(&mut found);
+                // SAFETY: all of them were initialised just above, whatever was copied.
+                let found: Vec<u8> = found.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+                let expected: Vec<u8> = (from..from + length).map(|place| place as u8).collect();
+                assert_eq!(found, expected, "{from}+{length}");
+                range(&words, from, length).write(&vec![0xee; length]);
+                let mut expected = bytes(&numbered(WORDS as u64));
+                expected[from..from + length].fill(0xee);
+                assert_eq!(bytes(&words), expected, "{from}+{length}");
+            }
+        }
+    }
+
+    // SEC-13: two writers whose ranges meet within a word do not disturb each other.
+    #[test]
+    fn neighbours_in_one_word_are_independent() {
+        let words = numbered(2);
+        thread::scope(|scope| {
+            for (from, length) in [(0, 5), (5, 6), (11, 5)] {
+                let range = range(&words, from, length);
+                scope.spawn(move || {
+                    for round in 0..10_000_u32 {
+                        let mine = vec![round as u8; length];
+                        range.write(&mine);
+                        let mut found = vec![MaybeUninit::new(0); length];
+                        range.read(&mut found);
+                        // SAFETY: all of them were initialised just above, whatever was copied.
+                        let found: Vec<u8> = found.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+                        assert_eq!(found, mine, "nobody else writes these bytes");
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,373 @@
+//! A host: its addresses, and the sockets that are made on it.
+
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::TcpListener;
+
+use super::interface::Interface;
+use super::kernel;
+use super::leases::{Namespace, PortLease};
+use super::options::{SocketError, SocketOptions};
+use super::ports::PortRange;
+#[cfg(feature = "sim")]
+use super::sim;
+use super::stream::Stream;
+use crate::error::BindError;
+use crate::memory::Owned;
+
+/// The host that an adapter of the soft provider belongs to.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Host {
+    /// This machine.
+    #[default]
+    Kernel,
+    /// A host of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::Host),
+}
+
+impl Host {
+    /// The namespace of its ports, for sockets that the calling thread makes.
+    pub(crate) fn namespace(&self) -> Namespace {
+        match self {
+            Self::Kernel => Namespace::of_thread(),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.namespace(),
+        }
+    }
+
+    /// A random number that a peer cannot guess, `None` if the system has none.
+    pub(crate) fn random(&self) -> Option<u32> {
+        match self {
+            Self::Kernel => getrandom::u32().ok(),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => Some(host.random()),
+        }
+    }
+
+    /// Counts memory of a program, `None` if there is not as much.
+    pub(crate) fn charge(&self, memory: Owned) -> Option<Owned> {
+        match self {
+            // The system has counted it.
+            Self::Kernel => Some(memory),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.charge(memory),
+        }
+    }
+
+    /// Runs a task of a program of this host, as long as the host runs its programs.
+    ///
+    /// # Cancel safety
+    /// That of the task.
+    pub(crate) async fn run<F: Future>(self, task: F) -> F::Output {
+        match self {
+            Self::Kernel => task.await,
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => {
+                let mut task = std::pin::pin!(task);
+                std::future::poll_fn(|cx| {
+                    std::task::ready!(host.poll_running(cx));
+                    task.as_mut().poll(cx)
+                })
+                .await
+            }
+        }
+    }
+
+    /// Every interface, with and without addresses.
+    ///
+    /// # Errors
+    /// Those of getifaddrs(3).
+    pub(crate) fn interfaces(&self) -> io::Result<Vec<Interface>> {
+        match self {
+            Self::Kernel => kernel::interfaces::interfaces(),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => Ok(host.interfaces()),
+        }
+    }
+
+    /// The interface that has this address, `None` when this host does not have it.
+    ///
+    /// # Errors
+    /// Those of [`interfaces`](Self::interfaces).
+    pub(crate) fn interface_of(&self, ip: IpAddr) -> io::Result<Option<Interface>> {
+        match self {
+            Self::Kernel => kernel::interfaces::interface_of(ip),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => Ok(host.interface_of(ip)),
+        }
+    }
+
+    /// The local address from which `remote` is reached.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` and its kin when there is no route; `EADDRNOTAVAIL` for an address that can never be a peer's.
+    pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
+        match self {
+            Self::Kernel => kernel::interfaces::source_for(remote),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.source_for(remote),
+        }
+    }
+
+    /// Returns whether an adapter could use this address right now.
+    ///
+    /// # Errors
+    /// Those of [`interfaces`](Self::interfaces), and of socket(2).
+    pub(crate) fn is_usable(&self, ip: IpAddr) -> io::Result<bool> {
+        match self {
+            Self::Kernel => kernel::interfaces::is_usable(ip),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => Ok(host.interface_of(ip).is_some()),
+        }
+    }
+
+    /// Watches the addresses from now on.
+    ///
+    /// # Errors
+    /// No descriptor is left, there is no netlink, or this is no tokio runtime.
+    pub(crate) fn monitor(&self) -> io::Result<Monitor> {
+        match self {
+            Self::Kernel => kernel::monitor::AddressMonitor::open().map(Monitor::Kernel),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.monitor().map(Monitor::Sim),
+        }
+    }
+
+    /// Binds a socket for a connection to come: see [`kernel::bind::bind_connector`].
+    ///
+    /// # Errors
+    /// Those of [`kernel::bind::bind_connector`].
+    pub(crate) fn bind_connector(
+        &self,
+        local: SocketAddr,
+        range: PortRange,
+        options: &SocketOptions,
+    ) -> Result<BoundSocket, SocketError> {
+        match self {
+            Self::Kernel => kernel::bind::bind_connector(local, range, options).map(BoundSocket::Kernel),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.bind_connector(local, range, options).map(BoundSocket::Sim),
+        }
+    }
+
+    /// Binds a socket to an address and port that were this caller's until now: see [`kernel::bind::bind_again`].
+    ///
+    /// # Errors
+    /// Those of [`bind_connector`](Self::bind_connector) but `TooManyAddresses`.
+    pub(crate) fn bind_again(
+        &self,
+        local: SocketAddr,
+        options: &SocketOptions,
+    ) -> Result<BoundSocket, SocketError> {
+        match self {
+            Self::Kernel => kernel::bind::bind_again(local, options).map(BoundSocket::Kernel),
+            #[cfg(feature = "sim")]
+            // The port is given: no range is needed.
+            Self::Sim(host) => {
+                host.bind_connector(local, PortRange::EPHEMERAL, options).map(BoundSocket::Sim)
+            }
+        }
+    }
+
+    /// Takes one port on each of the addresses: see [`kernel::listen::bind_listener`].
+    ///
+    /// # Errors
+    /// Those of [`kernel::listen::bind_listener`].
+    pub(crate) fn bind_listener(
+        &self,
+        addresses: &[IpAddr],
+        port: u16,
+        range: PortRange,
+        options: &SocketOptions,
+    ) -> Result<BoundListener, SocketError> {
+        match self {
+            Self::Kernel => {
+                kernel::listen::bind_listener(addresses, port, range, options).map(BoundListener::Kernel)
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.bind_listener(addresses, port, range).map(BoundListener::Sim),
+        }
+    }
+}
+
+/// Notices that the addresses of a host may have changed.
+#[derive(Debug)]
+pub(crate) enum Monitor {
+    /// Of this machine.
+    Kernel(kernel::monitor::AddressMonitor),
+    /// Of a host of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::Monitor),
+}
+
+impl Monitor {
+    /// Resolves when anything may have changed since the last call, or since it was opened.
+    ///
+    /// # Errors
+    /// The monitor is of no use any more.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn changed(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(monitor) => monitor.changed().await,
+            #[cfg(feature = "sim")]
+            Self::Sim(monitor) => {
+                monitor.changed().await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A socket with a local address, not connected.
+#[derive(Debug)]
+pub(crate) enum BoundSocket {
+    /// Of this machine.
+    Kernel(kernel::bind::BoundSocket),
+    /// Of a host of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::BoundSocket),
+}
+
+/// A connected stream.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    /// The stream; see [`Stream::prepare`].
+    pub(crate) stream: Stream,
+    /// Its local address, now in full.
+    pub(crate) local: SocketAddr,
+    /// Keeps the port from the rest of the process; keep it as long as the stream.
+    pub(crate) lease: PortLease,
+}
+
+/// A connect that did not come about.
+#[derive(Debug)]
+pub(crate) struct ConnectFailure {
+    /// The error: see [`kernel::connect::ConnectFailure`].
+    pub(crate) error: io::Error,
+    /// The socket, still bound and good for another attempt, unless it could not be saved.
+    pub(crate) bound: Option<BoundSocket>,
+}
+
+impl BoundSocket {
+    /// Its address, with a port that is not 0; unspecified when it was bound to every address of the family.
+    pub(crate) fn local(&self) -> SocketAddr {
+        match self {
+            Self::Kernel(bound) => bound.local,
+            #[cfg(feature = "sim")]
+            Self::Sim(bound) => bound.local(),
+        }
+    }
+
+    /// Connects to `peer`: see [`kernel::connect::connect`].
+    ///
+    /// # Errors
+    /// See [`ConnectFailure`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket, which abandons the attempt, and releases the port.
+    pub(crate) async fn connect(
+        self,
+        peer: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<Connected, ConnectFailure> {
+        match self {
+            Self::Kernel(bound) => match kernel::connect::connect(bound, peer, timeout).await {
+                Ok(kernel::connect::Connected { stream, local, lease }) => {
+                    Ok(Connected { stream: Stream::Kernel(stream), local, lease })
+                }
+                Err(kernel::connect::ConnectFailure { error, bound }) => {
+                    Err(ConnectFailure { error, bound: bound.map(Self::Kernel) })
+                }
+            },
+            #[cfg(feature = "sim")]
+            Self::Sim(bound) => match bound.connect(peer, timeout).await {
+                Ok((stream, local, lease)) => Ok(Connected { stream: Stream::Sim(stream), local, lease }),
+                Err((error, bound)) => Err(ConnectFailure { error, bound: Some(Self::Sim(bound)) }),
+            },
+        }
+    }
+}
+
+/// A listener's addresses and port, held but perhaps not listened on yet: see [`kernel::listen::BoundListener`].
+#[derive(Debug)]
+pub(crate) enum BoundListener {
+    /// Of this machine.
+    Kernel(kernel::listen::BoundListener),
+    /// Of a host of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::BoundListener),
+}
+
+impl BoundListener {
+    /// The port.
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Kernel(bound) => bound.local_addresses().next().map_or(0, |first| first.port()),
+            #[cfg(feature = "sim")]
+            Self::Sim(bound) => bound.port(),
+        }
+    }
+
+    /// Starts to listen, and hands the listening sockets out, in the order of the addresses.
+    ///
+    /// # Errors
+    /// Those of [`kernel::listen::BoundListener::listen`].
+    pub(crate) fn listen(&mut self) -> Result<Vec<Listener>, BindError> {
+        match self {
+            Self::Kernel(bound) => Ok(bound.listen()?.into_iter().map(Listener::Kernel).collect()),
+            #[cfg(feature = "sim")]
+            Self::Sim(bound) => Ok(vec![Listener::Sim(bound.listen()?)]),
+        }
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    /// Of this machine.
+    Kernel(TcpListener),
+    /// Of a host of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::Listener),
+}
+
+impl Listener {
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    /// Those of accept(2); `EINVAL` after [`close`](Self::close).
+    ///
+    /// # Cancel safety
+    /// No connection is lost.
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Self::Kernel(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::Kernel(stream), peer))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::Sim(stream), peer))
+            }
+        }
+    }
+
+    /// Stops to listen: the port is free, and peers that nobody has taken are refused.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Kernel(listener) => {
+                // It can only fail on a socket that does not listen, which is what is wanted.
+                let _ = SockRef::from(listener).shutdown(Shutdown::Both);
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(listener) => listener.close(),
+        }
+    }
+}

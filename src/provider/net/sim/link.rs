@@ -1,0 +1,86 @@
+//! The way from one host to another.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::rng::Rng;
+
+/// The most bytes of a segment: with its headers it fits the length field of IP.
+const MOST: usize = 65_000;
+
+/// The settings of a link, one direction of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The time that a segment is on its way.
+    pub(crate) latency: RangeInclusive<Duration>,
+    /// Bytes per second; `None` is without limit.
+    pub(crate) bandwidth: Option<u64>,
+    /// The most bytes that a segment has.
+    pub(crate) segments: RangeInclusive<usize>,
+    /// After how long without a segment a connection is forgotten on the way.
+    pub(crate) idle_limit: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let latency = Duration::from_millis(1);
+        Self { latency: latency..=latency, bandwidth: None, segments: 1460..=1460, idle_limit: None }
+    }
+}
+
+/// A link, one direction of it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) settings: Settings,
+    /// When the last segment has left the host.
+    pub(super) free_at: Duration,
+    /// Every segment is lost until then.
+    pub(super) cut_until: Duration,
+    /// No segment leaves the host until then.
+    pub(super) stalled_until: Duration,
+}
+
+impl Link {
+    pub(super) fn new(settings: Settings) -> Self {
+        let zero = Duration::ZERO;
+        Self { settings, free_at: zero, cut_until: zero, stalled_until: zero }
+    }
+
+    /// When a segment of this length that is sent now arrives, and when it would without the rest of the stall.
+    pub(super) fn carry(&mut self, now: Duration, length: usize, rng: &mut Rng) -> (Duration, Duration) {
+        let start = now.max(self.free_at).max(self.stalled_until);
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let time = self.settings.bandwidth.map_or(0, |bandwidth| {
+            let time = length as u128 * 1_000_000_000 / u128::from(bandwidth.max(1));
+            u64::try_from(time).unwrap_or(u64::MAX)
+        });
+        self.free_at = start.saturating_add(Duration::from_nanos(time));
+        let latency = nanos(*self.settings.latency.start())..=nanos(*self.settings.latency.end());
+        let arrival = self.free_at.saturating_add(Duration::from_nanos(rng.within(&latency)));
+        (arrival, arrival.saturating_sub(self.stalled_until.saturating_sub(now)))
+    }
+
+    /// The most bytes of the next segment.
+    pub(super) fn segment(&self, rng: &mut Rng) -> usize {
+        let (start, end) = (*self.settings.segments.start() as u64, *self.settings.segments.end() as u64);
+        usize::try_from(rng.within(&(start..=end))).unwrap_or(usize::MAX).clamp(1, MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_takes_its_time() {
+        let (second, zero) = (Duration::from_secs(1), Duration::ZERO);
+        let settings = Settings { latency: second..=second, bandwidth: Some(1000), ..Settings::default() };
+        let (mut link, mut rng) = (Link::new(settings), Rng::new(1));
+        let (first, next) = (Duration::from_millis(1500), Duration::from_millis(2000));
+        assert_eq!(link.carry(zero, 500, &mut rng), (first, first));
+        // The second waits for the first.
+        assert_eq!(link.carry(zero, 500, &mut rng), (next, next));
+        link.stalled_until = 10 * second;
+        assert_eq!(link.carry(5 * second, 0, &mut rng), (11 * second, 6 * second));
+    }
+}

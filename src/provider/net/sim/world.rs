@@ -1,0 +1,289 @@
+//! Everything that is in a network, its events, and the task that carries them out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::link::{Link, Settings};
+use super::rng::Rng;
+use super::segment::Segment;
+use super::socket::Socket;
+use super::trace::Trace;
+use crate::sync::Mutex;
+
+/// The bytes that a socket holds in each direction by default.
+const BUFFER: usize = 128 * 1024;
+
+/// A simulated network.
+pub(crate) struct World {
+    seed: u64,
+    start: Instant,
+    state: Mutex<State>,
+}
+
+/// An event that happens at a set time.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A segment reaches its host.
+    Arrival(Segment),
+    /// Something may be due at this socket.
+    Clock(u64),
+}
+
+/// A host, as the network has it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) address: IpAddr,
+    /// The address of the other family, if it has one.
+    pub(super) second: Option<IpAddr>,
+    /// It has not crashed.
+    pub(super) up: bool,
+    /// Its interface is there.
+    pub(super) attached: bool,
+    /// Its programs do not run.
+    pub(super) frozen: bool,
+    /// Counts the changes of its interface.
+    pub(super) version: u64,
+    /// The number of its interface, which is another one each time that it comes back.
+    pub(super) index: u32,
+    pub(super) watchers: Vec<Waker>,
+    /// Tasks of its programs that wait until these run again.
+    pub(super) stopped: Vec<Waker>,
+    /// The port to try next, counted from the start of the range.
+    pub(super) next_port: u64,
+}
+
+impl Place {
+    /// Returns whether segments come and go.
+    pub(super) fn is_on_line(&self) -> bool {
+        self.up && self.attached
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) id: u64,
+    pub(super) host: usize,
+    pub(super) backlog: usize,
+    /// Connections that nobody has taken.
+    pub(super) queue: VecDeque<u64>,
+    pub(super) waiters: Vec<Waker>,
+}
+
+/// The state of a network, under its lock.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Since the start: the time of the event that is carried out.
+    pub(super) now: Duration,
+    pub(super) rng: Rng,
+    /// The numbers that the program draws, apart so that it does not disturb the network.
+    choices: Rng,
+    pub(super) trace: Trace,
+    pub(super) places: Vec<Place>,
+    pub(super) addresses: BTreeMap<IpAddr, usize>,
+    pub(super) links: BTreeMap<(usize, usize), Link>,
+    pub(super) sockets: BTreeMap<u64, Socket>,
+    /// The sockets by their local and remote addresses.
+    pub(super) pairs: BTreeMap<(SocketAddr, SocketAddr), u64>,
+    pub(super) listening: BTreeMap<SocketAddr, Listening>,
+    /// The limits of `output` and of `input` of new sockets.
+    pub(super) buffers: (usize, usize),
+    events: BTreeMap<(Duration, u64), Event>,
+    next: u64,
+    /// The task that carries out the events, and when it next will.
+    driver: Option<Waker>,
+    asleep_until: Option<Duration>,
+    /// Woken without the lock.
+    pub(super) wakes: Vec<Waker>,
+}
+
+impl State {
+    /// A number that nothing else of this network has.
+    pub(super) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Has an event happen.
+    pub(super) fn schedule(&mut self, at: Duration, event: Event) {
+        let number = self.number();
+        self.events.insert((at, number), event);
+    }
+
+    /// The link from one host to another.
+    pub(super) fn link(&mut self, from: usize, to: usize) -> &mut Link {
+        self.links.entry((from, to)).or_insert_with(|| {
+            let mut settings = Settings::default();
+            if from == to {
+                settings.latency = Duration::ZERO..=Duration::ZERO;
+            }
+            Link::new(settings)
+        })
+    }
+
+    /// The host of a socket, if its programs cannot see what happens.
+    pub(super) fn is_frozen(&self, host: usize) -> bool {
+        self.places.get(host).is_some_and(|place| place.frozen)
+    }
+
+    /// Carries out the events of this time and before. When the next one is.
+    fn advance(&mut self, now: Duration) -> Option<Duration> {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > now {
+                return Some(entry.key().0);
+            }
+            self.now = self.now.max(entry.key().0);
+            match entry.remove() {
+                Event::Arrival(segment) => self.arrive(segment),
+                Event::Clock(socket) => self.tick(socket),
+            }
+        }
+        None
+    }
+}
+
+impl World {
+    /// A network without hosts, whose task runs on the runtime of the caller.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let mut rng = Rng::new(seed);
+        let choices = Rng::new(rng.next());
+        let state = State {
+            now: Duration::ZERO,
+            rng,
+            choices,
+            trace: Trace::new(),
+            places: Vec::new(),
+            addresses: BTreeMap::new(),
+            links: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            listening: BTreeMap::new(),
+            buffers: (BUFFER, BUFFER),
+            events: BTreeMap::new(),
+            next: 0,
+            driver: None,
+            asleep_until: None,
+            wakes: Vec::new(),
+        };
+        let world = Arc::new(Self { seed, start: Instant::now(), state: Mutex::new(state) });
+        tokio::spawn(drive(Arc::downgrade(&world), world.start));
+        world
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The time since the network was made.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Changes the state at this time, and wakes whom that concerns without the lock.
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let now = self.start.elapsed();
+        state.advance(now);
+        state.now = state.now.max(now);
+        let result = change(&mut state);
+        let wakes = std::mem::take(&mut state.wakes);
+        let first = state.events.first_key_value().map(|((at, _), _)| *at);
+        let earlier = first.is_some_and(|first| state.asleep_until.is_none_or(|until| first < until));
+        let driver = if earlier { state.driver.take() } else { None };
+        drop(state);
+        wakes.into_iter().chain(driver).for_each(Waker::wake);
+        result
+    }
+
+    /// Draws a number of the range for the program.
+    pub(crate) fn choose(&self, range: &std::ops::RangeInclusive<u64>) -> u64 {
+        self.with(|state| state.choices.within(range))
+    }
+
+    /// The number of sockets.
+    pub(crate) fn sockets(&self) -> usize {
+        self.with(|state| state.sockets.len() + state.listening.len())
+    }
+
+    /// Sets how many bytes the sockets made from now on hold in each direction.
+    pub(crate) fn set_buffers(&self, output: usize, input: usize) {
+        self.with(|state| state.buffers = (output.max(1), input.max(1)));
+    }
+
+    /// The hash over all that has happened.
+    pub(crate) fn trace_hash(&self) -> u64 {
+        self.with(|state| state.trace.hash())
+    }
+
+    /// The last events, a line each.
+    pub(crate) fn trace(&self) -> String {
+        self.with(|state| state.trace.text())
+    }
+
+    /// Captures the segments that arrive from now on.
+    pub(crate) fn capture(&self) {
+        self.with(|state| state.trace.capture());
+    }
+
+    /// The file of the capture, if there is one.
+    pub(crate) fn pcap(&self) -> Option<Vec<u8>> {
+        self.with(|state| state.trace.pcap())
+    }
+
+    /// Carries out what is due, and sleeps until the next event.
+    fn poll_events(&self, sleep: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) {
+        loop {
+            let mut state = self.state.lock();
+            let next = state.advance(self.start.elapsed());
+            state.asleep_until = next;
+            let wakes = std::mem::take(&mut state.wakes);
+            let old = state.driver.replace(cx.waker().clone());
+            drop(state);
+            drop(old);
+            wakes.into_iter().for_each(Waker::wake);
+            // An event beyond the end of the clock never happens.
+            let Some(until) = next.and_then(|next| self.start.checked_add(next)) else { return };
+            sleep.as_mut().reset(until);
+            if sleep.as_mut().poll(cx).is_pending() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The task finds that there is nothing left.
+        if let Some(driver) = self.state.get_mut().driver.take() {
+            driver.wake();
+        }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+/// The task of a network, for as long as anybody uses it.
+async fn drive(world: Weak<World>, start: Instant) {
+    let mut sleep = Box::pin(sleep_until(start));
+    poll_fn(|cx| {
+        let Some(world) = world.upgrade() else { return Poll::Ready(()) };
+        world.poll_events(&mut sleep, cx);
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,412 @@
+//! A connected byte stream.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nix::sys::socket::MsgFlags;
+use socket2::{Protocol, SockRef};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use super::MOST_LINGERING;
+use super::capture::{Capture, Captured};
+use super::kernel;
+use super::options::{SocketError, SocketOptions};
+#[cfg(feature = "sim")]
+use super::sim;
+use crate::memory;
+use crate::types::Role;
+
+/// A connected TCP stream.
+///
+/// The methods without `poll` and `async` never wait: they fail with `WouldBlock`. Those whose names end in `now` ask the
+/// socket itself, the others only if the runtime has been told that there is something.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    /// A socket of this machine.
+    Kernel(TcpStream),
+    /// A socket of this machine whose bytes are captured.
+    Captured(Captured),
+    /// A stream of a simulated network.
+    #[cfg(feature = "sim")]
+    Sim(sim::Stream),
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Kernel(stream)
+    }
+}
+
+impl Stream {
+    /// The same stream, whose bytes are captured from now on. A simulated network has its own capture.
+    pub(crate) fn captured(self, capture: Option<&Capture>, peer: SocketAddr, role: Role) -> Self {
+        match (self, capture) {
+            (Self::Kernel(stream), Some(capture)) => match stream.local_addr() {
+                Ok(local) => Self::Captured(Captured::new(stream, capture, local, peer, role)),
+                Err(_) => Self::Kernel(stream),
+            },
+            (stream, _) => stream,
+        }
+    }
+
+    /// The local address.
+    ///
+    /// # Errors
+    /// Those of getsockname(2).
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.local_addr(),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.local_addr(),
+        }
+    }
+
+    /// Ready while the programs of the host run.
+    #[inline]
+    #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "this machine asks nobody"))]
+    pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
+        match self {
+            Self::Kernel(_) | Self::Captured(_) => Poll::Ready(()),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.poll_running(cx),
+        }
+    }
+
+    /// The places of sockets of the host that linger.
+    pub(crate) fn lingering(&self) -> &Semaphore {
+        /// Those of this process.
+        static PLACES: Semaphore = Semaphore::const_new(MOST_LINGERING);
+        match self {
+            Self::Kernel(_) | Self::Captured(_) => &PLACES,
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.lingering(),
+        }
+    }
+
+    /// Ready when there may be something to read: bytes, the end, or an error. One task waits at a time.
+    #[inline]
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.poll_read_ready(cx),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    /// Ready when there may be room to write, or an error. One task waits at a time.
+    #[inline]
+    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.poll_write_ready(cx),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.poll_write_ready(cx),
+        }
+    }
+
+    /// Waits until there may be something to read, with any number of other tasks.
+    ///
+    /// # Errors
+    /// The runtime is gone.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.readable().await,
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.readable().await,
+        }
+    }
+
+    /// Reads into a buffer; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of read(2).
+    pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => stream.try_read(bytes),
+            Self::Captured(stream) => stream.try_receive(&mut [memory::Target::Bytes(bytes)]),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.read(bytes),
+        }
+    }
+
+    /// Reads into the targets, which have room for `asked` bytes; 0 is the end of the stream. A read that comes back short
+    /// has emptied the socket: told so, tokio waits for the next event without another system call.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of [`memory::receive`].
+    #[inline]
+    pub(crate) fn try_receive(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => {
+                let mut short = None;
+                let outcome =
+                    stream.try_io(Interest::READABLE, || match memory::receive(stream.as_fd(), targets) {
+                        Ok(length) if length > 0 && length < asked => {
+                            short = Some(length);
+                            Err(io::ErrorKind::WouldBlock.into())
+                        }
+                        other => other,
+                    });
+                short.map_or(outcome, Ok)
+            }
+            Self::Captured(stream) => stream.try_receive(targets),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.receive(targets),
+        }
+    }
+
+    /// Reads into the targets, without asking the runtime and without telling it.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of [`memory::receive`].
+    #[inline]
+    pub(crate) fn receive_now(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => memory::receive(stream.as_fd(), targets),
+            Self::Captured(stream) => stream.receive_now(targets),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.receive(targets),
+        }
+    }
+
+    /// Writes the pieces, in order: how many bytes the socket took.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of [`memory::send`].
+    #[inline]
+    pub(crate) fn try_send<'a>(&self, pieces: impl Iterator<Item = memory::Piece<'a>>) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => {
+                stream.try_io(Interest::WRITABLE, || memory::send(stream.as_fd(), pieces))
+            }
+            Self::Captured(stream) => stream.try_send(pieces),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.send(pieces),
+        }
+    }
+
+    /// Reads what has arrived, without asking the runtime, which knows only of what its last event told.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of recv(2).
+    pub(crate) fn read_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => {
+                Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT)?)
+            }
+            Self::Captured(stream) => stream.receive_now(&mut [memory::Target::Bytes(bytes)]),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.read(bytes),
+        }
+    }
+
+    /// As [`read_now`](Self::read_now), without taking it.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of recv(2).
+    pub(crate) fn peek_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+                Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?)
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.peek(bytes),
+        }
+    }
+
+    /// Writes a buffer without asking the runtime: how many bytes the socket took.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of send(2).
+    pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => SockRef::from(stream).send(bytes),
+            Self::Captured(stream) => stream.send_now(bytes),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.send([memory::Piece::Bytes(bytes)].into_iter()),
+        }
+    }
+
+    /// Ends one direction of the stream or both.
+    ///
+    /// # Errors
+    /// Those of shutdown(2).
+    pub(crate) fn shut_down(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) => SockRef::from(stream).shutdown(how),
+            Self::Captured(captured) => {
+                if how != Shutdown::Read {
+                    captured.end();
+                }
+                SockRef::from(&captured.stream).shutdown(how)
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.shut_down(how),
+        }
+    }
+
+    /// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2); the drop is then an ordinary close.
+    pub(crate) fn abort(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => kernel::options::abort(stream),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => {
+                stream.set_aborting(true);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the drop of this stream an orderly end again, whatever [`abort`](Self::abort) has said.
+    pub(crate) fn clear_abort(&self) {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                // It can only fail on what is not a socket.
+                let _ = SockRef::from(stream).set_linger(None);
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.set_aborting(false),
+        }
+    }
+
+    /// Returns whether the drop of this stream sends a reset.
+    pub(crate) fn is_aborting(&self) -> bool {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                matches!(SockRef::from(stream).linger(), Ok(Some(Duration::ZERO)))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.is_aborting(),
+        }
+    }
+
+    /// Takes the error that the stream has met since the last call, if there is one.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.take_error(),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Ok(stream.take_error()),
+        }
+    }
+
+    /// The number of bytes that were written and not acknowledged by the host of the peer.
+    ///
+    /// # Errors
+    /// Those of [`memory::unacknowledged`].
+    pub(crate) fn unacknowledged(&self) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                memory::unacknowledged(stream.as_fd())
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Ok(stream.unacknowledged()),
+        }
+    }
+
+    /// The time since the host of the peer was last heard, if what was sent since is repeated. Of several paths the kernel
+    /// knows only the first, so `None` with MPTCP.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub(crate) fn unanswered(&self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. })
+                if SockRef::from(stream).protocol()? == Some(Protocol::MPTCP) =>
+            {
+                Ok(None)
+            }
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                memory::unanswered(stream.as_fd())
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Ok(stream.unanswered()),
+        }
+    }
+
+    /// Sets up a stream that has just been connected or accepted: see [`kernel::options::prepare`].
+    ///
+    /// # Errors
+    /// `NotSupported("path timeout")` when there is no keepalive on this kind of socket. Otherwise setsockopt(2)'s error.
+    pub(crate) fn prepare(&self, options: &SocketOptions) -> Result<(), SocketError> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                kernel::options::prepare(stream, options)
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => {
+                stream.prepare(options);
+                Ok(())
+            }
+        }
+    }
+
+    /// Limits how long sent data may stay unacknowledged: see [`kernel::options::limit_unacknowledged`].
+    pub(crate) fn limit_unacknowledged(&self, limit: Option<Duration>) {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
+                kernel::options::limit_unacknowledged(stream, limit)
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.limit_unacknowledged(limit),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Captured(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Kernel(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Captured(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Captured(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Captured(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

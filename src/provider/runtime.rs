@@ -1,0 +1,49 @@
+//! The runtime of the caller.
+
+use std::cell::Cell;
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use tokio::net::UnixDatagram;
+use tokio::runtime::{Handle, Id};
+
+use crate::error::OpenError;
+
+thread_local! {
+    /// The last runtime of this thread that has both, so that a connect does not check it again.
+    static COMPLETE: Cell<Option<Id>> = const { Cell::new(None) };
+}
+
+/// Returns the runtime of the caller, which must have I/O and time enabled: every task of an adapter uses both.
+///
+/// # Errors
+/// `Unsupported` without a runtime, or if the runtime lacks one of the two.
+pub(crate) fn current() -> Result<Handle, OpenError> {
+    let runtime = Handle::try_current().ok();
+    if let Some(runtime) = runtime.filter(|runtime| COMPLETE.get() == Some(runtime.id())) {
+        return Ok(runtime);
+    }
+    let runtime = with_timers()?;
+    match catch_unwind(|| UnixDatagram::unbound().map(drop)) {
+        // A lack of descriptors is reported by what needs them.
+        Ok(_) => {
+            COMPLETE.set(Some(runtime.id()));
+            Ok(runtime)
+        }
+        Err(_) => Err(OpenError::Unsupported("the tokio runtime has no I/O driver: build it with enable_io")),
+    }
+}
+
+/// Returns the runtime of the caller, which must have time enabled: a simulated network needs no I/O.
+///
+/// # Errors
+/// `Unsupported` without a runtime, or if the runtime has no timers.
+pub(crate) fn with_timers() -> Result<Handle, OpenError> {
+    let runtime = Handle::try_current()
+        .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
+    // tokio tells only by a panic. Found here, it does not hit a task later.
+    match catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))) {
+        Ok(()) => Ok(runtime),
+        Err(_) => Err(OpenError::Unsupported("the tokio runtime has no timers: build it with enable_time")),
+    }
+}

@@ -1,0 +1,396 @@
+//! The end of a connection: the frames that still go out, the requests that complete, and the time when the
+//! socket is closed.
+
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::linger::linger;
+use super::{Driver, Ending, Event, Observer};
+use crate::error::Reason;
+use crate::inflight::WakeList;
+use crate::proto::mpa::terminate_fpdu;
+use crate::provider::soft::connection::Command;
+use crate::provider::soft::receive::{Stop, blame};
+use crate::provider::soft::receive_queue::Interrupted;
+use crate::provider::soft::send::is_deregistered;
+use crate::status::Status;
+use crate::sync::deadline;
+use crate::wire::rdmap::Terminate;
+
+/// The state of the task of a connection.
+pub(super) enum State {
+    Open,
+    Closing(Closing),
+    /// Nothing is written any more. The requests are flushed as soon as nobody writes: the oldest of the send queue with
+    /// `first`, all others with `rest`.
+    Flushing {
+        first: Status,
+        rest: Status,
+        end: End,
+        /// The connection was lost while this end disconnected.
+        lost: Option<(Reason, Status)>,
+    },
+    Over,
+}
+
+/// The frames that are ready go out, and then the peer's end of the stream is awaited.
+pub(super) struct Closing {
+    /// When the wait is over.
+    deadline: Pin<Box<Sleep>>,
+    /// The number of bytes that the peer's kernel had acknowledged when the deadline was set.
+    acknowledged: u64,
+    /// Our half of the stream has been ended.
+    shut: bool,
+    /// The statuses of the requests that have not been flushed.
+    unflushed: Option<(Status, Status)>,
+    /// The connection is intact: what has completed arrives, so the deadline moves while the peer acknowledges more.
+    orderly: bool,
+}
+
+/// The way in which the socket is closed after the flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The peer has ended its half of the stream, too.
+    Answered,
+    /// Nothing is awaited from the peer.
+    Unanswered,
+    /// In the background, once the peer has what was sent.
+    Lingering,
+}
+
+impl<O: Observer> Driver<O> {
+    /// Carries out a command of the connector.
+    pub(super) fn execute(&mut self, command: Command) {
+        match command {
+            Command::Disconnect(deadline) => {
+                self.receiver.listen_for_terminate();
+                let current = self.receiver.take_receive();
+                self.flush_receives(current, Status::CANCELED);
+                self.connection.send_queue().close(None);
+                self.close_until(deadline, Some((Status::CANCELED, Status::CANCELED)), true);
+            }
+            Command::Refuse => {
+                self.connection.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                let unflushed = if self.is_established() {
+                    let current = self.receiver.take_receive();
+                    self.flush_receives(current, Status::CANCELED);
+                    Some((Status::CANCELED, Status::CANCELED))
+                } else {
+                    // Nothing has moved yet, so the queue pair is as it was (`CM-21`).
+                    self.restore_receive();
+                    self.receives_detached = true;
+                    self.observer.event(Event::Detached);
+                    None
+                };
+                self.close_until(deadline(self.disconnect_timeout), unflushed, false);
+            }
+            Command::Abandon(status) => {
+                let _ = self.socket.stream().abort();
+                self.flush_and(status, status, End::Unanswered);
+            }
+        }
+    }
+
+    fn close_until(&mut self, deadline: Instant, unflushed: Option<(Status, Status)>, orderly: bool) {
+        // A receive that was granted is for others now.
+        self.connection.receives.forget(self.connection.number);
+        let acknowledged = self.acknowledged();
+        let deadline = Box::pin(sleep_until(deadline));
+        self.state = State::Closing(Closing { deadline, acknowledged, shut: false, unflushed, orderly });
+    }
+
+    /// Flushes as soon as nobody writes, and then closes the socket.
+    fn flush_and(&mut self, first: Status, rest: Status, end: End) {
+        self.connection.receives.forget(self.connection.number);
+        self.state = State::Flushing { first, rest, end, lost: None };
+    }
+
+    /// The reader has come to an end.
+    pub(super) fn on_read_end(&mut self, stop: Stop) {
+        let stop = first_cause(stop, self.connection.send_queue().broken.take());
+        let (ending, last_words) = classify(stop, self.is_established());
+        match ending {
+            Ending::PeerDisconnected => {
+                self.report_end(ending);
+                self.flush_and(Status::CANCELED, Status::CANCELED, End::Answered);
+            }
+            Ending::Lost(reason, first) => self.connection_lost(reason, first, last_words),
+            Ending::Refused(_) | Ending::GaveUp(_) => {
+                if let Some(terminate) = last_words {
+                    // Nothing else has been sent yet, so the socket has room for it.
+                    let last_words = terminate_fpdu(&terminate, self.connection.crc);
+                    let stream = self.socket.stream();
+                    let _ = stream.send_now(&last_words).and_then(|_| stream.shut_down(Shutdown::Write));
+                }
+                self.handshake_failed(ending);
+            }
+        }
+    }
+
+    pub(super) fn report_end(&mut self, ending: Ending) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.observer.event(Event::Ended(ending));
+        }
+    }
+
+    /// The connection is lost. `last_words` go out behind what is framed, and nothing else does.
+    pub(super) fn connection_lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
+        self.report_end(Ending::Lost(reason, first));
+        let Some(terminate) = last_words else {
+            if first == Status::IO_TIMEOUT {
+                // Nobody answers at the other end.
+                let _ = self.socket.stream().abort();
+            }
+            return self.flush_and(first, Status::CANCELED, End::Unanswered);
+        };
+        self.connection.send_queue().close(Some(terminate));
+        let current = self.receiver.take_receive();
+        self.flush_receives(current, Status::CANCELED);
+        self.close_until(deadline(self.disconnect_timeout), Some((first, Status::CANCELED)), false);
+    }
+
+    /// The peer has not been heard for the path timeout.
+    pub(super) fn peer_silent(&mut self) {
+        if self.is_established() {
+            self.connection_lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
+        } else {
+            let _ = self.socket.stream().abort();
+            self.handshake_failed(Ending::GaveUp(Reason::PathTimeout));
+        }
+    }
+
+    /// The handshake came to nothing: the queue pair stays as it was.
+    fn handshake_failed(&mut self, ending: Ending) {
+        self.state = State::Over;
+        self.restore_receive();
+        self.connection.receives.forget(self.connection.number);
+        self.connection.forget_socket();
+        self.report_end(ending);
+        self.observer.event(Event::Closed { answered: false });
+    }
+
+    /// Flushes once nobody writes, and closes. Ready when that is done.
+    pub(super) fn poll_flushing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.connection.poll_halt(cx));
+        if let State::Flushing { first, rest, end, lost } = self.state {
+            self.flush(first, rest);
+            if let Some((reason, status)) = lost {
+                self.report_end(Ending::Lost(reason, status));
+            }
+            self.finish(end);
+        }
+        Poll::Ready(())
+    }
+
+    /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
+    pub(super) fn flush(&mut self, first: Status, rest: Status) {
+        // The reader lets go of the sink that it may be writing to, before the read completes.
+        let current = self.receiver.take_receive();
+        let mut wakes = WakeList::default();
+        self.connection.flush(first, rest, &mut wakes);
+        wakes.wake_all();
+        self.flush_receives(current, rest);
+    }
+
+    /// The message never came: its receive is the next one again.
+    pub(super) fn restore_receive(&mut self) {
+        if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
+            let mut wakes = WakeList::default();
+            self.connection.receives.restore(receive, &mut wakes);
+            wakes.wake_all();
+        }
+    }
+
+    fn flush_receives(&mut self, current: Option<Interrupted>, status: Status) {
+        if self.receives_detached {
+            return;
+        }
+        let mut wakes = WakeList::default();
+        self.connection.receives.flush(current, status, true, &mut wakes);
+        wakes.wake_all();
+    }
+
+    pub(super) fn finish(&mut self, end: End) {
+        self.state = State::Over;
+        self.connection.receives.forget(self.connection.number);
+        self.connection.forget_socket();
+        if end == End::Lingering {
+            tokio::spawn(linger(self.socket.clone()));
+        }
+        self.observer.event(Event::Closed { answered: end == End::Answered });
+    }
+
+    /// One pass over a connection that is being closed. Ready when the state has changed.
+    pub(super) fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (command, _) = self.connection.poll_command(cx);
+        if let Some(Command::Abandon(status)) = command {
+            self.execute(Command::Abandon(status));
+            return Poll::Ready(());
+        }
+        if matches!(&self.state, State::Closing(closing) if !closing.shut) {
+            if self.write_rest() {
+                return Poll::Ready(());
+            }
+            let blocked = self.connection.send_queue().blocked;
+            if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+        let Poll::Ready(failed) = self.poll_discard(cx) else {
+            let State::Closing(closing) = &mut self.state else { return Poll::Ready(()) };
+            // A peer that floods leaves no budget for the timer.
+            let due = closing.deadline.as_mut().poll(cx).is_ready();
+            if due || Instant::now() >= closing.deadline.deadline() {
+                self.on_deadline();
+                return Poll::Ready(());
+            }
+            return Poll::Pending;
+        };
+        let orderly = matches!(&self.state, State::Closing(closing) if closing.orderly);
+        match if orderly { self.loss(failed) } else { None } {
+            None => self.close_now(End::Answered),
+            Some(loss) => {
+                self.close_now(End::Unanswered);
+                if let State::Flushing { lost, .. } = &mut self.state {
+                    *lost = Some(loss);
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The way in which the connection was lost after this end had begun to disconnect: not all that
+    /// completed may have arrived.
+    fn loss(&mut self, failed: Option<io::Error>) -> Option<(Reason, Status)> {
+        if let Some(terminate) = self.receiver.terminated() {
+            return Some((terminate.reason(false), blame(terminate)));
+        }
+        let error = self.connection.send_queue().broken.take().or(failed)?;
+        match classify(Stop::Broken(error), true).0 {
+            Ending::Lost(reason, status) => Some((reason, status)),
+            _ => None,
+        }
+    }
+
+    /// The peer has not answered in time.
+    fn on_deadline(&mut self) {
+        let acknowledged = self.acknowledged();
+        let completed = self.connection.send_queue().completed;
+        let State::Closing(closing) = &mut self.state else { return };
+        if closing.orderly && acknowledged > closing.acknowledged {
+            closing.acknowledged = acknowledged;
+            closing.deadline.as_mut().reset(deadline(self.disconnect_timeout));
+        } else if closing.orderly && acknowledged < completed {
+            // A reset would throw away what has completed.
+            let _ = self.socket.stream().shut_down(Shutdown::Write);
+            self.close_now(End::Lingering);
+        } else {
+            // An orderly end, perhaps between two frames, would look like a disconnect.
+            let _ = self.socket.stream().abort();
+            self.close_now(End::Unanswered);
+        }
+    }
+
+    /// The wait for the peer is over.
+    fn close_now(&mut self, end: End) {
+        if let State::Closing(closing) = &self.state {
+            let (first, rest) = closing.unflushed.unwrap_or((Status::CANCELED, Status::CANCELED));
+            self.flush_and(first, rest, end);
+        }
+    }
+
+    /// Writes what is framed, and behind it ends our half of the stream. Whether that is done.
+    fn write_rest(&mut self) -> bool {
+        let mut wakes = WakeList::default();
+        self.connection.transmit(self.connection.send_queue(), &mut wakes);
+        wakes.wake_all();
+        let done = {
+            let sending = self.connection.send_queue();
+            sending.is_drained() || (sending.broken.is_some() && !sending.is_writing())
+        };
+        if done && let State::Closing(closing) = &mut self.state {
+            closing.shut = true;
+            let unflushed = closing.unflushed.take();
+            let _ = self.socket.stream().shut_down(Shutdown::Write);
+            if let Some((first, rest)) = unflushed {
+                self.flush(first, rest);
+            }
+        }
+        done
+    }
+
+    /// Reads what has nowhere to go any more. Ready when the peer has ended the stream, or with the error of the socket.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Error>> {
+        self.socket.set_eager(false);
+        loop {
+            if let Err(error) = ready!(self.socket.stream().poll_read_ready(cx)) {
+                return Poll::Ready(Some(error));
+            }
+            match self.receiver.discard(&self.socket) {
+                Ok(0) => return Poll::Ready(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Some(error)),
+            }
+        }
+    }
+}
+
+/// The cause of the end that came first: a write may have met it before the read that found the end of the stream. Only
+/// EPIPE says that the peer had closed in order before.
+pub(super) fn first_cause(stop: Stop, broken: Option<io::Error>) -> Stop {
+    match (stop, broken) {
+        (Stop::Closed | Stop::Broken(_), Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Stop::Broken(error)
+        }
+        (stop, _) => stop,
+    }
+}
+
+/// The meaning of the end of the reader: how the attempt or the connection ends, and the last words to the peer.
+pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Terminate>) {
+    let (reason, status, last_words) = match stop {
+        Stop::Closed if established => return (Ending::PeerDisconnected, None),
+        Stop::Closed => (Reason::PeerClosed, Status::CANCELED, None),
+        Stop::Terminated(terminate) if !established => {
+            return (Ending::Refused(terminate.reason(false)), None);
+        }
+        Stop::Terminated(terminate) => (terminate.reason(false), blame(&terminate), None),
+        Stop::Violation(violation) => {
+            (violation.terminate.reason(true), violation.blame, Some(violation.terminate))
+        }
+        Stop::Broken(error) => {
+            let reason = match error.raw_os_error() {
+                Some(code) => Reason::Errno(code),
+                None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Reason::Local("the stream ended within a frame")
+                }
+                None if error.kind() == io::ErrorKind::PermissionDenied || is_deregistered(&error) => {
+                    Reason::Local("the memory of a transfer was deregistered")
+                }
+                // tokio says so when its I/O driver is gone.
+                None => Reason::Local("the runtime was shut down"),
+            };
+            let status = if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
+            (reason, status, None)
+        }
+    };
+    let ending = if established { Ending::Lost(reason, status) } else { Ending::GaveUp(reason) };
+    (ending, last_words)
+}
+
+/// Returns whether it was the path that failed rather than the peer. TCP that has given up reports what it
+/// last heard about the path, if anything, in place of the timeout.
+fn is_path_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}

@@ -1,0 +1,42 @@
+//! A socket whose connection is over, and whose last bytes are still on the way to a slow peer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::provider::soft::connection::Socket;
+
+/// A peer that acknowledges nothing for this long, or does not end the stream this long after it has acknowledged
+/// everything, is given up.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Keeps the socket until the peer has ended the stream. Without a place for it the socket is closed at once, and the kernel
+/// does what it can.
+///
+/// Closed earlier, it would answer whatever the peer sends with a reset, which throws away what the peer has not read.
+pub(super) async fn linger(socket: Arc<Socket>) {
+    let Ok(_place) = socket.stream().lingering().try_acquire() else { return };
+    let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
+    let mut queued = unacknowledged();
+    while timeout(LIMIT, discard(&socket)).await.is_err() {
+        let before = std::mem::replace(&mut queued, unacknowledged());
+        if queued >= before {
+            return;
+        }
+    }
+}
+
+/// Reads to the end of the stream.
+async fn discard(socket: &Socket) {
+    let mut bytes = [0; 1024];
+    while socket.stream().readable().await.is_ok() {
+        // Otherwise a peer that floods would keep the thread.
+        tokio::task::coop::consume_budget().await;
+        match socket.stream().try_read(&mut bytes) {
+            Ok(length) if length > 0 => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The time limit of a message that arrives in a shared receive (RFC 5042 section 6.4.1).
+//!
+//! A peer that sends half a message holds a receive that others could use.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A message that brings this many bytes within the limit goes on, however long it is.
+const PROGRESS: usize = 64 * 1024;
+
+/// Measures how long a message makes no progress.
+pub(super) struct MessageTimeout {
+    limit: Duration,
+    /// The last wait for more of a message: the message, how much of it there was, and when.
+    since: Option<(u64, usize, Instant)>,
+    /// Armed for the time at which a message is looked at again; kept from message to message.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl MessageTimeout {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, since: None, sleep: None }
+    }
+
+    /// To be called when the task has nothing to read, or no budget. `progress` is the number of the unfinished message and how
+    /// much of it there is. Ready when it has come to a halt for too long.
+    pub(super) fn poll(&mut self, progress: Option<(u64, usize)>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some((message, bytes)) = progress else {
+            self.since = None;
+            return Poll::Pending;
+        };
+        let begun = match self.since {
+            Some((known, before, begun)) if known == message && bytes < before + PROGRESS => begun,
+            _ => {
+                let now = Instant::now();
+                self.since = Some((message, bytes, now));
+                now
+            }
+        };
+        let deadline = begun + self.limit;
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        loop {
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            ready!(sleep.as_mut().poll(cx));
+            // It was armed for an earlier message.
+            sleep.as_mut().reset(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// Returns whether the message is given up within so many seconds.
+    async fn given_up(clock: &mut MessageTimeout, progress: Option<(u64, usize)>, seconds: u64) -> bool {
+        let wait = poll_fn(|cx| clock.poll(progress, cx));
+        tokio::time::timeout(Duration::from_secs(seconds), wait).await.is_ok()
+    }
+
+    // SEC-06
+    #[tokio::test(start_paused = true)]
+    async fn a_message_has_the_limit_for_each_64_kib() {
+        let (first, second) = (1, 2);
+        let mut clock = MessageTimeout::new(LIMIT);
+        assert!(!given_up(&mut clock, Some((first, 0)), 20).await);
+        assert!(!given_up(&mut clock, Some((first, PROGRESS)), 20).await, "it goes on");
+        assert!(!given_up(&mut clock, None, 60).await, "nothing is unfinished");
+        assert!(!given_up(&mut clock, Some((second, 0)), 29).await);
+        assert!(!given_up(&mut clock, Some((second, 1)), 0).await);
+        assert!(given_up(&mut clock, Some((second, 2)), 2).await, "a trickle is no progress");
+    }
+}

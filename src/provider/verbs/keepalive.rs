@@ -1,0 +1,205 @@
+//! Signs of life of peers that are idle.
+//!
+//! A device notices a dead peer by what it sends and the peer does not acknowledge. A connection on which nothing is sent would
+//! not notice at all, so after half of the path timeout without a sign of life an empty request is posted: one that names no
+//! memory, and of which the peer's application hears nothing. On InfiniBand and RoCE that is an RDMA Write, which the peer's
+//! device acknowledges. On iWARP it is an RDMA Read, which the peer answers: a Write is complete there once TCP has it.
+//!
+//! Requests of the application that are outstanding are left to the device. It repeats them, and says when it gives up; and a
+//! peer that is slow to post receives lets them wait for longer than any timeout. On iWARP they are complete as soon as TCP
+//! has them, so there the empty request may wait behind them: a peer that reads nothing for half of the path timeout is
+//! given up.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::debug;
+
+use super::adapter::Adapter;
+use super::finish::Found;
+use super::queue_pair::{Inner, QueuePair};
+use super::requests::{RequestId, nothing};
+use crate::error::Reason;
+use crate::proto::qp::QueuePairState;
+use crate::status::Status;
+use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest, wc_status};
+
+/// The number of parts of the path timeout. A dead peer is noticed at most one part late.
+const TICKS: u32 = 10;
+/// The number of queue pairs that are looked at before other tasks have a turn.
+const TURN: usize = 64;
+
+/// The silence of a peer, in ticks.
+#[derive(Default)]
+pub(super) struct Silence {
+    /// Since the last sign of life.
+    quiet: u32,
+    probe: Option<Probe>,
+}
+
+/// An empty request that has not completed.
+struct Probe {
+    /// Since it was posted.
+    ticks: u32,
+    /// No request of the application is ahead of it, which might wait for the peer's application.
+    alone: bool,
+}
+
+impl Silence {
+    /// The peer lives.
+    pub(super) fn heard(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// One more tick without a sign of life. Whether the peer is given up.
+    fn tick(&mut self) -> bool {
+        self.quiet = self.quiet.saturating_add(1);
+        let Some(probe) = &mut self.probe else { return false };
+        probe.ticks = probe.ticks.saturating_add(1);
+        probe.alone && self.quiet >= TICKS && probe.ticks >= TICKS / 2
+    }
+
+    /// Whether it is time to post a probe.
+    fn is_due(&self) -> bool {
+        self.probe.is_none() && self.quiet >= TICKS / 2
+    }
+}
+
+/// Looks at the queue pairs of an adapter, [`TICKS`] times in a path timeout.
+pub(super) async fn run(adapter: Weak<Adapter>, path_timeout: Duration) {
+    let mut ticks = interval(path_timeout / TICKS);
+    // A runtime that was busy for long has not seen the signs of life either.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(queue_pairs) = adapter.upgrade().map(|adapter| {
+            adapter.progress();
+            adapter.all_queue_pairs()
+        }) else {
+            return;
+        };
+        for some in queue_pairs.chunks(TURN) {
+            some.iter().for_each(|queue_pair| queue_pair.tick());
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl QueuePair {
+    /// One of [`TICKS`] parts of the path timeout has passed.
+    fn tick(&self) {
+        let mut inner = self.lock();
+        if inner.state != QueuePairState::Connected || inner.broken || inner.refused {
+            return;
+        }
+        if !inner.silence.tick() {
+            if inner.silence.is_due() {
+                self.probe(&mut inner);
+            }
+            return;
+        }
+        let key = inner.device.as_ref().map(|device| device.key());
+        drop(inner);
+        if let Some(key) = key {
+            self.silent(key, Reason::PathTimeout);
+        }
+    }
+
+    /// The peer is given up, by us or by the device.
+    pub(super) fn silent(&self, key: u32, reason: Reason) {
+        let cm = self.lock().cm.upgrade();
+        if let Some(cm) = cm {
+            debug!(connection = %cm.id, ?reason, "peer silent");
+            cm.broken_by(key, Status::IO_TIMEOUT, reason);
+        }
+    }
+
+    /// Posts an empty request, unless others are outstanding of which the device tells.
+    fn probe(&self, inner: &mut Inner) {
+        let Some(device) = inner.device.as_ref() else { return };
+        if self.capacities.send == self.send_depth {
+            // Every slot is the application's.
+            return;
+        }
+        let outstanding = &inner.initiator.outstanding;
+        if !inner.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
+            return;
+        }
+        let alone = outstanding.is_empty();
+        let nowhere = RemoteMemory { address: 0, key: 0 };
+        let reads = self.adapter.is_iwarp() && inner.reads > 0;
+        let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
+        let id = RequestId { key: device.key(), receive: false, sequence: RequestId::KEEPALIVE };
+        let entries = nothing();
+        let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: SendFlags::SIGNALED };
+        // SAFETY: the request has no bytes, so no memory is in use.
+        match unsafe { device.queue_pair.post_send(&[request]) } {
+            Ok(()) => inner.silence.probe = Some(Probe { ticks: 0, alone }),
+            // The queue is full after all, or the connection is ending.
+            Err(refused) => debug!(error = %refused.source, "probe not posted"),
+        }
+    }
+
+    /// The empty request has completed.
+    pub(super) fn probed(&self, inner: &mut Inner, key: u32, status: u32, found: &mut Found) {
+        inner.silence.probe = None;
+        match status {
+            wc_status::SUCCESS => inner.silence.heard(),
+            // For a reason that an event, or the request that failed, tells.
+            wc_status::WR_FLUSH_ERR => {}
+            _ => {
+                inner.broken = true;
+                found.silent = Some((status, key));
+            }
+        }
+    }
+}
+
+/// A queue pair of the device has room for as many requests as the application may post, and for one that is empty.
+pub(super) fn slots(adapter: &Arc<Adapter>, depth: u32) -> u32 {
+    let most = u32::try_from(adapter.info().max_queue_depth).unwrap_or(u32::MAX);
+    let more = u32::from(adapter.config.path_timeout.is_some());
+    depth.saturating_add(more).min(most.max(depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEC-04
+    #[test]
+    fn a_peer_is_asked_after_half_and_given_up_after_all_of_the_time() {
+        let mut silence = Silence::default();
+        for _ in 0..TICKS / 2 {
+            assert!(!silence.is_due());
+            assert!(!silence.tick());
+        }
+        assert!(silence.is_due());
+        silence.probe = Some(Probe { ticks: 0, alone: true });
+        assert!(!silence.is_due(), "one at a time");
+        for _ in 1..TICKS / 2 {
+            assert!(!silence.tick());
+        }
+        assert!(silence.tick());
+    }
+
+    // SEC-04
+    #[test]
+    fn a_sign_of_life_begins_anew() {
+        let mut silence = Silence::default();
+        (0..TICKS / 2).for_each(|_| assert!(!silence.tick()));
+        silence.probe = Some(Probe { ticks: 0, alone: true });
+        (0..TICKS / 2 - 1).for_each(|_| assert!(!silence.tick()));
+        silence.heard();
+        (0..TICKS - 1).for_each(|_| assert!(!silence.tick()));
+        assert!(silence.tick(), "the question is still open");
+    }
+
+    // SEC-04: what is ahead of the probe may wait for a receive.
+    #[test]
+    fn a_probe_behind_other_requests_is_left_to_the_device() {
+        let mut silence = Silence { quiet: TICKS, probe: Some(Probe { ticks: TICKS, alone: false }) };
+        assert!(!silence.tick());
+    }
+}

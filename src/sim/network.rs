@@ -1,0 +1,193 @@
+//! Networks and links.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::host::Host;
+use crate::cm::LocalAddress;
+use crate::provider::net::sim::{self, Settings, World};
+use crate::sync::LONGEST;
+
+/// A simulated network.
+///
+/// `Network` is a cheap handle; clones refer to the same network. The network belongs to the runtime in which it was made:
+/// everything on it runs there, on one thread, with paused clock. [`check`](super::check) makes such a runtime, and so does
+/// `#[tokio::test(start_paused = true)]`. With a clock that runs, the network takes real time, and a seed repeats nothing.
+///
+/// Faults take effect when they are called. [`at`](Self::at) calls them at a set time, and [`faults`](Self::faults) draws them from
+/// the seed.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub(super) world: Arc<World>,
+}
+
+impl Network {
+    /// Creates a network without hosts.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new(seed: u64) -> Self {
+        Self { world: World::new(seed) }
+    }
+
+    /// Returns the seed.
+    pub fn seed(&self) -> u64 {
+        self.world.seed()
+    }
+
+    /// Returns the time since the network was created.
+    pub fn elapsed(&self) -> Duration {
+        self.world.elapsed()
+    }
+
+    /// Adds a host.
+    ///
+    /// # Panics
+    /// If the text is not an address, or the network has a host with this address.
+    pub fn host(&self, address: impl LocalAddress) -> Host {
+        let Ok(address) = address.local_ip() else { panic!("a host has an address") };
+        let address = address.to_canonical();
+        match sim::Host::new(&self.world, address) {
+            Some(host) => Host::new(host),
+            None => panic!("the network has a host {address}"),
+        }
+    }
+
+    /// Returns the link of two hosts, to change its settings. By default a segment is on its way for a millisecond, has at
+    /// most 1460 bytes, and the bandwidth is not limited. From a host to itself the way takes no time.
+    pub fn link(&self, first: &Host, second: &Host) -> Link {
+        Link { world: self.world.clone(), ends: (first.number(), second.number()) }
+    }
+
+    /// Sets the sizes of the send and receive buffers of connections that are made from now on. Default: 128 KiB each.
+    pub fn buffers(&self, send: usize, receive: usize) {
+        self.world.set_buffers(send, receive);
+    }
+
+    /// Loses everything that two hosts send to each other, for this time from now on; a later call replaces an earlier one. TCP
+    /// sends it again, so a partition that ends in time is only a delay.
+    pub fn partition(&self, first: &Host, second: &Host, time: Duration) {
+        self.partition_one_way(first, second, time);
+        self.partition_one_way(second, first, time);
+    }
+
+    /// Loses everything that one host sends to the other, for this time.
+    pub fn partition_one_way(&self, from: &Host, to: &Host, time: Duration) {
+        self.world.cut(from.number(), to.number(), time);
+    }
+
+    /// Ends a partition of two hosts.
+    pub fn heal(&self, first: &Host, second: &Host) {
+        self.partition(first, second, Duration::ZERO);
+    }
+
+    /// Holds what two hosts send to each other, for this time from now on. It arrives afterwards.
+    pub fn stall(&self, first: &Host, second: &Host, time: Duration) {
+        self.world.stall(first.number(), second.number(), time);
+        self.world.stall(second.number(), first.number(), time);
+    }
+
+    /// Resets the connections of two hosts at both ends, as a box between them may do. Returns their number.
+    pub fn reset(&self, first: &Host, second: &Host) -> usize {
+        self.world.reset_between(first.number(), second.number())
+    }
+
+    /// Returns the number of sockets of all hosts: listeners, and connections that are open or closing. A test that has dropped
+    /// everything can compare it with 0.
+    pub fn sockets(&self) -> usize {
+        self.world.sockets()
+    }
+
+    /// Calls `fault` at this time since the network was created, or soon if that is past. It is not called if the runtime or the
+    /// network has ended by then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// tokio_rdma::sim::check(0..10, |network| async move {
+    ///     let (server, client) = (network.host("10.0.0.1"), network.host("10.0.0.2"));
+    ///     let (minute, other) = (Duration::from_secs(60), server.clone());
+    ///     network.at(minute, move |network| network.partition(&client, &other, minute));
+    ///     network.at(2 * minute, move |_| server.crash());
+    /// });
+    /// ```
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn at(&self, time: Duration, fault: impl FnOnce(&Self) + Send + 'static) {
+        let wait = time.saturating_sub(self.elapsed()).min(LONGEST);
+        let world = Arc::downgrade(&self.world);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            if let Some(world) = world.upgrade() {
+                fault(&Self { world });
+            }
+        });
+    }
+
+    /// Draws a number of the range from the seed, for a decision of the test. It does not change what the network draws.
+    pub fn random(&self, range: RangeInclusive<u64>) -> u64 {
+        self.world.choose(&range)
+    }
+
+    /// Returns a hash over everything that has happened: each segment with its bytes and its time, each fault. Two runs with
+    /// the same hash were the same.
+    pub fn trace_hash(&self) -> u64 {
+        self.world.trace_hash()
+    }
+
+    /// Captures the segments that arrive from now on, for [`pcap`](Self::pcap). An earlier capture is dropped.
+    pub fn capture(&self) {
+        self.world.capture();
+    }
+
+    /// Returns what was captured since [`capture`](Self::capture) as a file for Wireshark, whose iWARP dissector reads it. Empty
+    /// if nothing was captured.
+    pub fn pcap(&self) -> Vec<u8> {
+        self.world.pcap().unwrap_or_default()
+    }
+
+    /// Returns the last 4096 events as text, a line each.
+    pub fn trace(&self) -> String {
+        self.world.trace()
+    }
+}
+
+/// The link of two hosts, in both directions: [`Network::link`]. Each setting applies to segments that are sent from now on.
+#[derive(Clone, Debug)]
+pub struct Link {
+    world: Arc<World>,
+    ends: (usize, usize),
+}
+
+impl Link {
+    /// Sets how long a segment is on its way. Each segment draws its own time; those of a connection stay in order.
+    pub fn latency(self, time: RangeInclusive<Duration>) -> Self {
+        let (start, end) = time.into_inner();
+        self.change(|settings| settings.latency = start.min(LONGEST)..=end.min(LONGEST))
+    }
+
+    /// Sets how many bytes per second each direction carries. 0 counts as 1.
+    pub fn bandwidth(self, bytes_per_second: u64) -> Self {
+        self.change(|settings| settings.bandwidth = Some(bytes_per_second))
+    }
+
+    /// Sets how many bytes a segment has at most. Each segment draws its own limit, which is from 1 to 65,000.
+    pub fn segments(self, bytes: RangeInclusive<usize>) -> Self {
+        self.change(|settings| settings.segments = bytes.clone())
+    }
+
+    /// Sets after how long without a segment a box on the way, such as a firewall, forgets a connection. From then on all
+    /// segments of the connection are lost.
+    pub fn idle_limit(self, time: Duration) -> Self {
+        self.change(|settings| settings.idle_limit = Some(time))
+    }
+
+    fn change(self, change: impl Fn(&mut Settings)) -> Self {
+        let (first, second) = self.ends;
+        self.world.set_link(first, second, &change);
+        self.world.set_link(second, first, &change);
+        self
+    }
+}

@@ -1,0 +1,316 @@
+//! The functions of the two libraries, which are opened when the first of them is needed.
+//!
+//! Posting and polling do not come by here: C has them as inline functions, which call the driver by the table of the open
+//! device.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use libc::sockaddr;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use tracing::debug;
+
+use super::RegDmabufMr;
+use super::types::*;
+
+const MISSING: &str =
+    "libibverbs.so.1 and librdmacm.so.1 cannot be loaded: install rdma-core (Debian: librdmacm1)";
+const OLD: &str = "libibverbs.so.1 or librdmacm.so.1 is too old: install rdma-core 28 or newer";
+
+/// The one event that `rdma_notify` is for.
+const IBV_EVENT_COMM_EST: c_uint = 4;
+
+/// Declares the functions of the libraries, in a table that is filled at once, each with a function that calls it.
+macro_rules! functions {
+    ($($library:ident { $(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;
+    )* })*) => {
+        struct Functions {
+            $($($(#[$attribute])* $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
+        }
+
+        impl Functions {
+            /// Looks for each function.
+            fn find($($library: &Library),*) -> Result<Self, &'static str> {
+                Ok(Self {
+                    // SAFETY: these are the types of the functions of these names.
+                    $($($(#[$attribute])* $name: unsafe { find($library, stringify!($name)) }.ok_or(OLD)?,)*)*
+                })
+            }
+        }
+
+        $($(
+            /// The function of that name.
+            ///
+            /// # Safety
+            /// As its manual page says.
+            $(#[$attribute])*
+            pub(in crate::sys) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the caller's.
+                unsafe { (loaded().functions.$name)($($argument),*) }
+            }
+        )*)*
+
+        /// Each function with its parameters and its result, for the test that compares them with the headers.
+        #[cfg(test)]
+        pub(in crate::sys) const SIGNATURES: &[(&str, &[&str], &str)] = &[$($(
+            (stringify!($name), &[$(stringify!($type)),*], concat!($(stringify!($result))?)),
+        )*)*];
+    };
+}
+
+functions! {
+    ibverbs {
+        fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+        fn ibv_free_device_list(list: *mut *mut ibv_device);
+        fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
+        fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
+        fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+        fn ibv_close_device(context: *mut ibv_context) -> c_int;
+        fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
+        fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut _compat_ibv_port_attr) -> c_int;
+        fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+        fn ibv_ack_async_event(event: *mut ibv_async_event);
+        fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+        fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int;
+        fn ibv_reg_mr(domain: *mut ibv_pd, start: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
+        fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
+        fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+        fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+        fn ibv_get_cq_event(
+            channel: *mut ibv_comp_channel,
+            queue: *mut *mut ibv_cq,
+            context: *mut *mut c_void,
+        ) -> c_int;
+        fn ibv_ack_cq_events(queue: *mut ibv_cq, count: c_uint);
+        fn ibv_create_cq(
+            context: *mut ibv_context,
+            entries: c_int,
+            key: *mut c_void,
+            channel: *mut ibv_comp_channel,
+            vector: c_int,
+        ) -> *mut ibv_cq;
+        fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
+        fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
+        fn ibv_create_srq(domain: *mut ibv_pd, attributes: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        fn ibv_modify_srq(queue: *mut ibv_srq, attributes: *mut ibv_srq_attr, mask: c_int) -> c_int;
+        fn ibv_destroy_srq(queue: *mut ibv_srq) -> c_int;
+        fn ibv_create_qp(domain: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        fn ibv_modify_qp(queue_pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int;
+        #[cfg(test)]
+        fn ibv_query_qp(
+            queue_pair: *mut ibv_qp,
+            attributes: *mut ibv_qp_attr,
+            mask: c_int,
+            initial: *mut ibv_qp_init_attr,
+        ) -> c_int;
+        fn ibv_destroy_qp(queue_pair: *mut ibv_qp) -> c_int;
+    }
+    rdmacm {
+        fn rdma_create_event_channel() -> *mut rdma_event_channel;
+        fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+        fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
+        fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+        fn rdma_create_id(
+            channel: *mut rdma_event_channel,
+            id: *mut *mut rdma_cm_id,
+            context: *mut c_void,
+            space: c_uint,
+        ) -> c_int;
+        fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_set_option(
+            id: *mut rdma_cm_id,
+            level: c_int,
+            option: c_int,
+            value: *mut c_void,
+            length: usize,
+        ) -> c_int;
+        fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int;
+        fn rdma_resolve_addr(
+            id: *mut rdma_cm_id,
+            source: *mut sockaddr,
+            destination: *mut sockaddr,
+            timeout: c_int,
+        ) -> c_int;
+        fn rdma_resolve_route(id: *mut rdma_cm_id, timeout: c_int) -> c_int;
+        fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+        fn rdma_connect(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int;
+        fn rdma_accept(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int;
+        fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int;
+        fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int;
+        fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_init_qp_attr(id: *mut rdma_cm_id, attributes: *mut ibv_qp_attr, mask: *mut c_int) -> c_int;
+        fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context;
+        fn rdma_free_devices(list: *mut *mut ibv_context);
+    }
+}
+
+/// Opens a library by its name.
+fn open(file: &str) -> Result<Library, &'static str> {
+    // SAFETY: what the two libraries do when they are loaded and unloaded needs nothing of this program.
+    let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+    library.map_err(|error| {
+        debug!(%error, "library not loaded");
+        MISSING
+    })
+}
+
+/// Finds a function, in its newest version.
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+unsafe fn find<F: Copy>(library: &Library, name: &str) -> Option<F> {
+    // SAFETY: the caller's.
+    let found = unsafe { library.get::<F>(name.as_bytes()) };
+    found.inspect_err(|error| debug!(%error, "function not found")).ok().map(|function| *function)
+}
+
+/// The libraries, which stay loaded to the end of the process.
+struct Loaded {
+    functions: Functions,
+    reg_dmabuf_mr: Option<RegDmabufMr>,
+    _libraries: [Library; 2],
+}
+
+static LOADED: OnceLock<Result<Loaded, &'static str>> = OnceLock::new();
+
+impl Loaded {
+    fn get() -> &'static Result<Self, &'static str> {
+        LOADED.get_or_init(|| {
+            let (ibverbs, rdmacm) = (open("libibverbs.so.1")?, open("librdmacm.so.1")?);
+            Ok(Self {
+                functions: Functions::find(&ibverbs, &rdmacm)?,
+                // SAFETY: this is the type of the function of that name since its first version.
+                reg_dmabuf_mr: unsafe { find(&ibverbs, "ibv_reg_dmabuf_mr") },
+                _libraries: [ibverbs, rdmacm],
+            })
+        })
+    }
+}
+
+/// Loads the libraries, once.
+///
+/// # Errors
+/// A sentence, if they are not there or too old.
+pub(super) fn load_libraries() -> Result<(), &'static str> {
+    Loaded::get().as_ref().map(drop).map_err(|sentence| *sentence)
+}
+
+/// The loaded libraries.
+///
+/// # Panics
+/// If they cannot be loaded. Every call is about an object, and the first object is made after [`load`](super::load) has succeeded.
+fn loaded() -> &'static Loaded {
+    match Loaded::get() {
+        Ok(loaded) => loaded,
+        Err(sentence) => panic!("{sentence}"),
+    }
+}
+
+/// `ibv_query_port`. The library fills the structure of its first version, which is what the first members of `ibv_port_attr`
+/// are: everything up to and including `flags`. What follows keeps the value it has.
+///
+/// # Safety
+/// As for the C function: an open device, and a structure to fill.
+pub(in crate::sys) unsafe fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller's. The library writes the leading part of the structure only.
+    unsafe { ibv_query_port(context, port, attributes.cast()) }
+}
+
+/// `rdma_notify` with the event that a connection is established.
+///
+/// # Safety
+/// A live identifier.
+pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { rdma_notify(id, IBV_EVENT_COMM_EST) }
+}
+
+/// `ibv_ack_async_event`.
+///
+/// # Safety
+/// An event that `ibv_get_async_event` filled and that was not yet acknowledged.
+pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the caller's.
+    unsafe { ibv_ack_async_event(event) }
+}
+
+/// `ibv_reg_dmabuf_mr`, if the library has it.
+pub(in crate::sys) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    loaded().reg_dmabuf_mr
+}
+
+/// Calls a function of the driver: the inline functions of the C header.
+macro_rules! driver {
+    ($object:ident.$function:ident($($argument:expr),*), or $without:expr) => {{
+        // SAFETY: the object is live, and the device stays open while it has objects; the table does not change.
+        let function = unsafe { (*(*$object).context).ops.$function };
+        match function {
+            // SAFETY: the caller's.
+            Some(function) => unsafe { function($object, $($argument),*) },
+            None => $without,
+        }
+    }};
+}
+
+/// `ibv_alloc_mw`: null if the driver knows no windows.
+///
+/// # Safety
+/// A live domain.
+pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    driver!(domain.alloc_mw(kind), or std::ptr::null_mut())
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_dealloc_mw(window: *mut ibv_mw) -> c_int {
+    driver!(window.dealloc_mw(), or libc::EOPNOTSUPP)
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_poll_cq(queue: *mut ibv_cq, room: c_int, entries: *mut ibv_wc) -> c_int {
+    driver!(queue.poll_cq(room, entries), or - 1)
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    driver!(queue.req_notify_cq(solicited_only), or libc::EOPNOTSUPP)
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_post_srq_recv(
+    queue: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    driver!(queue.post_srq_recv(first, bad), or libc::EOPNOTSUPP)
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_post_send(
+    queue_pair: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    driver!(queue_pair.post_send(first, bad), or libc::EOPNOTSUPP)
+}
+
+/// # Safety
+/// As for the C function.
+pub(in crate::sys) unsafe fn ibv_post_recv(
+    queue_pair: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    driver!(queue_pair.post_recv(first, bad), or libc::EOPNOTSUPP)
+}

@@ -1,0 +1,92 @@
+//! The C interface of libibverbs and librdmacm: structures, numbers and functions.
+//!
+//! The functions come from one of two backends. [`loaded`] opens the libraries at run time, so that a build needs neither
+//! headers nor a library. With the feature `rdma-sys` they are [`linked`], by the bindings of that crate, and nothing else
+//! names `rdma_sys`.
+//!
+//! Enumerations of C are integers here. The one that `rdma-sys` makes a Rust `enum`, `ibv_event_type`, is never
+//! read as such: a library newer than the bindings reports events that they do not know.
+#![allow(non_camel_case_types, reason = "the names are those of the C headers")]
+
+use std::ffi::{c_int, c_void};
+
+#[cfg(feature = "rdma-sys")]
+mod linked;
+#[cfg(not(feature = "rdma-sys"))]
+mod loaded;
+pub(super) mod number;
+#[cfg(not(feature = "rdma-sys"))]
+pub(super) mod types;
+
+#[cfg(feature = "rdma-sys")]
+use linked as backend;
+#[cfg(not(feature = "rdma-sys"))]
+use loaded as backend;
+
+pub(super) use backend::*;
+#[cfg(not(feature = "rdma-sys"))]
+pub(super) use types::*;
+
+/// Everything, for the test that compares it with the headers.
+#[cfg(all(test, not(feature = "rdma-sys")))]
+pub(super) use types as every;
+
+/// Loads the libraries, once; nothing to do if they are linked. Everything else here needs it to have succeeded.
+///
+/// # Errors
+/// A sentence, if they are not there or too old.
+pub(crate) fn load() -> Result<(), &'static str> {
+    backend::load_libraries()
+}
+
+/// `ibv_reg_dmabuf_mr`, which libraries older than rdma-core 34 do not have.
+pub(super) type RegDmabufMr = unsafe extern "C" fn(
+    domain: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr;
+
+/// Returns the kind of an event as an integer: the value of `event_type`, which need not be one that the bindings know.
+///
+/// # Safety
+/// An event that `ibv_get_async_event` filled.
+pub(super) unsafe fn async_event_kind(event: *const ibv_async_event) -> u32 {
+    // SAFETY: the event is live; no reference to the enumeration and no value of it is made.
+    let kind = unsafe { &raw const (*event).event_type };
+    // SAFETY: a C enumeration has the size of an integer, and the library has written it.
+    unsafe { kind.cast::<u32>().read() }
+}
+
+/// Returns the object that an event is about.
+///
+/// # Safety
+/// An event that `ibv_get_async_event` filled, of a kind whose element is a pointer to a `T`.
+pub(super) unsafe fn async_event_element<T>(event: *const ibv_async_event) -> *mut T {
+    // SAFETY: the event is live.
+    let element = unsafe { &raw const (*event).element };
+    // SAFETY: for these kinds the library has stored a pointer to such an object.
+    unsafe { element.cast::<*mut T>().read() }
+}
+
+/// The part of an event that is about a connection. For events of an identifier in the port space for reliable
+/// connections it is valid whatever the kind, and zero where nothing is said.
+///
+/// # Safety
+/// An event of `rdma_get_cm_event`, not yet acknowledged, of an identifier in that port space.
+pub(super) unsafe fn connection_of(event: &rdma_cm_event) -> rdma_conn_param {
+    // SAFETY: the library has zeroed the union and has filled this member or none.
+    unsafe { event.param.conn }
+}
+
+/// The key of an object is its context pointer in C.
+pub(super) fn key_to_context(key: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(key as usize)
+}
+
+/// The key that was made a context pointer.
+pub(super) fn context_to_key(context: *mut c_void) -> u64 {
+    context.addr() as u64
+}

@@ -1,0 +1,53 @@
+//! The accept loops of the README and of the docs, with a peer that does not complete its connection.
+//!
+//! Runs on: soft, sim
+
+#[path = "../../docs/snippets/accept_loop.rs"]
+#[allow(unreachable_pub, reason = "the code of the docs")]
+mod accept_loop;
+#[path = "../../docs/snippets/request_loop.rs"]
+#[allow(unreachable_pub, reason = "the code of the docs")]
+mod request_loop;
+
+use std::io;
+
+use common::raw::success;
+use common::*;
+use tokio_rdma::{Adapter, ConnectParams, Listener};
+
+/// The loop serves others while a peer has its reply and says nothing.
+async fn assert_serves<F>(serve: impl FnOnce(Adapter, Listener) -> F)
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let server = tokio::spawn(serve(adapter.clone(), listener));
+    let (idle, connector) = (queue_pair(&adapter), adapter.connector());
+    let silent = within(connector.connect(&idle, address, ConnectParams::default())).await.expect("accepted");
+    for _ in 0..3 {
+        let (active, connector) = (queue_pair(&adapter), adapter.connector());
+        let answer = active.receive(adapter.buffer(64).expect("memory")).expect("posted");
+        let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
+        let connection = within(connect).await.expect("connected");
+        success(active.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
+        assert_eq!(&success(answer).await.1[..5], b"hello");
+        within(connection.disconnect()).await.expect("disconnected");
+    }
+    drop(silent);
+    server.abort();
+}
+
+// SEC-08: the one of the README and of `Listener`.
+#[tokio::test]
+async fn the_acceptor_serves_others_while_one_peer_is_silent() {
+    let loop_of_docs = include_str!("../../docs/snippets/accept_loop.rs");
+    assert!(include_str!("../../README.md").contains(loop_of_docs), "the README has another loop");
+    assert_serves(accept_loop::serve).await;
+}
+
+// SEC-08: the one of `Listener::request`.
+#[tokio::test]
+async fn a_loop_of_tasks_serves_others_while_one_peer_is_silent() {
+    assert_serves(request_loop::serve_requests).await;
+}

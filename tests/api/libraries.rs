@@ -1,0 +1,67 @@
+//! The `verbs` provider on a machine whose libraries are missing or too old.
+#![cfg(all(feature = "verbs", not(feature = "rdma-sys")))]
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs, process};
+
+use common::interop::example_program;
+
+/// A folder that is searched for libraries before those of the system, gone with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("tokio-rdma-libraries-{name}-{}", process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// The line about the `verbs` provider of a program that lists all providers.
+    fn says(&self) -> String {
+        let program = example_program("adapters");
+        let output = Command::new(program).env("LD_LIBRARY_PATH", &self.0).env_remove("RUST_LOG").output();
+        let output = output.expect("started");
+        let stdout = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success() && output.stderr.is_empty(), "{stdout}");
+        assert!(stdout.contains("provider soft"), "{stdout}");
+        let mut lines = stdout.lines().filter(|line| line.contains("verbs"));
+        let line = lines.next().expect("a line about verbs").to_owned();
+        assert_eq!(lines.next(), None, "{stdout}");
+        line
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+// HW-12
+#[test]
+fn missing_libraries_are_named_in_one_sentence() {
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let folder = Folder::new(library);
+        // The loader takes the first file of this name, and cannot load it.
+        fs::write(folder.0.join(library), "").expect("written");
+        let line = folder.says();
+        assert!(line.contains("cannot be loaded: install rdma-core"), "{line}");
+    }
+}
+
+// HW-12
+#[test]
+fn libraries_that_are_too_old_are_named_in_one_sentence() {
+    // Without functions. (Where it is libibverbs, the loader refuses librdmacm.)
+    let folder = Folder::new("old");
+    if folder.says().contains("cannot be loaded") {
+        return eprintln!("skipped: needs libibverbs and librdmacm");
+    }
+    let mut compiler = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(folder.0.join("librdmacm.so.1"));
+    assert!(compiler.status().expect("a compiler").success());
+    let line = folder.says();
+    assert!(line.contains("is too old: install rdma-core 28"), "{line}");
+}

@@ -1,0 +1,349 @@
+//! The texts of errors and values: they name the object, the value and the limit, and show what the peer said.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use tokio_rdma::cm::ProviderKind;
+use tokio_rdma::error::{
+    AcceptError, BindError, ConnectError, DecodeError, DisconnectError, OpenError, PostErrorKind, Reason,
+    RegisterError, StreamError,
+};
+use tokio_rdma::mr::RemoteRegion;
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::status::{CmEvent, IbRejectReason, Outcome};
+use tokio_rdma::types::{AdapterId, OpKind, RemoteKey};
+use tokio_rdma::{
+    AcceptParams, ConnectParams, DisconnectReason, PrivateData, QueuePairConfig, ReadLimits, Status,
+};
+
+mod calls;
+
+fn at() -> SocketAddr {
+    ([192, 0, 2, 1], 7000).into()
+}
+
+fn rejected(data: PrivateData) -> String {
+    let reason = Reason::MpaReject;
+    ConnectError::Rejected { peer: at(), private_data: Some(data), reason }.to_string()
+}
+
+// ERR-09
+#[test]
+fn a_rejection_shows_what_the_peer_said() {
+    let said = rejected(PrivateData::exact(&b"bad token"[..]));
+    assert_eq!(said, "the application at 192.0.2.1:7000 rejected the connection: \"bad token\"");
+    // InfiniBand pads.
+    assert_eq!(rejected(PrivateData::padded(&b"bad token\0\0\0"[..])), said);
+    assert!(rejected(PrivateData::exact("a \"b\"\n\u{e9}")).ends_with(": \"a \\\"b\\\"\\n\u{e9}\""));
+    let long = rejected(PrivateData::exact("x".repeat(500)));
+    assert!(long.ends_with("xxx...\"") && long.len() < 200, "{long}");
+    // Only text is shown, and a terminal stays as it is.
+    for data in [&b"\xff\xfe"[..], b"\x1b[2J", b"a\0b", b""] {
+        let text = rejected(PrivateData::exact(data));
+        assert_eq!(text, "the application at 192.0.2.1:7000 rejected the connection", "{data:?}");
+    }
+    assert!(!rejected(PrivateData::padded(&b"\0\0"[..])).contains('"'));
+}
+
+// ERR-09
+#[tokio::test]
+async fn a_rejection_over_the_wire_shows_what_the_peer_said() {
+    let adapter = adapter();
+    let asked = common::cm::requested(&adapter, v4(), ConnectParams::default()).await;
+    within(asked.request.reject(b"bad token")).await.expect("rejected");
+    let error = within(asked.connecting).await.expect("no panic").expect_err("rejected");
+    assert!(error.to_string().ends_with("\"bad token\""), "{error}");
+    assert!(!error.is_retryable() && error.is_connector_usable());
+    let error = io::Error::from(error);
+    assert!(error.to_string().ends_with("\"bad token\""), "{error}");
+}
+
+// ERR-09: RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8.
+#[test]
+fn every_terminate_has_words_of_its_own() {
+    let mut known = HashSet::new();
+    let codes = [
+        (0, 0, 0..=0),
+        (0, 1, 0..=4),
+        (0, 2, 5..=9),
+        (0, 2, 0xff..=0xff),
+        (1, 0, 0..=0),
+        (1, 1, 0..=4),
+        (1, 2, 1..=6),
+        (2, 0, 1..=7),
+    ];
+    for (layer, etype, codes) in codes {
+        for code in codes {
+            let reason = Reason::Terminate { sent: false, layer, etype, code };
+            let text = reason.to_string();
+            let (sender, rest) = text.split_once(": ").expect("a sender");
+            let (meaning, numbers) = rest.split_once(" (").expect("the numbers");
+            assert_eq!(sender, "the peer sent a Terminate");
+            assert_eq!(numbers, format!("layer {layer}, type {etype}, code {code})"));
+            assert!(!meaning.contains("unknown"), "{text}");
+            assert!(known.insert(meaning.to_owned()), "{text}");
+            let sent = Reason::Terminate { sent: true, layer, etype, code };
+            assert!(sent.to_string().starts_with("this side sent a Terminate: "), "{sent}");
+        }
+    }
+    let beyond = Reason::Terminate { sent: false, layer: 15, etype: 15, code: 255 };
+    assert!(beyond.to_string().contains("unknown error"));
+}
+
+// ERR-09
+#[test]
+fn every_reject_of_infiniband_has_words() {
+    for reason in IbRejectReason::ALL {
+        let text = Reason::Cm { event: CmEvent::REJECTED, status: reason.status() }.to_string();
+        assert!(text.starts_with("rejected: ") && text.contains(&reason.to_string()), "{text}");
+        assert!(!text.contains("not known"), "{text}");
+    }
+}
+
+// ERR-09
+#[test]
+fn sources_lead_to_the_cause() {
+    let reason = Reason::Errno(libc::ECONNREFUSED);
+    let refused = ConnectError::Refused { peer: at(), reason };
+    let source = |error: &dyn Error| error.source().and_then(|source| source.downcast_ref()).copied();
+    assert_eq!(source(&refused), Some(reason));
+    assert_eq!(source(&ConnectError::Aborted { peer: at(), reason }), Some(reason));
+    assert_eq!(source(&AcceptError::Aborted { peer: at(), reason }), Some(reason));
+    let status = Status::REMOTE_ERROR;
+    assert_eq!(source(&DisconnectError::Lost { status, reason }), Some(reason));
+    assert_eq!(source(&DisconnectReason::Lost { status, reason }), Some(reason));
+    assert_eq!(source(&PostErrorKind::ConnectionLost { reason }), Some(reason));
+    let decode = Reason::Protocol(DecodeError::Crc);
+    assert_eq!(decode.source().and_then(|source| source.downcast_ref()), Some(&DecodeError::Crc));
+    // The text is complete, also behind an `io::Error`.
+    let text = "192.0.2.1:7000 refused the connection: Connection refused (os error 111)";
+    assert_eq!(refused.to_string(), text);
+    let error = io::Error::from(StreamError::from(refused));
+    assert_eq!(error.to_string(), text);
+    let missing = Arc::new(io::Error::from_raw_os_error(libc::EMFILE));
+    let os = OpenError::Os { call: "socket", source: missing };
+    assert_eq!(os.to_string(), "socket failed: Too many open files (os error 24)");
+    assert!(os.source().is_some());
+}
+
+// ERR-09
+#[tokio::test]
+async fn errors_name_the_object_the_value_and_the_limit() {
+    let adapter = adapter();
+    let most = adapter.info().max_queue_depth;
+    let error = adapter.queue_pair(QueuePairConfig::default().send_depth(most + 1)).expect_err("too deep");
+    assert_eq!(error.to_string(), format!("send_depth is {}, not between 1 and {most}", most + 1));
+    let error = tokio_rdma::Adapter::open(at().ip()).expect_err("reserved for documentation");
+    assert_eq!(error.to_string(), "no adapter has the address 192.0.2.1");
+    let error = adapter.listener().bind(at()).expect_err("not ours");
+    assert_eq!(error.to_string(), "the adapter does not have the address 192.0.2.1");
+    let (listener, address) = listening(&adapter);
+    let error = adapter.listener().bind(address).expect_err("taken");
+    assert_eq!(error.to_string(), format!("the local address {address} is in use"));
+    let error = listener.bind(address).expect_err("it is bound");
+    assert_eq!(error.to_string(), format!("already bound to {address}"));
+    let connector = adapter.connector();
+    connector.bind((v4(), 0).into()).expect("bound");
+    let bound = connector.local_addr().expect("bound");
+    assert_eq!(connector.bind(bound).expect_err("twice").to_string(), format!("already bound to {bound}"));
+    let error = listener.listen(0).expect_err("it is listening");
+    assert_eq!(error.to_string(), "the listener is listening already, or is closed");
+    let error = adapter.listener().listen(0).expect_err("it has no address");
+    assert_eq!(error.to_string(), "the listener is not bound, or is closed");
+    for (error, text) in [
+        (OpenError::Unreachable(at().ip()).to_string(), "there is no route to 192.0.2.1"),
+        (OpenError::InvalidAdapter(AdapterId(10)).to_string(), "no adapter has the id 0xa"),
+        (BindError::TooManyAddresses(at().ip()).to_string(), "no ephemeral port is left at 192.0.2.1"),
+        (
+            ConnectError::TimedOut { peer: at(), limit: None }.to_string(),
+            "192.0.2.1:7000 did not respond in time",
+        ),
+        (
+            ConnectError::NetworkUnreachable { peer: at() }.to_string(),
+            "there is no route to the network of 192.0.2.1:7000",
+        ),
+        (
+            ConnectError::HostUnreachable { peer: at() }.to_string(),
+            "there is no host with the address of 192.0.2.1:7000, or no way to it",
+        ),
+        (
+            ConnectError::AddressAlreadyExists { peer: at() }.to_string(),
+            "a connection from the same local address and port to 192.0.2.1:7000 exists",
+        ),
+        (
+            PostErrorKind::InsufficientResources("no free key was found").to_string(),
+            "out of resources: no free key was found",
+        ),
+        (
+            RegisterError::OutOfMemory { length: 4096 }.to_string(),
+            "there is not enough memory for 4096 bytes",
+        ),
+    ] {
+        assert_eq!(error, text);
+    }
+}
+
+// ERR-09
+#[tokio::test]
+async fn the_errors_of_a_handshake_and_its_end_name_the_peer_and_the_limit() {
+    let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(50)));
+    let passive = queue_pair(&adapter);
+    let (listener, address) = listening(&adapter);
+    let active = queue_pair(&adapter);
+    let connector = adapter.connector();
+    let accept = listener.accept_next(&passive, AcceptParams::default());
+    let reject = async {
+        let reply = connector.connect(&active, address, ConnectParams::default()).await.expect("accepted");
+        let local = reply.local_addr();
+        reply.reject(&[]).await.expect("rejected");
+        local
+    };
+    let (accepted, peer) = within(async { tokio::join!(accept, reject) }).await;
+    let text = accepted.expect_err("rejected").to_string();
+    assert!(text.starts_with(&format!("{peer} rejected the reply: ")), "{text}");
+    let (end, _peer) = common::life::connected_to_raw(&adapter).await;
+    let error = within(end.connection.disconnect()).await.expect_err("no answer");
+    assert_eq!(error.to_string(), "the peer did not respond to the disconnect within 50ms");
+}
+
+#[test]
+fn values_have_the_texts_of_the_standard_library() {
+    assert_eq!(ReadLimits::new(4, 16).to_string(), "4 inbound, 16 outbound");
+    let region = RemoteRegion::new(0x1000, RemoteKey(0xbeef), 4096);
+    assert_eq!(region.to_string(), "4096 bytes at 0x1000");
+    assert_eq!(OpKind::CompareSwap.to_string(), "compare-and-swap");
+    assert_eq!(ProviderKind::Soft.to_string(), "soft");
+    assert_eq!(DisconnectReason::Peer.to_string(), "the peer disconnected");
+    let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout };
+    let text = "the connection was lost: nothing received from the peer within the path timeout (IO_TIMEOUT)";
+    assert_eq!(lost.to_string(), text);
+    assert_eq!(HashSet::from([lost.clone(), lost]).len(), 1);
+    // From a slice, as of a message.
+    let message = [&region.to_bytes()[..], b"rest"].concat();
+    assert_eq!(RemoteRegion::try_from(&message[..]), Ok(region));
+    assert_eq!(RemoteRegion::try_from(&message[..15]).expect_err("short").needed, RemoteRegion::LEN);
+}
+
+// Addresses as programs have them.
+#[tokio::test]
+async fn an_adapter_is_opened_by_any_form_of_its_address() {
+    use tokio_rdma::{Adapter, Provider};
+    let ip = std::net::Ipv4Addr::LOCALHOST;
+    let soft = Provider::soft().expect("compiled in");
+    let id = soft.resolve(ip.into()).expect("it has an adapter");
+    let opened = [
+        Adapter::open(ip),
+        Adapter::open(std::net::IpAddr::from(ip)),
+        Adapter::open("127.0.0.1"),
+        Adapter::open("127.0.0.1:7000"),
+        Adapter::open(String::from("localhost")),
+        Adapter::open("localhost:7000"),
+        Adapter::open(SocketAddr::from((ip, 7000))),
+        soft.open(ip),
+        soft.open("127.0.0.1"),
+        soft.open(id),
+    ];
+    for adapter in opened {
+        let adapter = adapter.expect("opened");
+        assert_eq!(adapter.info().name, soft.open(id).expect("opened").info().name);
+    }
+    let error = Adapter::open("host.invalid").expect_err("no such name");
+    assert!(matches!(error, OpenError::Os { call: "getaddrinfo", .. }), "{error}");
+    // ERR-09
+    assert!(error.to_string().starts_with("getaddrinfo failed: \"host.invalid\": "), "{error}");
+}
+
+// ERR-07
+#[test]
+fn every_error_leads_to_its_outcome() {
+    let (reason, status) = (Reason::PathTimeout, Status::REMOTE_ERROR);
+    let cm = |status| Reason::Cm { event: CmEvent::REJECTED, status };
+    let peer = at();
+    let refused = |reason| ConnectError::Refused { peer, reason }.outcome();
+    assert_eq!(refused(Reason::Errno(libc::ECONNREFUSED)), Outcome::NoListener);
+    assert_eq!(refused(cm(8)), Outcome::NoListener);
+    assert_eq!(refused(cm(-libc::ECONNREFUSED)), Outcome::NoListener);
+    assert_eq!(refused(cm(10)), Outcome::StaleConnection);
+    for reason in [Reason::PeerClosed, Reason::Errno(libc::ECONNRESET), cm(1), cm(3), cm(-libc::ECONNRESET)] {
+        assert_eq!(refused(reason), Outcome::PeerUnable, "{reason:?}");
+    }
+    let rejected = ConnectError::Rejected { peer, private_data: None, reason: cm(28) };
+    assert_eq!(rejected.outcome(), Outcome::PeerRejected);
+    for (error, outcome) in [
+        (ConnectError::NetworkUnreachable { peer }, Outcome::NetworkUnreachable),
+        (ConnectError::HostUnreachable { peer }, Outcome::HostUnreachable),
+        (ConnectError::TimedOut { peer, limit: None }, Outcome::NoAnswer),
+        (ConnectError::InvalidBufferSize { length: 600, maximum: 508 }, Outcome::PrivateDataTooLarge),
+        (ConnectError::Active, Outcome::QueuePairBusy),
+        (ConnectError::QueuePairActive, Outcome::QueuePairBusy),
+        (ConnectError::Invalid, Outcome::WrongMoment),
+        (ConnectError::Canceled, Outcome::Canceled),
+        (ConnectError::Aborted { peer, reason }, Outcome::PeerGaveUp),
+        (ConnectError::DeviceRemoved, Outcome::DeviceRemoved),
+        (ConnectError::InvalidAddress(at()), Outcome::AddressInvalid),
+        (ConnectError::ForeignQueuePair, Outcome::InvalidArgument),
+        (ConnectError::AddressAlreadyExists { peer }, Outcome::ConnectionExists),
+        (ConnectError::Bind(BindError::TooManyAddresses(at().ip())), Outcome::PortsExhausted),
+        (ConnectError::Bind(BindError::SharingViolation(at())), Outcome::PortInUse),
+        (ConnectError::NotSupported("an option"), Outcome::NotSupported),
+        (ConnectError::Other { peer, status, reason }, Outcome::InternalFailure),
+    ] {
+        assert_eq!(error.outcome(), outcome, "{error:?}");
+        assert_eq!(StreamError::from(error.clone()).outcome(), outcome, "{error:?}");
+    }
+    for (error, outcome) in [
+        (AcceptError::Refused { peer, private_data: None, reason }, Outcome::PeerGaveUp),
+        (AcceptError::Aborted { peer, reason }, Outcome::PeerGaveUp),
+        (AcceptError::TimedOut { peer }, Outcome::NoAnswer),
+        (AcceptError::NotListening, Outcome::WrongMoment),
+        (AcceptError::Canceled, Outcome::Canceled),
+    ] {
+        assert_eq!(error.outcome(), outcome, "{error:?}");
+    }
+    assert_eq!(BindError::AlreadyBound(at()).outcome(), Outcome::AlreadyBound);
+    assert_eq!(BindError::InvalidState("over").outcome(), Outcome::WrongMoment);
+    assert_eq!(DisconnectError::Lost { status, reason }.outcome(), Outcome::ConnectionBroken);
+    assert_eq!(DisconnectError::TimedOut { limit: Duration::ZERO }.outcome(), Outcome::NoAnswer);
+    assert_eq!(DisconnectError::Invalid.outcome(), Outcome::WrongMoment);
+    assert_eq!(DisconnectReason::Peer.outcome(), Outcome::PeerDisconnected);
+    assert_eq!(DisconnectReason::Lost { status, reason }.outcome(), Outcome::ConnectionBroken);
+    assert_eq!(DisconnectReason::DeviceRemoved.outcome(), Outcome::DeviceRemoved);
+    assert_eq!(PostErrorKind::ConnectionLost { reason }.outcome(), Outcome::ConnectionBroken);
+    assert_eq!(PostErrorKind::InsufficientResources("no key").outcome(), Outcome::OutOfResources);
+    assert_eq!(RegisterError::OutOfMemory { length: 1 }.outcome(), Outcome::OutOfResources);
+    let parameter = OpenError::InvalidParameter { argument: 6, what: "depth".into() };
+    assert_eq!(parameter.outcome(), Outcome::InvalidArgument);
+}
+
+// ERR-10: what may be gone at the next attempt is told from what will not.
+#[test]
+fn a_loop_that_tries_again_knows_when_to_stop() {
+    let peer = at();
+    let refused = |reason| ConnectError::Refused { peer, reason };
+    for error in [
+        refused(Reason::Errno(libc::ECONNREFUSED)),
+        refused(Reason::PeerClosed),
+        refused(Reason::Cm { event: CmEvent::REJECTED, status: 10 }),
+        ConnectError::NetworkUnreachable { peer },
+        ConnectError::HostUnreachable { peer },
+        ConnectError::TimedOut { peer, limit: None },
+        ConnectError::Bind(BindError::TooManyAddresses(at().ip())),
+    ] {
+        assert!(error.is_retryable() && error.is_connector_usable(), "{error:?}");
+    }
+    for error in [
+        ConnectError::Rejected { peer, private_data: None, reason: Reason::MpaReject },
+        refused(Reason::Protocol(DecodeError::BadKey)),
+        ConnectError::InvalidBufferSize { length: 600, maximum: 508 },
+        ConnectError::QueuePairActive,
+        ConnectError::ForeignQueuePair,
+        ConnectError::NotSupported("an option"),
+    ] {
+        assert!(!error.is_retryable() && error.is_connector_usable(), "{error:?}");
+    }
+}

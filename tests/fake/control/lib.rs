@@ -1,0 +1,52 @@
+//! Orders of tests to the device of `tests/fake`, once the library is loaded under the name of libibverbs.
+//!
+//! | line | effect |
+//! |---|---|
+//! | `count KIND` | the number of objects: `qp`, `cq`, `mr`, `mw`, `pd`, `srq`, `context`, `channel`, `cm_id`, `cm_channel` |
+//! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
+//! | `delay CALL MILLISECONDS` | every call of this function takes so long |
+//! | `refuse CALL ERRNO` | every call of this function fails |
+//! | `lose messages` | no message of the connection manager arrives |
+//! | `lose addresses` | nobody answers who is asked where an address is |
+//! | `lose nothing` | both arrive |
+//! | `pace SEED` | requests and events take random times, so that those of different queue pairs and ids overtake each other |
+//! | `remove` | the device is taken out of the machine |
+//! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
+//! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
+//! | `reset` | calls behave, and everything arrives |
+#![allow(unsafe_code, reason = "it calls a function of C")]
+
+use std::ffi::{CString, c_char, c_void};
+use std::io;
+use std::sync::OnceLock;
+
+type Control = unsafe extern "C" fn(*const c_char) -> i64;
+
+/// Tells the device a line. Returns the number that it answers.
+///
+/// # Errors
+/// `Unsupported` if the library is not that device's; the error of the device.
+pub fn tell(line: &str) -> io::Result<i64> {
+    static CONTROL: OnceLock<Option<Control>> = OnceLock::new();
+    let control = CONTROL.get_or_init(find).ok_or(io::ErrorKind::Unsupported)?;
+    let line = CString::new(line)?;
+    // SAFETY: the function takes a string of C.
+    let answer = unsafe { control(line.as_ptr()) };
+    match i32::try_from(answer) {
+        Ok(error @ ..0) => Err(io::Error::from_raw_os_error(error.saturating_neg())),
+        _ => Ok(answer),
+    }
+}
+
+/// The function of the library that has the name of libibverbs.
+fn find() -> Option<Control> {
+    // SAFETY: what the library does when it is loaded needs nothing of this program. It stays loaded.
+    let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: the library is loaded, and the name is a string.
+    let found = unsafe { libc::dlsym(library, c"fake_control".as_ptr()) };
+    // SAFETY: this is the type of the function of that name.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Control>(found) })
+}

@@ -1,0 +1,298 @@
+//! Connections: request, reply, completion, refusal, and their end.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::slice;
+
+use super::super::address;
+use super::super::device::MAX_READS;
+use super::resolve::CHILD;
+use super::*;
+
+const IBV_EVENT_COMM_EST: c_uint = 4;
+
+impl Terms {
+    /// # Safety
+    /// Parameters of C.
+    unsafe fn of(raw: *const rdma_conn_param, most_data: usize) -> Answer<(Self, Vec<u8>)> {
+        // SAFETY: the caller's.
+        let raw = unsafe { &*raw };
+        let length = usize::from(raw.private_data_len);
+        let too_many = raw.responder_resources > MAX_READS || raw.initiator_depth > MAX_READS;
+        if length > most_data || too_many {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's.
+        let data = unsafe { bytes(raw.private_data, length) };
+        let terms = Self {
+            number: raw.qp_num & 0xff_ffff,
+            responder_resources: raw.responder_resources,
+            initiator_depth: raw.initiator_depth,
+            retry_count: raw.retry_count.min(7),
+            rnr_retry_count: raw.rnr_retry_count.min(7),
+        };
+        Ok((terms, data))
+    }
+
+    /// As the other side sees them.
+    fn swapped(self) -> Self {
+        Self { responder_resources: self.initiator_depth, initiator_depth: self.responder_resources, ..self }
+    }
+}
+
+/// # Safety
+/// So many bytes are there.
+unsafe fn bytes(start: *const c_void, length: usize) -> Vec<u8> {
+    if length == 0 || start.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's.
+    unsafe { slice::from_raw_parts(start.cast::<u8>(), length) }.to_vec()
+}
+
+impl World {
+    /// The listener at an address.
+    fn listener(&self, to: SocketAddr) -> Option<usize> {
+        let mut found = self.cm.ids.iter().filter(|(_, id)| {
+            let source =
+                id.source.filter(|source| id.phase == Phase::Listening && source.port() == to.port());
+            source.is_some_and(|source| {
+                source.ip() == to.ip() || source.ip().is_unspecified() && source.is_ipv4() == to.is_ipv4()
+            })
+        });
+        found.next().map(|(at, _)| *at)
+    }
+
+    /// The number of requests of a listener that its user has not accepted or refused.
+    fn pending(&self, listener: usize) -> usize {
+        let Some(id) = self.cm.ids.get(&listener) else { return 0 };
+        let channel = self.cm.channels.get(&id.channel);
+        id.late.len() + channel.map_or(0, |channel| channel.count(|event| event.listener == Some(listener)))
+    }
+
+    /// A request arrives at a listener: it gets an id of its own.
+    fn request(&mut self, from: usize, listener: usize, terms: Terms, data: &[u8]) {
+        let own = &self.cm.ids[&listener];
+        // SAFETY: an id in the table is live. Its context does not change while it listens.
+        let &rdma_cm_id { channel, context, .. } = unsafe { &*own.raw };
+        let Id { source, destination, raw: active, .. } = self.cm.ids[&from];
+        let device = destination.and_then(|to| self.devices.owner(to.ip()));
+        let child = self.new_id(channel, context);
+        let id = live(&mut self.cm.ids, child);
+        (id.source, id.destination, id.backlog) = (destination, source, CHILD);
+        (id.phase, id.peer, id.theirs, id.heard) = (Phase::RequestReceived, Some(from), terms, false);
+        if let Some(device) = device {
+            self.attach(child, device);
+        }
+        // SAFETY: the id is new.
+        let raw = unsafe { &mut *child };
+        if let (Some(source), Some(destination)) = (destination, source) {
+            // SAFETY: as above.
+            unsafe { address::write(&raw mut raw.route.addr.src_addr_union.src_storage, source) };
+            // SAFETY: as above.
+            unsafe { address::write(&raw mut raw.route.addr.dst_addr_union.dst_storage, destination) };
+        }
+        live(&mut self.cm.ids, active).peer = Some(child.addr());
+        let event = Event {
+            id: child.addr(),
+            listener: Some(listener),
+            kind: kind::CONNECT_REQUEST,
+            status: 0,
+            data: padded(data, REQUEST_DATA),
+            terms: terms.swapped(),
+        };
+        self.deliver(event);
+    }
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
+    minus_one(world::enter("rdma_connect").and_then(|mut world| {
+        // SAFETY: the caller's.
+        let (terms, data) = unsafe { Terms::of(parameters, REQUEST_DATA) }?;
+        let id = live(&mut world.cm.ids, raw);
+        let (Phase::RouteResolved, Some(to)) = (id.phase, id.destination) else { return Err(libc::EINVAL) };
+        (id.own, id.phase) = (terms, Phase::RequestSent);
+        let (at, serial) = (raw.addr(), id.serial);
+        let again = |other: &Id| {
+            let has_it = other.own.number == terms.number && other.serial != serial;
+            has_it && !matches!(other.phase, Phase::Over | Phase::Idle | Phase::Bound)
+        };
+        let stale = world.cm.ids.values().any(again);
+        world.after(ANSWER, Timer::Unanswered(serial));
+        match world.listener(to) {
+            _ if world.script.mute => {}
+            _ if stale => world.rejected(at, reject::STALE_CONN, &[]),
+            None => world.rejected(at, reject::INVALID_SERVICE_ID, &[]),
+            Some(listener) if world.pending(listener) >= world.cm.ids[&listener].backlog => {
+                world.rejected(at, reject::CONSUMER_DEFINED, &[]);
+            }
+            Some(listener) => world.request(at, listener, terms, &data),
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
+    minus_one(world::enter("rdma_accept").and_then(|mut world| {
+        // SAFETY: the caller's.
+        let (terms, data) = unsafe { Terms::of(parameters, REPLY_DATA) }?;
+        let id = live(&mut world.cm.ids, raw);
+        id.heard = true;
+        let (Phase::RequestReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
+        (id.own, id.phase) = (terms, Phase::ReplySent);
+        let serial = id.serial;
+        world.after(ANSWER, Timer::Unanswered(serial));
+        let mute = world.script.mute;
+        if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !mute) {
+            (active.theirs, active.phase) = (terms, Phase::ReplyReceived);
+            world.tell(peer, kind::CONNECT_RESPONSE, 0, padded(&data, REPLY_DATA), terms.swapped());
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_establish(raw: *mut rdma_cm_id) -> c_int {
+    minus_one(world::enter("rdma_establish").and_then(|mut world| {
+        let id = live(&mut world.cm.ids, raw);
+        let (Phase::ReplyReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
+        id.phase = Phase::Established;
+        if !world.script.mute {
+            let _ = world.establish_passive(peer);
+        }
+        Ok(())
+    }))
+}
+
+impl World {
+    fn establish_passive(&mut self, at: usize) -> Answer<()> {
+        let id = self.cm.ids.get_mut(&at).ok_or(libc::EINVAL)?;
+        if id.phase != Phase::ReplySent {
+            return Err(libc::EINVAL);
+        }
+        id.phase = Phase::Established;
+        self.tell_status(at, kind::ESTABLISHED, 0);
+        Ok(())
+    }
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_notify(raw: *mut rdma_cm_id, event: c_uint) -> c_int {
+    minus_one(world::enter("rdma_notify").and_then(|mut world| {
+        live(&mut world.cm.ids, raw);
+        if event != IBV_EVENT_COMM_EST {
+            return Err(libc::EINVAL);
+        }
+        world.establish_passive(raw.addr())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject(raw: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
+    minus_one(world::enter("rdma_reject").and_then(|mut world| {
+        if usize::from(length) > REJECT_DATA {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's.
+        let data = unsafe { bytes(data, length.into()) };
+        let mute = world.script.mute;
+        let id = live(&mut world.cm.ids, raw);
+        if !matches!(id.phase, Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived) {
+            return Err(libc::EINVAL);
+        }
+        id.phase = Phase::Over;
+        if let Some(peer) = id.peer.take().filter(|_| !mute) {
+            world.rejected(peer, reject::CONSUMER_DEFINED, &data);
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_disconnect(raw: *mut rdma_cm_id) -> c_int {
+    minus_one(world::enter("rdma_disconnect").and_then(|mut world| {
+        let at = raw.addr();
+        let id = live(&mut world.cm.ids, raw);
+        let (phase, peer, serial) = (id.phase, id.peer, id.serial);
+        match phase {
+            Phase::Established => {
+                id.phase = Phase::DisconnectSent;
+                world.after(ANSWER, Timer::Unanswered(serial));
+                if let Some(peer) = peer {
+                    world.asked_to_disconnect(peer);
+                }
+                Ok(())
+            }
+            Phase::DisconnectReceived => {
+                world.time_wait(at);
+                if let Some(peer) = peer {
+                    world.disconnect_answered(peer);
+                }
+                Ok(())
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }))
+}
+
+impl World {
+    /// The peer has said goodbye.
+    fn asked_to_disconnect(&mut self, at: usize) {
+        let Some(id) = self.cm.ids.get_mut(&at).filter(|_| !self.script.mute) else { return };
+        if matches!(id.phase, Phase::Established | Phase::ReplySent) {
+            id.phase = Phase::DisconnectReceived;
+            self.tell_status(at, kind::DISCONNECTED, 0);
+        }
+    }
+
+    /// The peer has answered our goodbye.
+    fn disconnect_answered(&mut self, at: usize) {
+        if self.script.mute || self.cm.ids.get(&at).is_none_or(|id| id.phase != Phase::DisconnectSent) {
+            return;
+        }
+        self.time_wait(at);
+        self.tell_status(at, kind::DISCONNECTED, 0);
+    }
+}
+
+/// An id is about to be destroyed: its peer is told what follows from that.
+pub(super) fn leave(world: &mut World, at: usize) {
+    let Some(id) = world.cm.ids.get_mut(&at) else { return };
+    let phase = std::mem::replace(&mut id.phase, Phase::Over);
+    let Some(peer) = id.peer.take() else { return };
+    if world.script.mute {
+        return world.part(peer);
+    }
+    match phase {
+        Phase::RequestSent => world.rejected(peer, reject::TIMEOUT, &[]),
+        Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived => {
+            world.rejected(peer, reject::CONSUMER_DEFINED, &[]);
+        }
+        Phase::Established => world.asked_to_disconnect(peer),
+        Phase::DisconnectReceived => world.disconnect_answered(peer),
+        _ => {}
+    }
+    world.part(peer);
+}
+
+impl World {
+    /// The id at the other end is gone.
+    fn part(&mut self, at: usize) {
+        if let Some(id) = self.cm.ids.get_mut(&at) {
+            id.peer = None;
+        }
+    }
+}

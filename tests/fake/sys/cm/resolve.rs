@@ -1,0 +1,198 @@
+//! Addresses: bind, resolve, listen.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use libc::sockaddr;
+
+use super::super::address;
+use super::*;
+
+/// The first port that is given out, and how many there are.
+const FIRST_PORT: u16 = 32_768;
+const PORTS: u16 = 28_000;
+
+impl World {
+    /// Binds an id: the port is taken, and the device is known unless the address is a wildcard.
+    fn bind_id(&mut self, at: usize, to: SocketAddr) -> Answer<()> {
+        let device = match to.ip().is_unspecified() {
+            true => None,
+            false => Some(self.devices.owner(to.ip()).ok_or(libc::ENODEV)?),
+        };
+        let to = match to.port() {
+            0 => self.free_port(at, to)?,
+            _ => to,
+        };
+        self.check_port(at, to, false)?;
+        let Some(id) = self.cm.ids.get_mut(&at) else { return Err(libc::EINVAL) };
+        id.source = Some(to);
+        id.phase = Phase::Bound;
+        let raw = id.raw;
+        // SAFETY: an id in the table is live.
+        let own = unsafe { &raw mut (*raw).route.addr.src_addr_union.src_storage };
+        // SAFETY: the caller of the library reads these fields after this call.
+        unsafe { address::write(own, to) };
+        if let Some(device) = device {
+            self.attach(raw, device);
+        }
+        Ok(())
+    }
+
+    /// The way to a peer settles the address of an id that is bound to a wildcard.
+    fn settle_source(&mut self, raw: *mut rdma_cm_id, device: (*mut ibv_context, Place)) {
+        let id = live(&mut self.cm.ids, raw);
+        let Some(source) = id.source.filter(|source| source.ip().is_unspecified()) else { return };
+        let source = SocketAddr::new(device.1.ip, source.port());
+        id.source = Some(source);
+        self.attach(raw, device);
+        // SAFETY: the id is live.
+        let own = unsafe { &raw mut (*raw).route.addr.src_addr_union.src_storage };
+        // SAFETY: the caller of the library reads these fields after this call.
+        unsafe { address::write(own, source) };
+    }
+
+    fn free_port(&mut self, at: usize, to: SocketAddr) -> Answer<SocketAddr> {
+        for _ in 0..PORTS {
+            self.cm.next_port = (self.cm.next_port + 1) % PORTS;
+            let tried = SocketAddr::new(to.ip(), FIRST_PORT + self.cm.next_port);
+            if self.check_port(at, tried, true).is_ok() {
+                return Ok(tried);
+            }
+        }
+        Err(libc::EADDRNOTAVAIL)
+    }
+
+    /// Whether another id is in the way: one with that port, unless both let others have it.
+    fn check_port(&self, at: usize, to: SocketAddr, strict: bool) -> Answer<()> {
+        let own = &self.cm.ids[&at];
+        for (other_at, other) in &self.cm.ids {
+            let Some(taken) = other.source.filter(|taken| taken.port() == to.port()) else { continue };
+            if *other_at == at || is_child(other) || own.reuses && other.reuses && !strict {
+                continue;
+            }
+            let families = taken.is_ipv4() != to.is_ipv4();
+            if families && (own.family_only || other.family_only) {
+                continue;
+            }
+            if taken.ip().is_unspecified() || to.ip().is_unspecified() {
+                return Err(libc::EADDRNOTAVAIL);
+            }
+            if taken.ip() == to.ip() {
+                return Err(libc::EADDRINUSE);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is the id of a request, which shares the port of its listener.
+fn is_child(id: &Id) -> bool {
+    id.backlog == CHILD
+}
+
+/// The mark of the id of a request.
+pub(super) const CHILD: usize = usize::MAX;
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_bind_addr(raw: *mut rdma_cm_id, to: *mut sockaddr) -> c_int {
+    minus_one(world::enter("rdma_bind_addr").and_then(|mut world| {
+        if live(&mut world.cm.ids, raw).phase != Phase::Idle {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's address.
+        let to = unsafe { given(to) }.ok_or(libc::EAFNOSUPPORT)?;
+        world.bind_id(raw.addr(), to)
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_addr(
+    raw: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    timeout: c_int,
+) -> c_int {
+    minus_one(world::enter("rdma_resolve_addr").and_then(|mut world| {
+        // SAFETY: the caller's address.
+        let source = unsafe { given(source) };
+        // SAFETY: as above.
+        let destination = unsafe { given(destination) };
+        let destination = destination.ok_or(libc::EAFNOSUPPORT)?;
+        let id = live(&mut world.cm.ids, raw);
+        match id.phase {
+            Phase::Idle => {
+                let ip = source.map_or(destination.ip(), |source| source.ip());
+                let ip = if ip.is_unspecified() { destination.ip() } else { ip };
+                let port = source.map_or(0, |source| source.port());
+                world.bind_id(raw.addr(), SocketAddr::new(ip, port))?;
+            }
+            Phase::Bound => {}
+            _ => return Err(libc::EINVAL),
+        }
+        let destination = itself(destination);
+        let device = world.devices.owner(destination.ip()).ok_or(libc::ENETUNREACH)?;
+        world.settle_source(raw, device);
+        let unresolved = world.script.unresolved;
+        let id = live(&mut world.cm.ids, raw);
+        id.destination = Some(destination);
+        // SAFETY: the id is live.
+        let theirs = unsafe { &raw mut (*raw).route.addr.dst_addr_union.dst_storage };
+        // SAFETY: the caller of the library reads this after the call.
+        unsafe { address::write(theirs, destination) };
+        if unresolved {
+            let (serial, time) = (id.serial, Duration::from_millis(timeout.max(1) as u64));
+            world.after(time, Timer::Unresolved(serial));
+            return Ok(());
+        }
+        id.phase = Phase::AddressResolved;
+        world.tell_status(raw.addr(), kind::ADDR_RESOLVED, 0);
+        Ok(())
+    }))
+}
+
+/// The wildcard address as a destination is this host.
+fn itself(destination: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match destination.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, destination.port())
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_route(raw: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    minus_one(world::enter("rdma_resolve_route").and_then(|mut world| {
+        let id = live(&mut world.cm.ids, raw);
+        if id.phase != Phase::AddressResolved {
+            return Err(libc::EINVAL);
+        }
+        id.phase = Phase::RouteResolved;
+        world.tell_status(raw.addr(), kind::ROUTE_RESOLVED, 0);
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_listen(raw: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    minus_one(world::enter("rdma_listen").and_then(|mut world| {
+        let id = live(&mut world.cm.ids, raw);
+        let (Phase::Bound, Some(source)) = (id.phase, id.source) else { return Err(libc::EINVAL) };
+        if id.reuses {
+            world.check_port(raw.addr(), source, true)?;
+        }
+        let id = live(&mut world.cm.ids, raw);
+        id.phase = Phase::Listening;
+        id.backlog = usize::try_from(backlog).ok().filter(|most| *most > 0).unwrap_or(1024);
+        Ok(())
+    }))
+}

@@ -1,0 +1,190 @@
+//! Orders of tests to the device, in lines of text, by the function `fake_control` or the variable `FAKE_CONTROL`.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use super::device::Place;
+use super::number::IBV_QPS_RTS;
+use super::world::{self, World};
+use super::{Answer, cm};
+
+/// The lines that are there from the beginning, with semicolons between them.
+const LINES: &str = "FAKE_CONTROL";
+/// If it is set, the process aborts where objects are left at its end.
+const COUNT: &str = "FAKE_COUNT";
+/// The time that the end of the process waits for them.
+const LAST: Duration = Duration::from_secs(1);
+
+/// The misbehaviour of calls.
+pub(super) struct Script {
+    delays: HashMap<String, Duration>,
+    failures: Vec<Failure>,
+    refusals: HashMap<String, c_int>,
+    /// No message of the connection manager arrives.
+    pub(super) mute: bool,
+    /// Nobody answers who is asked where an address is.
+    pub(super) unresolved: bool,
+    /// Requests and events take a time of their own; the state of the generator of these times.
+    pace: Option<u64>,
+    quiet: bool,
+}
+
+/// The longest time that a request takes then, in microseconds.
+const LONGEST: u64 = 300;
+
+/// A call that fails once: after so many more that do not.
+struct Failure {
+    call: String,
+    after: usize,
+    error: c_int,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        let mut script = Self::quiet();
+        for line in std::env::var(LINES).unwrap_or_default().split(';').filter(|line| !line.trim().is_empty())
+        {
+            assert!(script.line(line).is_ok(), "{LINES}: {line:?} is not understood");
+        }
+        script
+    }
+}
+
+impl Script {
+    /// Calls behave.
+    fn quiet() -> Self {
+        let (delays, failures, refusals) = Default::default();
+        Self { delays, failures, refusals, mute: false, unresolved: false, pace: None, quiet: true }
+    }
+
+    /// The wait and the failure that a call is to have.
+    pub(super) fn called(&mut self, call: &str) -> (Duration, Option<c_int>) {
+        if self.quiet {
+            return (Duration::ZERO, None);
+        }
+        let delay = self.delays.get(call).copied().unwrap_or_default();
+        let mut error = self.refusals.get(call).copied();
+        self.failures.retain_mut(|failure| {
+            if failure.call != call {
+                return true;
+            }
+            let now = failure.after == 0 && error.is_none();
+            if now {
+                error = Some(failure.error);
+            } else {
+                failure.after = failure.after.saturating_sub(1);
+            }
+            !now
+        });
+        (delay, error)
+    }
+
+    /// The time that a request or an event waits, and others overtake it: half of them do not wait.
+    pub(super) fn linger(&mut self) -> Option<Duration> {
+        let state = self.pace.as_mut()?;
+        // SplitMix64.
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = mixed ^ (mixed >> 27);
+        mixed.is_multiple_of(2).then(|| Duration::from_micros((mixed >> 1) % LONGEST))
+    }
+
+    /// A line that concerns calls.
+    fn line(&mut self, line: &str) -> Answer<i64> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["reset"] => *self = Self::quiet(),
+            ["refuse", call, error] => {
+                self.refusals.insert(call.to_owned(), parse(error)?);
+                self.quiet = false;
+            }
+            ["delay", call, milliseconds] => {
+                self.delays.insert(call.to_owned(), Duration::from_millis(parse(milliseconds)?));
+                self.quiet = false;
+            }
+            ["fail", call, nth, error] => {
+                let after = parse::<usize>(nth)?.saturating_sub(1);
+                let error = parse(error)?;
+                self.failures.push(Failure { call: call.to_owned(), after, error });
+                self.quiet = false;
+            }
+            ["pace", seed] => self.pace = Some(parse(seed)?),
+            ["lose", "messages"] => self.mute = true,
+            ["lose", "addresses"] => self.unresolved = true,
+            ["lose", "nothing"] => (self.mute, self.unresolved) = (false, false),
+            _ => return Err(libc::EINVAL),
+        }
+        Ok(0)
+    }
+}
+
+fn parse<T: FromStr>(word: &str) -> Answer<T> {
+    word.parse().map_err(|_| libc::EINVAL)
+}
+
+impl World {
+    fn obey(&mut self, line: &str) -> Answer<i64> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["count", kind] => {
+                let counts = self.counts();
+                let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;
+                Ok(found.1 as i64)
+            }
+            ["remove"] => {
+                self.remove_device();
+                cm::device_removed(self);
+                Ok(0)
+            }
+            ["rnr_timer", code] => {
+                let code: u8 = parse(code)?;
+                let all = self.queue_pairs.values().filter(|queue_pair| queue_pair.state == IBV_QPS_RTS);
+                Ok(all.filter(|queue_pair| queue_pair.attributes.min_rnr_timer == code).count() as i64)
+            }
+            ["place", ip, port, key] => {
+                let place = Place { ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
+                self.devices.addresses.retain(|other| other.ip != place.ip);
+                self.devices.addresses.push(place);
+                Ok(0)
+            }
+            _ => self.script.line(line),
+        }
+    }
+}
+
+/// Carries a line out. Returns what it asks for, or a negative error number.
+///
+/// # Safety
+/// A string of C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_control(line: *const c_char) -> i64 {
+    // SAFETY: the caller's.
+    let line = unsafe { CStr::from_ptr(line) };
+    let Ok(line) = line.to_str() else { return -i64::from(libc::EINVAL) };
+    world::lock().obey(line).unwrap_or_else(|error| -i64::from(error))
+}
+
+/// Has the objects counted at the end of the process, if that is asked for.
+pub(super) fn begin() {
+    if std::env::var_os(COUNT).is_some() {
+        // SAFETY: the function takes nothing and does not unwind.
+        unsafe { libc::atexit(count) };
+    }
+}
+
+extern "C" fn count() {
+    let counts = || world::lock().counts().into_iter().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
+    let begin = Instant::now();
+    let mut left = counts();
+    // Other threads may be about to give theirs back.
+    while !left.is_empty() && begin.elapsed() < LAST {
+        std::thread::sleep(Duration::from_millis(1));
+        left = counts();
+    }
+    if !left.is_empty() {
+        eprintln!("fake device: objects are left at the end of the process: {left:?}");
+        std::process::abort();
+    }
+}

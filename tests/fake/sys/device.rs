@@ -1,0 +1,332 @@
+//! Devices: the list, opening, attributes, and events that belong to no request.
+
+use std::ffi::{c_char, c_int};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::MutexGuard;
+
+use super::events::{self, EventQueue};
+use super::status::asynchronous;
+use super::types::*;
+use super::world::{self, World, live};
+use super::{Answer, address, completion, free, memory, minus_one, number, number_of, pointer, post, zeroed};
+
+const NAME: &str = "fake0";
+const GUID: u64 = 0x00fa_ce00_00fa_ce01;
+/// A vendor that no driver has.
+const VENDOR: u32 = 0xface;
+const ACTIVE: u32 = 4;
+const ETHERNET: u8 = 2;
+const MTU_4096: u32 = 5;
+const VECTORS: c_int = 4;
+
+pub(super) const MAX_QP_WR: u32 = 16_384;
+pub(super) const MAX_SGE: u32 = 16;
+pub(super) const MAX_CQE: u32 = (1 << 20) - 1;
+pub(super) const MAX_READS: u8 = 16;
+pub(super) const MAX_SRQ_WR: u32 = 16_384;
+pub(super) const MAX_INLINE: u32 = 256;
+pub(super) const MAX_MESSAGE: u32 = 1 << 30;
+
+/// The devices of this machine: one, with one port.
+pub(super) struct Devices {
+    raw: *mut ibv_device,
+    /// The context by which the connection manager names the device.
+    cm: *mut ibv_context,
+    pub(super) addresses: Vec<Place>,
+    /// It was taken out of the machine: every command fails.
+    pub(super) removed: bool,
+}
+
+/// An address of the device, with the port that it is of and the index of its P_Key.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) ip: IpAddr,
+    pub(super) port: u8,
+    pub(super) key: u16,
+}
+
+/// The number of ports and of P_Keys.
+pub(super) const PORTS: u8 = 2;
+pub(super) const PARTITIONS: u16 = 2;
+
+impl Place {
+    /// The P_Key, as C has it.
+    pub(super) fn partition(self) -> u16 {
+        (0xffff - self.key).to_be()
+    }
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        // SAFETY: the structure is integers and pointers.
+        let raw: *mut ibv_device = unsafe { zeroed() };
+        // SAFETY: the structure is new.
+        let device = unsafe { &mut *raw };
+        device.node_type = 1;
+        device.transport_type = number::IBV_TRANSPORT_IB;
+        for (to, from) in device.name.iter_mut().zip(NAME.bytes()) {
+            *to = from as c_char;
+        }
+        device.dev_name = device.name;
+        let cm = new_context(raw, -1);
+        let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let addresses = own.map(|ip| Place { ip, port: 1, key: 0 }).into();
+        Self { raw, cm, addresses, removed: false }
+    }
+}
+
+impl Devices {
+    /// The context by which ids name the device that has an address, and what that address is of.
+    pub(super) fn owner(&self, ip: IpAddr) -> Option<(*mut ibv_context, Place)> {
+        let place = self.addresses.iter().find(|own| address::same_ip(own.ip, ip))?;
+        (!self.removed).then_some((self.cm, *place))
+    }
+
+    /// The context by which ids name the device, while it is there.
+    pub(super) fn known(&self) -> Option<*mut ibv_context> {
+        (!self.removed).then_some(self.cm)
+    }
+}
+
+/// An open device.
+pub(super) struct Context {
+    events: EventQueue<(u32, usize)>,
+    /// Events that were taken and not acknowledged, by their objects.
+    taken: Vec<usize>,
+    /// The number of its objects.
+    pub(super) objects: usize,
+}
+
+fn new_context(device: *mut ibv_device, descriptor: c_int) -> *mut ibv_context {
+    // SAFETY: the structure is integers, pointers and functions that may be missing.
+    let raw: *mut ibv_context = unsafe { zeroed() };
+    // SAFETY: the structure is new.
+    let context = unsafe { &mut *raw };
+    context.device = device;
+    context.cmd_fd = -1;
+    context.async_fd = descriptor;
+    context.num_comp_vectors = VECTORS;
+    context.ops.alloc_mw = Some(memory::alloc_mw);
+    context.ops.dealloc_mw = Some(memory::dealloc_mw);
+    context.ops.poll_cq = Some(completion::poll_cq);
+    context.ops.req_notify_cq = Some(completion::req_notify_cq);
+    context.ops.post_srq_recv = Some(post::post_srq_recv);
+    context.ops.post_send = Some(post::post_send);
+    context.ops.post_recv = Some(post::post_recv);
+    raw
+}
+
+impl World {
+    /// Tells the opener of a device of something about an object of it.
+    pub(super) fn asynchronous(&mut self, context: *mut ibv_context, kind: u32, object: usize) {
+        live(&mut self.contexts, context).events.push((kind, object));
+    }
+
+    /// Counts an object of an open device.
+    pub(super) fn add_object(&mut self, context: *mut ibv_context) -> Answer<()> {
+        if self.devices.removed {
+            return Err(libc::EIO);
+        }
+        live(&mut self.contexts, context).objects += 1;
+        Ok(())
+    }
+
+    pub(super) fn remove_object(&mut self, context: *mut ibv_context) {
+        live(&mut self.contexts, context).objects -= 1;
+    }
+
+    /// Takes the device out of the machine.
+    pub(super) fn remove_device(&mut self) {
+        self.devices.removed = true;
+        for context in self.contexts.values_mut() {
+            context.events.push((asynchronous::DEVICE_FATAL, 0));
+        }
+    }
+}
+
+/// Forgets the events of an object, and waits until those that were taken are acknowledged.
+pub(super) fn settle(
+    mut world: MutexGuard<'static, World>,
+    context: *mut ibv_context,
+    object: usize,
+) -> MutexGuard<'static, World> {
+    live(&mut world.contexts, context).events.extract(|(_, of)| *of == object);
+    while live(&mut world.contexts, context).taken.contains(&object) {
+        world = world::wait(world);
+    }
+    world
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    pointer(world::enter("ibv_get_device_list").map(|world| {
+        let devices = if world.devices.removed { vec![] } else { vec![world.devices.raw] };
+        if !count.is_null() {
+            // SAFETY: the caller's number.
+            unsafe { *count = devices.len() as c_int };
+        }
+        // SAFETY: asks for memory.
+        let list: *mut *mut ibv_device =
+            unsafe { libc::calloc(devices.len() + 1, size_of::<usize>()) }.cast();
+        for (place, device) in devices.into_iter().enumerate() {
+            // SAFETY: there is room for so many, and a null behind them.
+            let to = unsafe { list.add(place) };
+            // SAFETY: as above.
+            unsafe { to.write(device) };
+        }
+        list
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: it came from `calloc`.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: devices are never freed.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
+    GUID.to_be()
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(world::enter("ibv_open_device").and_then(|mut world| {
+        if world.devices.removed {
+            return Err(libc::ENODEV);
+        }
+        let events = EventQueue::new()?;
+        let raw = new_context(device, events.descriptor());
+        world.contexts.insert(raw.addr(), Context { events, taken: Vec::new(), objects: 0 });
+        Ok(raw)
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    number_of(world::enter("ibv_close_device").and_then(|mut world| {
+        if live(&mut world.contexts, context).objects > 0 {
+            return Err(libc::EBUSY);
+        }
+        world.contexts.remove(&context.addr());
+        // SAFETY: made by `new_context`, and it is in no table any more.
+        unsafe { free(context) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_device_attr) -> c_int {
+    number_of(world::enter("ibv_query_device").map(|mut world| {
+        live(&mut world.contexts, context);
+        // SAFETY: the caller's structure, of integers.
+        unsafe { to.write_bytes(0, 1) };
+        // SAFETY: as above.
+        let to = unsafe { &mut *to };
+        to.node_guid = GUID.to_be();
+        to.sys_image_guid = GUID.to_be();
+        to.max_mr_size = 1 << 40;
+        to.page_size_cap = 4096;
+        to.vendor_id = VENDOR;
+        to.max_qp = 1 << 16;
+        to.max_qp_wr = MAX_QP_WR as c_int;
+        to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS | number::DEVICE_MEM_WINDOW_TYPE_2B;
+        to.max_sge = MAX_SGE as c_int;
+        to.max_sge_rd = MAX_SGE as c_int;
+        to.max_cq = 1 << 16;
+        to.max_cqe = MAX_CQE as c_int;
+        to.max_mr = 1 << 20;
+        to.max_pd = 1 << 16;
+        to.max_qp_rd_atom = MAX_READS.into();
+        to.max_qp_init_rd_atom = MAX_READS.into();
+        to.max_res_rd_atom = c_int::from(MAX_READS) << 16;
+        to.atomic_cap = 1;
+        to.max_mw = 1 << 16;
+        to.max_srq = 1 << 16;
+        to.max_srq_wr = MAX_SRQ_WR as c_int;
+        to.max_srq_sge = MAX_SGE as c_int;
+        to.max_pkeys = PARTITIONS;
+        to.phys_port_cnt = PORTS;
+    }))
+}
+
+/// Fills the structure of the function's first version, as the library does: the members up to `flags`.
+///
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, to: *mut ibv_port_attr) -> c_int {
+    number_of(world::enter("ibv_query_port").and_then(|mut world| {
+        live(&mut world.contexts, context);
+        if !(1..=PORTS).contains(&port) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the structure is integers.
+        let mut port: ibv_port_attr = unsafe { std::mem::zeroed() };
+        (port.state, port.link_layer) = (ACTIVE, ETHERNET);
+        (port.max_mtu, port.active_mtu, port.gid_tbl_len) = (MTU_4096, MTU_4096, 2);
+        (port.max_msg_sz, port.pkey_tbl_len) = (MAX_MESSAGE, PARTITIONS);
+        let first = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
+        // SAFETY: the caller's structure has at least these members.
+        unsafe { to.cast::<u8>().copy_from((&raw const port).cast(), first) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, to: *mut ibv_async_event) -> c_int {
+    let descriptor = live(&mut world::lock().contexts, context).events.descriptor();
+    minus_one(
+        events::next(descriptor, |world| {
+            let context = live(&mut world.contexts, context);
+            let event = context.events.take();
+            context.taken.extend(event.map(|(_, object)| object));
+            Ok(event)
+        })
+        .map(|(kind, object)| {
+            let element = ibv_async_event_element { cq: std::ptr::with_exposed_provenance_mut(object) };
+            // SAFETY: the caller's structure.
+            unsafe { to.write(ibv_async_event { element, event_type: kind }) };
+        }),
+    )
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event that `ibv_get_async_event` has filled.
+    let element = unsafe { &(*event).element };
+    // SAFETY: it has stored a pointer.
+    let object = unsafe { element.cq }.addr();
+    let mut world = world::lock();
+    for context in world.contexts.values_mut() {
+        if let Some(place) = context.taken.iter().position(|taken| *taken == object) {
+            context.taken.swap_remove(place);
+            break;
+        }
+    }
+    world::CHANGED.notify_all();
+}

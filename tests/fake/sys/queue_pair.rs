@@ -1,0 +1,291 @@
+//! Queue pairs: making, states, destruction.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use super::device::{MAX_CQE, MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, PARTITIONS, PORTS};
+use super::memory::Window;
+use super::number::*;
+use super::post::{Receive, Send};
+use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
+use super::types::*;
+use super::world::{self, World, live};
+use super::{Answer, device, execute, free, number_of, pointer, zeroed};
+use crate::sys::completion::Completion;
+
+/// A queue pair for a reliable connection.
+pub(super) struct QueuePair {
+    pub(super) context: *mut ibv_context,
+    pub(super) number: u32,
+    pub(super) domain: usize,
+    pub(super) send_queue: usize,
+    pub(super) receive_queue: usize,
+    pub(super) shared: Option<usize>,
+    pub(super) room: ibv_qp_cap,
+    pub(super) all_signaled: bool,
+    pub(super) state: u32,
+    /// The attributes as they were set.
+    pub(super) attributes: ibv_qp_attr,
+    pub(super) sends: VecDeque<Send>,
+    pub(super) receives: VecDeque<Receive>,
+    /// It waits before it goes on.
+    pub(super) resting: bool,
+    /// It has waited before the first request of the send queue, see [`Script::linger`](super::control::Script::linger).
+    pub(super) lingered: bool,
+    /// The number of times that it has tried the first request of the send queue without an answer, and with the answer that the
+    /// receiver is not ready.
+    pub(super) unanswered: u8,
+    pub(super) not_ready: u8,
+}
+
+impl QueuePair {
+    /// Whether it takes what its peer sends: packets of other partitions are dropped.
+    pub(super) fn listens_to(&self, peer: &Self) -> bool {
+        matches!(self.state, IBV_QPS_RTR | IBV_QPS_RTS)
+            && self.attributes.dest_qp_num == peer.number
+            && self.attributes.pkey_index == peer.attributes.pkey_index
+    }
+}
+
+impl World {
+    /// Moves a queue pair to the error state, in which all of its requests come back.
+    pub(super) fn fail(&mut self, at: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
+        let before = std::mem::replace(&mut queue_pair.state, IBV_QPS_ERR);
+        // SAFETY: a queue pair that is in the table is live.
+        unsafe { (*std::ptr::with_exposed_provenance_mut::<ibv_qp>(at)).state = IBV_QPS_ERR };
+        let (context, shared) = (queue_pair.context, queue_pair.shared);
+        self.flush(at);
+        if shared.is_some() && before != IBV_QPS_ERR {
+            self.asynchronous(context, asynchronous::QP_LAST_WQE_REACHED, at);
+        }
+    }
+
+    /// Gives every request back that is in the queues.
+    pub(super) fn flush(&mut self, at: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
+        let sends = std::mem::take(&mut queue_pair.sends);
+        let receives = std::mem::take(&mut queue_pair.receives);
+        let (send_queue, receive_queue) = (queue_pair.send_queue, queue_pair.receive_queue);
+        let flushed = |id, opcode| Completion {
+            id,
+            status: wc::WR_FLUSH_ERR,
+            opcode,
+            bytes: 0,
+            word: 0,
+            flags: 0,
+            number: queue_pair.number,
+        };
+        let sends: Vec<_> = sends.iter().map(|send| flushed(send.id, opcode::SEND)).collect();
+        let receives: Vec<_> = receives.iter().map(|receive| flushed(receive.id, opcode::RECV)).collect();
+        sends.into_iter().for_each(|completion| self.complete(send_queue, completion, false));
+        receives.into_iter().for_each(|completion| self.complete(receive_queue, completion, false));
+    }
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(world::enter("ibv_create_qp").and_then(|mut world| {
+        live(&mut world.domains, domain);
+        // SAFETY: the caller's structure.
+        let asked = unsafe { &*asked };
+        check_room(&asked.cap, !asked.srq.is_null())?;
+        if asked.qp_type != IBV_QPT_RC {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // SAFETY: the domain is live.
+        let context = unsafe { (*domain).context };
+        world.add_object(context)?;
+        live(&mut world.domains, domain).users += 1;
+        live(&mut world.queues, asked.send_cq).users += 1;
+        live(&mut world.queues, asked.recv_cq).users += 1;
+        if !asked.srq.is_null() {
+            live(&mut world.shared, asked.srq).users += 1;
+        }
+        let (number, handle) = (world.number() & 0xff_ffff, world.number());
+        // SAFETY: the structure is integers, pointers, and locks of the library that stay unused.
+        let raw: *mut ibv_qp = unsafe { zeroed() };
+        // SAFETY: the structure is new.
+        let new = unsafe { &mut *raw };
+        (new.context, new.qp_context, new.pd) = (context, asked.qp_context, domain);
+        (new.send_cq, new.recv_cq, new.srq) = (asked.send_cq, asked.recv_cq, asked.srq);
+        (new.handle, new.qp_num, new.state, new.qp_type) = (handle, number, QPS_RESET, asked.qp_type);
+        let queue_pair = QueuePair {
+            context,
+            number,
+            domain: domain.addr(),
+            send_queue: asked.send_cq.addr(),
+            receive_queue: asked.recv_cq.addr(),
+            shared: (!asked.srq.is_null()).then(|| asked.srq.addr()),
+            room: asked.cap,
+            all_signaled: asked.sq_sig_all != 0,
+            state: QPS_RESET,
+            // SAFETY: integers.
+            attributes: unsafe { std::mem::zeroed() },
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            resting: false,
+            lingered: false,
+            unanswered: 0,
+            not_ready: 0,
+        };
+        world.queue_pairs.insert(raw.expose_provenance(), queue_pair);
+        world.numbers.insert(number, raw.addr());
+        Ok(raw)
+    }))
+}
+
+/// Checks the capacities that are asked for.
+fn check_room(room: &ibv_qp_cap, shared: bool) -> Answer<()> {
+    let receives = if shared { 0 } else { room.max_recv_wr };
+    let fits = room.max_send_wr <= MAX_QP_WR
+        && receives <= MAX_QP_WR
+        && room.max_send_sge <= MAX_SGE
+        && room.max_recv_sge <= MAX_SGE
+        && room.max_inline_data <= MAX_INLINE
+        && room.max_send_wr + receives <= MAX_CQE;
+    if fits { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// The attributes that a change of state needs, beside the state.
+fn required(from: u32, to: u32) -> Answer<u32> {
+    match (from, to) {
+        (QPS_RESET, IBV_QPS_INIT) => Ok(attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS),
+        (IBV_QPS_INIT, IBV_QPS_RTR) => Ok(attribute::AV
+            | attribute::PATH_MTU
+            | attribute::DEST_QPN
+            | attribute::RQ_PSN
+            | QP_MAX_DEST_READ_ATOMIC
+            | QP_MIN_RNR_TIMER),
+        (IBV_QPS_RTR, IBV_QPS_RTS) => Ok(attribute::TIMEOUT
+            | attribute::RETRY_CNT
+            | attribute::RNR_RETRY
+            | attribute::SQ_PSN
+            | QP_MAX_READ_ATOMIC),
+        (_, IBV_QPS_ERR | QPS_RESET) => Ok(0),
+        (IBV_QPS_INIT, IBV_QPS_INIT) | (IBV_QPS_RTS, IBV_QPS_RTS) => Ok(0),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Copies the attributes that the mask names.
+fn merge(into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) -> Answer<()> {
+    let has = |bit| mask & bit != 0;
+    let port = !has(attribute::PORT) || (1..=PORTS).contains(&from.port_num);
+    let partition = !has(attribute::PKEY_INDEX) || from.pkey_index < PARTITIONS;
+    // The path to the peer begins at the port of the queue pair.
+    let path = !has(attribute::AV) || from.ah_attr.port_num == into.port_num;
+    if !(port && partition && path) {
+        return Err(libc::EINVAL);
+    }
+    if has(QP_MAX_READ_ATOMIC) && from.max_rd_atomic > MAX_READS
+        || has(QP_MAX_DEST_READ_ATOMIC) && from.max_dest_rd_atomic > MAX_READS
+    {
+        return Err(libc::EINVAL);
+    }
+    let mut take = |bit, take: fn(&mut ibv_qp_attr, &ibv_qp_attr)| {
+        if has(bit) {
+            take(into, from);
+        }
+    };
+    take(attribute::PORT, |into, from| into.port_num = from.port_num);
+    take(attribute::PKEY_INDEX, |into, from| into.pkey_index = from.pkey_index);
+    take(QP_ACCESS_FLAGS, |into, from| into.qp_access_flags = from.qp_access_flags);
+    take(attribute::DEST_QPN, |into, from| into.dest_qp_num = from.dest_qp_num);
+    take(attribute::PATH_MTU, |into, from| into.path_mtu = from.path_mtu);
+    take(QP_MIN_RNR_TIMER, |into, from| into.min_rnr_timer = from.min_rnr_timer);
+    take(attribute::TIMEOUT, |into, from| into.timeout = from.timeout);
+    take(attribute::RETRY_CNT, |into, from| into.retry_cnt = from.retry_cnt);
+    take(attribute::RNR_RETRY, |into, from| into.rnr_retry = from.rnr_retry);
+    take(QP_MAX_READ_ATOMIC, |into, from| into.max_rd_atomic = from.max_rd_atomic);
+    take(QP_MAX_DEST_READ_ATOMIC, |into, from| into.max_dest_rd_atomic = from.max_dest_rd_atomic);
+    Ok(())
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    number_of(world::enter("ibv_modify_qp").and_then(|mut world| {
+        let removed = world.devices.removed;
+        let queue_pair = live(&mut world.queue_pairs, raw);
+        if removed {
+            return Err(libc::EIO);
+        }
+        // SAFETY: the caller's structure.
+        let to = unsafe { &*to };
+        let mask = mask as u32;
+        let next = if mask & QP_STATE != 0 { to.qp_state } else { queue_pair.state };
+        let needs = if mask & QP_STATE != 0 { required(queue_pair.state, next)? } else { 0 };
+        if mask & needs != needs {
+            return Err(libc::EINVAL);
+        }
+        merge(&mut queue_pair.attributes, to, mask)?;
+        if next == IBV_QPS_ERR {
+            world.fail(raw.addr());
+            return Ok(());
+        }
+        queue_pair.state = next;
+        // SAFETY: the queue pair is live.
+        unsafe { (*raw).state = next };
+        if next == QPS_RESET {
+            (queue_pair.sends, queue_pair.receives) = Default::default();
+        }
+        execute::run(&mut world, raw.addr());
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    raw: *mut ibv_qp,
+    to: *mut ibv_qp_attr,
+    _mask: c_int,
+    initial: *mut ibv_qp_init_attr,
+) -> c_int {
+    number_of(world::enter("ibv_query_qp").map(|mut world| {
+        let queue_pair = live(&mut world.queue_pairs, raw);
+        let attributes = ibv_qp_attr { qp_state: queue_pair.state, ..queue_pair.attributes };
+        // SAFETY: the caller's structure.
+        unsafe { to.write(attributes) };
+        // SAFETY: as above.
+        unsafe { (*initial).cap = queue_pair.room };
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(raw: *mut ibv_qp) -> c_int {
+    number_of(world::enter("ibv_destroy_qp").and_then(|mut world| {
+        let at = raw.addr();
+        let context = live(&mut world.queue_pairs, raw).context;
+        world = device::settle(world, context, at);
+        let Some(queue_pair) = world.queue_pairs.remove(&at) else { return Err(libc::EINVAL) };
+        world.numbers.remove(&queue_pair.number);
+        let of_it = |window: &Window| window.bound.is_some_and(|bound| bound.queue_pair == at);
+        let windows: Vec<usize> =
+            world.windows.iter().filter(|(_, window)| of_it(window)).map(|(at, _)| *at).collect();
+        windows.into_iter().for_each(|window| world.unbind(window));
+        for queue in [queue_pair.send_queue, queue_pair.receive_queue] {
+            world.discard(queue, queue_pair.number);
+            if let Some(queue) = world.queues.get_mut(&queue) {
+                queue.users -= 1;
+            }
+        }
+        if let Some(shared) = queue_pair.shared.and_then(|shared| world.shared.get_mut(&shared)) {
+            shared.users -= 1;
+        }
+        if let Some(domain) = world.domains.get_mut(&queue_pair.domain) {
+            domain.users -= 1;
+        }
+        world.remove_object(context);
+        // SAFETY: made by `zeroed`, and in no table any more.
+        unsafe { free(raw) };
+        Ok(())
+    }))
+}

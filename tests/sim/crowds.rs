@@ -1,0 +1,252 @@
+//! Listeners that many peers connect to at once, and the refusals that they give.
+
+#[path = "../../docs/snippets/accept_loop.rs"]
+#[allow(unreachable_pub, reason = "the code of the docs")]
+mod accept_loop;
+#[path = "../../docs/snippets/request_loop.rs"]
+#[allow(unreachable_pub, reason = "the code of the docs")]
+mod request_loop;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::future::{join_all, pending};
+use tokio::time::{sleep, timeout};
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::sim::{self, Host, Network};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::status::Outcome;
+use tokio_rdma::{
+    AcceptParams, AcceptorConfig, Adapter, ConnectParams, Listener, MessageListener, Messages,
+    MessagesConfig, QueuePair, QueuePairConfig, RdmaListener, RdmaStream, StreamConfig,
+};
+
+use crate::{PORT, SECOND, adapter, hosts, listening, queue_pair};
+
+/// The peers that connect and say nothing.
+const SILENT: usize = 2200;
+
+/// As long as an honest peer may wait for the others.
+const DELAY: Duration = SECOND;
+
+fn small(adapter: &Adapter) -> QueuePair {
+    adapter.queue_pair(QueuePairConfig::default().send_depth(4).receive_depth(4)).expect("a queue pair")
+}
+
+/// Connects again and again from a host whose programs do not run: its TCP answers, and nobody says a word. Never ends.
+async fn silent_crowd(network: &Network, address: SocketAddr) {
+    let host = network.host("10.0.0.66");
+    let adapter = adapter(&host);
+    host.freeze();
+    let peer = async |_| {
+        let queue_pair = small(&adapter);
+        sleep(Duration::from_millis(network.random(0..=1000))).await;
+        loop {
+            let params = ConnectParams::default().timeout(Duration::from_millis(network.random(500..=4000)));
+            let outcome = adapter.connector().connect(&queue_pair, address, params).await;
+            assert!(outcome.is_err(), "it says nothing");
+        }
+    };
+    join_all((0..SILENT).map(peer)).await;
+}
+
+/// Connects nine times while the crowd is there.
+async fn assert_no_delay(network: &Network, address: SocketAddr, connect: impl AsyncFn()) {
+    let connecting = async {
+        // The crowd has come.
+        sleep(2 * SECOND).await;
+        for _ in 0..9 {
+            let begin = network.elapsed();
+            connect().await;
+            let delay = network.elapsed() - begin;
+            assert!(delay <= DELAY, "{delay:?}");
+            sleep(Duration::from_millis(network.random(0..=300))).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = connecting => {}
+        () = silent_crowd(network, address) => unreachable!("it goes on"),
+    }
+}
+
+/// The adapter of a server with 1024 places for half-open peers, fewer than the crowd.
+fn server_adapter(server: &Host) -> Adapter {
+    server.provider_with(SoftConfig::default().half_open(1024)).open(server.address()).expect("opened")
+}
+
+// SEC-07
+#[test]
+fn silent_peers_delay_no_connection() {
+    sim::check(0..2, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (server_adapter(&server), adapter(&client));
+        let (listener, address) = listening(&passive, &server);
+        let connect = async || {
+            let (theirs, ours, connector) = (small(&passive), small(&active), active.connector());
+            let (accepted, connected) = tokio::join!(
+                listener.accept_next(&theirs, AcceptParams::default()),
+                connector.connect_and_complete(&ours, address, ConnectParams::default())
+            );
+            drop((accepted.expect("accepted"), connected.expect("connected")));
+        };
+        assert_no_delay(&network, address, connect).await;
+    });
+}
+
+// IO-10
+#[test]
+fn silent_peers_delay_no_stream_and_no_messages() {
+    sim::check(0..2, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (server_adapter(&server), adapter(&client));
+        let address: SocketAddr = (server.address(), PORT).into();
+        if network.seed().is_multiple_of(2) {
+            let config = StreamConfig::default();
+            let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+            let connect = async || {
+                let (accepted, connected) =
+                    tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+                drop((accepted.expect("accepted"), connected.expect("connected")));
+            };
+            assert_no_delay(&network, address, connect).await;
+        } else {
+            let config = MessagesConfig::default();
+            let listener = MessageListener::bind_on(&passive, address, &config).expect("bound");
+            let connect = async || {
+                let (accepted, connected) =
+                    tokio::join!(listener.accept(), Messages::connect_on(&active, address, &config));
+                drop((accepted.expect("accepted"), connected.expect("connected")));
+            };
+            assert_no_delay(&network, address, connect).await;
+        }
+    });
+}
+
+/// The loop serves others while a peer has its reply and says nothing.
+fn assert_serves<F>(serve: impl Fn(Adapter, Listener) -> F)
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    sim::check(0..5, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (listener, address) = listening(&passive, &server);
+        let serving = tokio::spawn(serve(passive, listener));
+        let (idle, connector) = (queue_pair(&active), active.connector());
+        let silent = connector.connect(&idle, address, ConnectParams::default()).await.expect("accepted");
+        for _ in 0..3 {
+            let (ours, connector) = (queue_pair(&active), active.connector());
+            let answer = ours.receive(active.buffer(64).expect("memory")).expect("posted");
+            let connect = connector.connect_and_complete(&ours, address, ConnectParams::default());
+            let connection = timeout(SECOND, connect).await.expect("at once").expect("connected");
+            let send = ours.send(active.buffer_from(b"hello").expect("memory")).expect("posted");
+            send.await.0.expect("sent");
+            assert_eq!(&timeout(SECOND, answer).await.expect("at once").1[..5], b"hello");
+            connection.disconnect().await.expect("disconnected");
+        }
+        drop(silent);
+        serving.abort();
+    });
+}
+
+// SEC-08: the loop of the README and of `Listener`, and that of `Listener::request`.
+#[test]
+fn the_loops_of_the_docs_serve_others_while_one_peer_is_silent() {
+    assert_serves(accept_loop::serve);
+    assert_serves(request_loop::serve_requests);
+}
+
+/// The number of peers that connect at once. A build without optimisation needs ten times as long for each.
+const AT_ONCE: usize = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+
+// SEC-19: whoever is not served is refused, and nobody asks twice.
+#[test]
+fn a_thousand_at_once_are_served_or_refused() {
+    sim::check(0..2, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (listener, address) = listening(&passive, &server);
+        let acceptor = listener.acceptor(AcceptorConfig::default(), move |request| {
+            let queue_pair = small(&passive);
+            async move { request.accept(&queue_pair, AcceptParams::default()).await.map_err(io::Error::from) }
+        });
+        let acceptor = acceptor.expect("it listens");
+        let begin = network.elapsed();
+        let peer = async |_| {
+            let queue_pair = small(&active);
+            let connector = active.connector();
+            let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
+            let outcome = connect.await;
+            let time = network.elapsed() - begin;
+            assert!(time <= 2 * SECOND, "{time:?}");
+            match outcome {
+                Ok(connection) => {
+                    connection.disconnected().await;
+                    true
+                }
+                Err(ConnectError::Refused { .. }) => false,
+                Err(error) => panic!("{error:?}"),
+            }
+        };
+        let serving = async {
+            while let Ok(connection) = acceptor.accept().await {
+                drop(connection);
+            }
+        };
+        let asking = join_all((0..AT_ONCE).map(peer));
+        let served =
+            tokio::select! { biased; served = asking => served, () = serving => unreachable!("it goes on") };
+        assert!(served.into_iter().filter(|served| *served).count() > AT_ONCE / 10);
+    });
+}
+
+// ERR-07, ERR-10: each refusal has its outcome, and says whether the next attempt may succeed.
+#[test]
+fn refusals_are_told_apart() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let address = SocketAddr::new(server.address(), PORT);
+        let connect = async |address| {
+            let (queue_pair, connector) = (queue_pair(&active), active.connector());
+            let params = ConnectParams::default().timeout(5 * SECOND);
+            connector.connect(&queue_pair, address, params).await.map(drop)
+        };
+        let assert = |outcome: Result<(), ConnectError>, expected, temporary| {
+            let error = outcome.expect_err("no connection");
+            assert_eq!((error.outcome(), error.is_retryable()), (expected, temporary), "{error:?}");
+        };
+        assert(connect(address).await, Outcome::NoListener, true);
+        let nowhere = "10.0.0.99:7".parse().expect("an address");
+        assert(connect(nowhere).await, Outcome::NetworkUnreachable, true);
+
+        let listener = passive.listener();
+        listener.bind(address).expect("bound");
+        listener.listen(1).expect("listening");
+        // The first fills the backlog, and the second finds it full.
+        let waiting = async {
+            tokio::select! { biased; _ = connect(address) => panic!("nobody answers"), () = pending() => {} }
+        };
+        let refused = async {
+            sleep(SECOND).await;
+            connect(address).await
+        };
+        let full =
+            tokio::select! { biased; full = refused => full, () = waiting => unreachable!("it goes on") };
+        assert(full, Outcome::PeerUnable, true);
+        // The one that has given up, and one that the application rejects.
+        let rejecting = async {
+            loop {
+                let _ = listener.request().await.expect("a request").reject(b"not you").await;
+            }
+        };
+        let rejected =
+            tokio::select! { biased; outcome = connect(address) => outcome, () = rejecting => panic!() };
+        assert(rejected, Outcome::PeerRejected, false);
+
+        network.partition(&server, &client, 1000 * SECOND);
+        assert(connect(address).await, Outcome::NoAnswer, true);
+    });
+}

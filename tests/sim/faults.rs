@@ -1,0 +1,322 @@
+//! Each fault, and what the two ends of a connection make of it.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_rdma::error::Reason;
+use tokio_rdma::sim::{self, Network};
+use tokio_rdma::{
+    AcceptParams, Access, ConnectParams, DisconnectReason, QueuePairConfig, SharedReceiveConfig, Status,
+};
+
+use crate::{NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+
+/// The seeds of each test here.
+const SEEDS: std::ops::Range<u64> = 0..20;
+
+/// Links whose latency differs from segment to segment.
+fn uneven(network: &Network, server: &sim::Host, client: &sim::Host) {
+    let latency = Duration::from_millis(1)..=Duration::from_millis(20);
+    network.link(server, client).latency(latency).segments(1..=1460);
+}
+
+fn is_path_timeout(reason: &DisconnectReason) -> bool {
+    matches!(reason, DisconnectReason::Lost { status: Status::IO_TIMEOUT, .. })
+}
+
+// SIM-03 DIS-11 SEC-04
+#[test]
+fn a_partition_is_a_loss_at_the_path_timeout() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        uneven(&network, &server, &client);
+        let (theirs, ours) = connected(&server, &client).await;
+        exchange(&theirs, &ours).await;
+        sleep(Duration::from_millis(network.random(3000..=60_000))).await;
+        let begin = network.elapsed();
+        network.partition(&server, &client, 100 * SECOND);
+        let read = ours.queue_pair.receive(ours.adapter.buffer(8).expect("memory")).expect("posted");
+        for end in [&ours, &theirs] {
+            let reason = end.connection.disconnected().await;
+            assert!(is_path_timeout(&reason), "{reason:?}");
+        }
+        let silence = network.elapsed() - begin;
+        // The last sign of life may be half of the time old: nobody asks earlier.
+        assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
+        assert_eq!(read.await.0.expect_err("no message").status(), Status::CANCELED);
+    });
+}
+
+// SIM-03: the peer that is not heard is lost; the other one hears nothing either, because nobody answers it.
+#[test]
+fn a_partition_of_one_direction_is_a_loss_for_both() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        let begin = network.elapsed();
+        network.partition_one_way(&server, &client, 200 * SECOND);
+        let ends = [theirs.connection.disconnected(), ours.connection.disconnected()];
+        for reason in futures::future::join_all(ends).await {
+            assert!(matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
+        }
+        // One end gives up, and its reset may be what the other one hears.
+        assert!(network.elapsed() - begin <= 2 * NOTICED, "{:?}", network.elapsed() - begin);
+    });
+}
+
+// SIM-03: TCP sends again what was lost.
+#[test]
+fn a_partition_that_ends_in_time_is_a_delay() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        uneven(&network, &server, &client);
+        let (theirs, ours) = connected(&server, &client).await;
+        network.partition(&server, &client, Duration::from_millis(network.random(1..=10_000)));
+        exchange(&theirs, &ours).await;
+        network.partition(&server, &client, 1000 * SECOND);
+        sleep(SECOND).await;
+        network.heal(&server, &client);
+        exchange(&theirs, &ours).await;
+    });
+}
+
+// SIM-03
+#[test]
+fn a_stall_is_a_delay() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        uneven(&network, &server, &client);
+        let (theirs, ours) = connected(&server, &client).await;
+        let region = theirs.adapter.register(300_000, Access::REMOTE_WRITE).await.expect("registered");
+        let bytes: Vec<u8> = (0..300_000).map(|place| (place % 253) as u8).collect();
+        let buffer = ours.adapter.buffer_from(&bytes).expect("memory");
+        let write = ours.queue_pair.write(buffer, &region.remote()).expect("posted");
+        sleep(Duration::from_millis(network.random(0..=100))).await;
+        let begin = network.elapsed();
+        network.stall(&server, &client, 7 * SECOND);
+        write.await.0.expect("written");
+        // A send behind it arrives behind it.
+        exchange(&theirs, &ours).await;
+        assert!(network.elapsed() - begin >= 7 * SECOND);
+        let mut found = vec![0; bytes.len()];
+        region.read(0, &mut found).expect("in bounds");
+        assert!(found == bytes);
+    });
+}
+
+// SIM-03: 100 KB/s are busy for 20 s, and nobody is given up.
+#[test]
+fn a_slow_link_is_not_a_dead_one() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).bandwidth(100_000);
+        let (theirs, ours) = connected(&server, &client).await;
+        let region = theirs.adapter.register(1_000_000, Access::REMOTE_WRITE).await.expect("registered");
+        let begin = network.elapsed();
+        for _ in 0..2 {
+            let buffer = ours.adapter.buffer(1_000_000).expect("memory");
+            ours.queue_pair.write(buffer, &region.remote()).expect("posted").await.0.expect("written");
+        }
+        exchange(&theirs, &ours).await;
+        let time = network.elapsed() - begin;
+        assert!(time >= 20 * SECOND && time < 22 * SECOND, "{time:?}");
+    });
+}
+
+// SIM-03
+#[test]
+fn a_reset_is_a_loss_for_both() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        exchange(&theirs, &ours).await;
+        let pending = ours.queue_pair.receive(ours.adapter.buffer(8).expect("memory")).expect("posted");
+        assert_eq!(network.reset(&server, &client), 1);
+        for end in [&theirs, &ours] {
+            let reason = end.connection.disconnected().await;
+            let DisconnectReason::Lost { reason: Reason::Errno(errno), .. } = reason else {
+                panic!("{reason:?}")
+            };
+            assert_eq!(std::io::Error::from_raw_os_error(errno).kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        assert_eq!(pending.await.0.expect_err("no message").status(), Status::CANCELED);
+        assert_eq!(network.reset(&server, &client), 0, "there is none any more");
+    });
+}
+
+// SIM-03 SEC-04: no FIN and no RST leaves a host that crashes.
+#[test]
+fn a_crash_is_noticed_at_the_path_timeout() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        sleep(3 * SECOND).await;
+        exchange(&theirs, &ours).await;
+        let begin = network.elapsed();
+        server.crash();
+        let reason = theirs.connection.disconnected().await;
+        assert_eq!(reason, DisconnectReason::DeviceRemoved);
+        assert!(theirs.adapter.is_removed() && server.adapter().is_err());
+        let reason = ours.connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT - SECOND && silence <= NOTICED, "{silence:?}");
+    });
+}
+
+// SEC-03 SEC-04: the server reads nothing, because a message waits for a receive. Only TCP can tell it that the client is gone.
+#[test]
+fn a_crash_is_noticed_while_a_message_waits_for_a_receive() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let receives = passive.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+        let config = QueuePairConfig::default().shared_receives(&receives);
+        let (theirs, ours) = (passive.queue_pair(config).expect("a queue pair"), queue_pair(&active));
+        let ((listener, address), connector) = (listening(&passive, &server), active.connector());
+        let (accepted, completed) = tokio::join!(
+            listener.accept_next(&theirs, AcceptParams::default()),
+            connector.connect_and_complete(&ours, address, ConnectParams::default())
+        );
+        let (accepted, _completed) = (accepted.expect("accepted"), completed.expect("connected"));
+        let message = active.buffer_from(b"nobody takes it").expect("memory");
+        ours.send(message).expect("posted").await.0.expect("sent");
+        timeout(600 * SECOND, accepted.disconnected()).await.expect_err("it waits for ten minutes");
+        let begin = network.elapsed();
+        client.crash();
+        let reason = accepted.disconnected().await;
+        assert_eq!(
+            reason,
+            DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout }
+        );
+        // The last acknowledgement was half a second old, or less.
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT - SECOND && silence <= NOTICED, "{silence:?}");
+    });
+}
+
+// SIM-03: the host that comes back knows nothing of the connection, and says so to whoever uses it.
+#[test]
+fn a_host_that_comes_back_with_its_address_is_another() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        exchange(&theirs, &ours).await;
+        server.crash();
+        sleep(SECOND).await;
+        server.restart();
+        // The send completes when TCP has it; the answer is a reset.
+        ours.send(b"still there?").await;
+        let reason = timeout(SECOND, ours.connection.disconnected()).await.expect("at once");
+        assert!(matches!(reason, DisconnectReason::Lost { reason: Reason::Errno(_), .. }), "{reason:?}");
+        drop((theirs, ours));
+        let (theirs, ours) = connected(&server, &client).await;
+        exchange(&theirs, &ours).await;
+    });
+}
+
+// SIM-03: the programs of the peer stop for less than the path timeout, and then read what has come.
+#[test]
+fn a_freeze_within_the_path_timeout_is_a_delay() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        let begin = network.elapsed();
+        let time = Duration::from_millis(network.random(1000..=14_000));
+        let receive = theirs.queue_pair.receive(theirs.adapter.buffer(8).expect("memory")).expect("posted");
+        server.freeze();
+        ours.send(b"knock").await;
+        sleep(time).await;
+        server.thaw();
+        receive.await.0.expect("received");
+        assert!(network.elapsed() - begin >= time);
+        sleep(100 * SECOND).await;
+        exchange(&theirs, &ours).await;
+    });
+}
+
+// SIM-03 SEC-04: the kernel of a stopped process still acknowledges, but nobody answers.
+#[test]
+fn a_freeze_for_longer_is_a_loss() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_theirs, ours) = connected(&server, &client).await;
+        let begin = network.elapsed();
+        server.freeze();
+        ours.send(b"knock").await;
+        let reason = ours.connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT - SECOND && silence <= NOTICED, "{silence:?}");
+    });
+}
+
+// SIM-03: the question of the path timeout, after half of it, keeps the connection known.
+#[test]
+fn a_box_that_forgets_idle_connections_is_reminded() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).idle_limit(20 * SECOND);
+        let (theirs, ours) = connected(&server, &client).await;
+        sleep(600 * SECOND).await;
+        exchange(&theirs, &ours).await;
+        // One that forgets sooner is a broken path.
+        network.link(&server, &client).idle_limit(10 * SECOND);
+        let begin = network.elapsed();
+        let reason = ours.connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        assert!(network.elapsed() - begin <= NOTICED, "{:?}", network.elapsed() - begin);
+    });
+}
+
+// SIM-03
+#[test]
+fn an_interface_that_goes_away_takes_its_adapter_along() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        let pending = ours.queue_pair.receive(ours.adapter.buffer(8).expect("memory")).expect("posted");
+        client.remove_interface();
+        assert_eq!(ours.connection.disconnected().await, DisconnectReason::DeviceRemoved);
+        assert_eq!(pending.await.0.expect_err("no message").status(), Status::DEVICE_REMOVED);
+        assert!(ours.adapter.is_removed() && client.adapter().is_err());
+        let reason = theirs.connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        drop((theirs, ours));
+        client.restore_interface();
+        let (theirs, ours) = connected(&server, &client).await;
+        exchange(&theirs, &ours).await;
+    });
+}
+
+// SEC-04: the path timeout is that of the adapter.
+#[test]
+fn a_shorter_path_timeout_notices_sooner() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = connected(&server, &client).await;
+        let short = tokio_rdma::soft::SoftConfig::default().path_timeout(Some(2 * SECOND));
+        let hasty = client.provider_with(short).open(client.address()).expect("opened");
+        let queue_pair = crate::queue_pair(&hasty);
+        let (listener, address) = {
+            let listener = theirs.adapter.listener();
+            listener.bind((server.address(), 1).into()).expect("bound");
+            listener.listen(0).expect("listening");
+            let address = listener.local_addr().expect("it listens");
+            (listener, address)
+        };
+        let passive = crate::queue_pair(&theirs.adapter);
+        let (_accepted, connection) = tokio::join!(
+            listener.accept_next(&passive, Default::default()),
+            hasty.connector().connect_and_complete(&queue_pair, address, Default::default())
+        );
+        let connection = connection.expect("connected");
+        let begin = network.elapsed();
+        network.partition(&server, &client, 100 * SECOND);
+        let reason = connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence <= Duration::from_millis(2000 + 125 + 2), "{silence:?}");
+        assert!(ours.connection.is_connected(), "the other one has more time");
+    });
+}

@@ -1,0 +1,113 @@
+//! The simulated network: the soft provider over it, and what its faults look like through the public API.
+
+mod capture;
+mod connecting;
+mod crossings;
+mod crowds;
+mod determinism;
+mod drawn;
+mod example;
+mod exhaustion;
+mod faults;
+mod fidelity;
+mod messages;
+mod mixed;
+mod races;
+mod raw;
+mod schedules;
+mod security;
+mod stale;
+mod stories;
+mod story;
+mod streams;
+mod tools;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio_rdma::sim::{Host, Network};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig};
+
+const SERVER: &str = "10.0.0.1";
+const CLIENT: &str = "10.0.0.2";
+const PORT: u16 = 7471;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The path timeout of every adapter here.
+const PATH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The latest moment at which a dead path is noticed, and a tick of the clock of the runtime.
+const NOTICED: Duration = Duration::from_millis(30_000 + 30_000 / 16 + 1);
+
+/// A server and a client.
+fn hosts(network: &Network) -> (Host, Host) {
+    (network.host(SERVER), network.host(CLIENT))
+}
+
+/// The adapter of a host, with the path timeout of the tests.
+fn adapter(host: &Host) -> Adapter {
+    let config = SoftConfig::default().path_timeout(Some(PATH_TIMEOUT));
+    host.provider_with(config).open(host.address()).expect("opened")
+}
+
+fn queue_pair(adapter: &Adapter) -> QueuePair {
+    adapter.queue_pair(QueuePairConfig::default()).expect("a queue pair")
+}
+
+/// A listener of this adapter, and its address.
+fn listening(adapter: &Adapter, host: &Host) -> (Listener, SocketAddr) {
+    let listener = adapter.listener();
+    listener.bind((host.address(), PORT).into()).expect("bound");
+    listener.listen(0).expect("listening");
+    let address = listener.local_addr().expect("it listens");
+    (listener, address)
+}
+
+/// One end of a connection.
+struct End {
+    adapter: Adapter,
+    queue_pair: QueuePair,
+    connection: Connection,
+}
+
+impl End {
+    /// Sends a message.
+    async fn send(&self, message: &[u8]) {
+        let buffer = self.adapter.buffer_from(message).expect("memory");
+        self.queue_pair.send(buffer).expect("posted").await.0.expect("sent");
+    }
+
+    /// Receives a message.
+    async fn receive(&self) -> Vec<u8> {
+        let receive = self.queue_pair.receive(self.adapter.buffer(64).expect("memory")).expect("posted");
+        let (result, buffer) = receive.await;
+        buffer[..result.expect("received").bytes].to_vec()
+    }
+}
+
+/// A connection from the client to the server: the end of the server, and that of the client.
+async fn connected(server: &Host, client: &Host) -> (End, End) {
+    let (passive, active) = (adapter(server), adapter(client));
+    let (listener, address) = listening(&passive, server);
+    let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
+    let connector = active.connector();
+    let (accepted, completed) = tokio::join!(
+        listener.accept_next(&theirs, AcceptParams::default()),
+        connector.connect_and_complete(&ours, address, ConnectParams::default())
+    );
+    let (accepted, completed) = (accepted.expect("accepted"), completed.expect("connected"));
+    (
+        End { adapter: passive, queue_pair: theirs, connection: accepted },
+        End { adapter: active, queue_pair: ours, connection: completed },
+    )
+}
+
+/// Sends a message each way.
+async fn exchange(server: &End, client: &End) {
+    let (received, ()) = tokio::join!(server.receive(), client.send(b"there"));
+    assert_eq!(received, b"there");
+    let (received, ()) = tokio::join!(client.receive(), server.send(b"again"));
+    assert_eq!(received, b"again");
+}

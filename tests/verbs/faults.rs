@@ -1,0 +1,191 @@
+//! Calls of the libraries that fail, messages that do not arrive, and a device that goes while it is in use.
+//!
+//! Runs on: fake
+
+use std::time::Duration;
+
+use common::life::eventually;
+use common::process::alone;
+use common::raw::{bytes, room, success};
+use common::resources::held;
+use common::verbs::fake;
+use common::*;
+use tokio_rdma::error::OpenError;
+use tokio_rdma::verbs::VerbsConfig;
+use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Provider, QueuePairConfig, Status};
+
+/// Every call of a life that can fail without leaving anything behind, and how often it is made to.
+const CALLS: &[(&str, u32)] = &[
+    ("ibv_get_device_list", 2),
+    ("ibv_open_device", 1),
+    ("ibv_query_device", 2),
+    ("ibv_query_port", 1),
+    ("ibv_alloc_pd", 1),
+    ("ibv_reg_mr", 3),
+    ("ibv_create_comp_channel", 1),
+    ("ibv_create_cq", 3),
+    ("ibv_create_qp", 4),
+    ("ibv_modify_qp", 7),
+    ("rdma_create_event_channel", 3),
+    ("rdma_create_id", 8),
+    ("rdma_bind_addr", 8),
+    ("rdma_set_option", 2),
+    ("rdma_listen", 1),
+    ("rdma_resolve_addr", 1),
+    ("rdma_resolve_route", 1),
+    ("rdma_init_qp_attr", 6),
+    ("rdma_connect", 1),
+    ("rdma_accept", 1),
+    ("rdma_establish", 1),
+    ("rdma_disconnect", 2),
+];
+
+/// A life: an adapter, a connection, a message, a disconnect. Any of it may fail.
+async fn life() -> Result<(), ()> {
+    // A goodbye that could not be said is waited for.
+    let config = VerbsConfig::default().disconnect_timeout(Duration::from_millis(50));
+    let provider = Provider::verbs_with(config).map_err(drop)?;
+    let adapter = provider.open(provider.resolve(v4()).map_err(drop)?).map_err(drop)?;
+    let new = || adapter.queue_pair(QueuePairConfig::default()).map_err(drop);
+    let (active, passive) = (new()?, new()?);
+    let listener = adapter.listener();
+    listener.bind((v4(), 0).into()).map_err(drop)?;
+    listener.listen(0).map_err(drop)?;
+    let address = listener.local_addr().map_err(drop)?;
+    let connector = adapter.connector();
+    let connect = async {
+        connector.connect_and_complete(&active, address, ConnectParams::default()).await.map_err(drop)
+    };
+    let accept = async { listener.accept_next(&passive, AcceptParams::default()).await.map_err(drop) };
+    let (near, far) = tokio::try_join!(connect, accept)?;
+    let receive = passive.receive(adapter.buffer(8).map_err(drop)?).map_err(drop)?;
+    let send = active.send(adapter.buffer(8).map_err(drop)?).map_err(drop)?;
+    let region = adapter.register(4096, Access::REMOTE_WRITE).await.map_err(drop)?;
+    let (sent, received) = tokio::join!(send, receive);
+    sent.0.map_err(drop)?;
+    received.0.map_err(drop)?;
+    near.disconnect().await.map_err(drop)?;
+    assert_eq!(far.disconnected().await, DisconnectReason::Peer);
+    region.deregister().await.map_err(drop)
+}
+
+// SEC-16: whichever call fails, the life ends with an error or without, nothing hangs, and nothing is left.
+#[tokio::test]
+async fn any_call_may_fail() {
+    if !alone(module_path!(), "any_call_may_fail") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    assert_eq!(within(life()).await, Ok(()));
+    let over = || fake("count context") == Some(0) && fake("count cm_channel") == Some(0);
+    eventually("the first life is over", over).await;
+    let baseline = held();
+    let mut failed = 0;
+    for (call, times) in CALLS {
+        for nth in 1..=*times {
+            for error in [libc::ENOMEM, libc::EIO, libc::EINVAL] {
+                fake(&format!("fail {call} {nth} {error}"));
+                failed += u32::from(within(life()).await.is_err());
+                fake("reset");
+                let what = format!("the life with {call} {nth} is over");
+                eventually(&what, || over() && held() == baseline).await;
+            }
+        }
+    }
+    assert!(failed > 50, "{failed} lives are not what they would have been");
+    assert_eq!(within(life()).await, Ok(()));
+}
+
+// HW-13: a peer whose address nobody knows, and one that does not answer, are given up and asked again.
+#[tokio::test]
+async fn what_is_not_answered_can_be_asked_again() {
+    if !alone(module_path!(), "what_is_not_answered_can_be_asked_again") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (connector, active, passive) = (adapter.connector(), queue_pair(&adapter), queue_pair(&adapter));
+    let hasty = || ConnectParams::default().timeout(Duration::from_millis(50));
+    for lost in ["lose messages", "lose addresses"] {
+        fake(lost);
+        let error = within(connector.connect(&active, address, hasty())).await.expect_err("no answer");
+        assert_eq!(error.status(), Status::IO_TIMEOUT, "{lost}");
+    }
+    // Without a time limit of the caller the resolution has its own.
+    let error = within(connector.connect(&active, address, ConnectParams::default())).await;
+    assert_eq!(error.expect_err("no answer").status(), Status::HOST_UNREACHABLE);
+    fake("lose nothing");
+    let _ends = joined(
+        connector.connect_and_complete(&active, address, ConnectParams::default()),
+        listener.accept_next(&passive, AcceptParams::default()),
+    )
+    .await;
+}
+
+// HW-16: everything that is pending ends, and everything is given back.
+#[tokio::test]
+async fn a_device_that_goes_takes_everything_with_it() {
+    if !alone(module_path!(), "a_device_that_goes_takes_everything_with_it") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let receives: Vec<_> =
+        (0..8).map(|_| pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted")).collect();
+    let alone = queue_pair(&adapter);
+    let unconnected = alone.receive(room(&adapter, 8)).expect("posted");
+    let (listener, address) = listening(&adapter);
+    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+    let waiting = connector.connect(&active, address, ConnectParams::default());
+    let load = async {
+        loop {
+            let Ok(buffer) = adapter.buffer(8) else { return };
+            let Ok(send) = pair.active.queue_pair.send(buffer) else { return };
+            if send.await.0.is_err() {
+                return;
+            }
+        }
+    };
+    let request = async {
+        let _held = listener.request().await.expect("the connect above");
+        fake("remove");
+        listener.request().await.map(drop).map_err(|error| error.status())
+    };
+    let (waited, request, ()) = within(async { tokio::join!(waiting, request, load) }).await;
+    assert_eq!(waited.expect_err("the device is gone").status(), Status::DEVICE_REMOVED);
+    assert_eq!(request, Err(Status::DEVICE_REMOVED));
+    for (count, receive) in receives.into_iter().enumerate() {
+        if let Err(error) = within(receive).await.0 {
+            assert_eq!(error.status(), Status::DEVICE_REMOVED, "receive {count}");
+        }
+    }
+    assert_eq!(within(unconnected).await.0.expect_err("gone").status(), Status::DEVICE_REMOVED);
+    assert_eq!(within(pair.active.connection.disconnected()).await, DisconnectReason::DeviceRemoved);
+    let error = adapter.queue_pair(QueuePairConfig::default()).map(drop).expect_err("gone");
+    assert!(matches!(error, OpenError::DeviceRemoved), "{error:?}");
+    drop((pair, alone, active, connector, listener, adapter));
+    for kind in ["qp", "cq", "mr", "pd", "channel", "context", "cm_id"] {
+        eventually(kind, || fake(&format!("count {kind}")) == Some(0)).await;
+    }
+}
+
+// No state is left by a call that other tasks overtake.
+#[tokio::test]
+async fn a_slow_command_is_only_slow() {
+    if !alone(module_path!(), "a_slow_command_is_only_slow") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    for call in ["ibv_modify_qp", "ibv_create_qp", "ibv_destroy_qp", "rdma_destroy_id", "ibv_dereg_mr"] {
+        fake(&format!("delay {call} 20"));
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+        success(pair.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted")).await;
+        assert_eq!(&success(receive).await.1[..], b"received");
+        within(pair.active.connection.disconnect()).await.expect("disconnected");
+        fake("reset");
+    }
+}

@@ -1,0 +1,136 @@
+//! Peers that are idle: a dead one is noticed, and one that lives is not disturbed.
+//!
+//! Runs on: rxe, siw
+
+use std::time::Duration;
+
+use common::cm::exchange;
+use common::raw::success;
+use common::verbs::{Link, Process, connected_at, driver, one_at_a_time, run};
+use common::*;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::time::{Instant, timeout};
+use tokio_rdma::error::Reason;
+use tokio_rdma::verbs::VerbsConfig;
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider,
+    QueuePairConfig, Status,
+};
+
+const PATH_TIMEOUT: Duration = Duration::from_secs(8);
+/// The time that the emulated machine may need to run a task. Less than what was late once: half of the path timeout.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// An adapter at this address, with this path timeout.
+fn open(ip: std::net::IpAddr, path_timeout: Option<Duration>) -> Adapter {
+    let provider = Provider::verbs_with(VerbsConfig::default().path_timeout(path_timeout)).expect("devices");
+    let id = provider.resolve(ip).expect("a device has the address");
+    provider.open(id).expect("opened")
+}
+
+/// Cuts the two ends off from each other, so that neither driver hears of it.
+fn cut(driver: &str, link: &Link) {
+    match driver {
+        // `siw` hears when its interface goes down. Without the address its TCP finds no way.
+        "siw" => run("ip", &format!("address del {}/24 dev {}", link.address, link.name)),
+        _ => run("ip", &format!("link set {} down", link.name)),
+    }
+}
+
+// SEC-04, SEC-11: both ends are idle, and neither has posted anything but a receive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_peer_that_is_cut_off_is_noticed() {
+    let Some(driver) = driver() else { return };
+    let link = {
+        let _turn = one_at_a_time();
+        Link::new(driver)
+    };
+    let adapter = open(link.address, Some(PATH_TIMEOUT));
+    let pair = connected_at(&adapter, link.address).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    let receive = pair.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    cut(driver, &link);
+    let begin = Instant::now();
+    for end in [&pair.active, &pair.passive] {
+        let reason = within(end.connection.disconnected()).await;
+        let DisconnectReason::Lost { status, reason } = reason else { panic!("{reason:?}") };
+        // The device may give up first.
+        let known = matches!(reason, Reason::PathTimeout | Reason::Completion(_) | Reason::Cm { .. });
+        assert!(known && status == Status::IO_TIMEOUT, "{status:?} {reason:?}");
+    }
+    let noticed = begin.elapsed();
+    assert!(noticed <= PATH_TIMEOUT * 11 / 10 + SLOW, "{noticed:?}");
+    let (outcome, _buffer) = within(receive).await;
+    assert_eq!(outcome.expect_err("the connection is over").status, Status::CANCELED);
+}
+
+// SEC-04, SEC-11: a process that is stopped has a device that answers for it, so it is not dead. Once it has crashed, its kernel
+// ends its connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_stopped_is_noticed_when_it_has_crashed() {
+    if driver().is_none() {
+        return;
+    }
+    let adapter = open(v4(), Some(Duration::from_secs(1)));
+    let mut peer = Process::start("verbs::failures", "accept", "-", None);
+    let address = peer.hear().parse().expect("an address");
+    let own = queue_pair(&adapter);
+    let connector = adapter.connector();
+    let connect = connector.connect_and_complete(&own, address, ConnectParams::default());
+    let connection = within(connect).await.expect("connected");
+    success(own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
+    assert_eq!(peer.hear(), "received");
+    let id = Pid::from_raw(peer.id().cast_signed());
+    kill(id, Signal::SIGSTOP).expect("a signal");
+    timeout(Duration::from_secs(4), connection.disconnected()).await.expect_err("its device answers");
+    peer.kill();
+    assert_eq!(within(connection.disconnected()).await, DisconnectReason::Peer);
+}
+
+// SEC-04: switched off, nothing is asked, and nothing is noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_path_timeout_nothing_is_noticed() {
+    let Some(driver) = driver() else { return };
+    let link = {
+        let _turn = one_at_a_time();
+        Link::new(driver)
+    };
+    let adapter = open(link.address, None);
+    let pair = connected_at(&adapter, link.address).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    cut(driver, &link);
+    timeout(PATH_TIMEOUT, pair.active.connection.disconnected()).await.expect_err("nobody has told");
+}
+
+// SEC-04: the question is none of the application's: not in its queues, and not among its completions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_lives_is_not_disturbed() {
+    if driver().is_none() {
+        return;
+    }
+    const DEPTH: usize = 4;
+    let short = Duration::from_millis(400);
+    let adapter = open(v4(), Some(short));
+    let queue = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let config = QueuePairConfig::default().send_depth(DEPTH).completions(&queue);
+    let active = adapter.queue_pair(config).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, active, queue_pair(&adapter), params.0, params.1).await;
+    let sink = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
+    let source = adapter.register(8, Access::LOCAL_WRITE).await.expect("registered");
+    for _ in 0..3 {
+        for end in [&pair.active, &pair.passive] {
+            timeout(4 * short, end.connection.disconnected()).await.expect_err("it lives");
+        }
+        assert!(queue.is_empty(), "nothing was posted");
+        // As many as ever.
+        let write = || pair.active.queue_pair.write(source.slice(0..8).expect("in bounds"), &sink.remote());
+        let writes: Vec<_> = (0..DEPTH).map(|_| write().expect("there is room")).collect();
+        within(queue.wait(DEPTH)).await.expect("open");
+        assert_eq!(queue.poll(2 * DEPTH, &mut Vec::new()), DEPTH);
+        for write in writes {
+            success(write).await;
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The `bindings` step, and the unit tests of `src/sys` as programs for the guest machine: with the libraries loaded, and with
+//! the libraries linked.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::exec::{self, minutes};
+use crate::guest;
+use crate::packages;
+use crate::steps;
+use crate::tally::Tally;
+use crate::test::Settings;
+
+/// The features that choose how the libraries are called.
+const BACKENDS: [&str; 2] = ["verbs", "rdma-sys"];
+
+/// The folder for the programs, each with the name of its feature. The tests in the guest machine look for them there.
+const FOLDER: &str = "target/bindings";
+
+/// The step: the unit tests with the libraries linked. Those with the libraries loaded are among all unit tests.
+pub(crate) fn step(settings: &Settings) -> Tally {
+    packages::skipped(packages::RDMA_SYS, settings)
+        .unwrap_or_else(|| steps::cargo_test(settings, &["--lib", "--features", "rdma-sys"], &["sys::"]))
+}
+
+/// Builds the programs for the guest machine.
+///
+/// # Errors
+/// A sentence, if one cannot be built.
+pub(crate) fn build() -> Result<(), String> {
+    let folder = crate::root().join(FOLDER);
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for feature in BACKENDS {
+        let mut built: Option<PathBuf> = None;
+        let format = "--message-format=json-render-diagnostics";
+        let command = exec::cargo(&["test", "--no-run", "--lib", "--features", feature, format]);
+        exec::lines(command, minutes(30), |line| match line.strip_prefix('{') {
+            Some(message) => {
+                built = guest::executable(message, "lib").map(|(_, path)| path).or(built.take());
+            }
+            None => println!("{line}"),
+        })?;
+        let built =
+            built.ok_or_else(|| format!("cargo has not said where the unit tests with {feature} are"))?;
+        let copy = folder.join(feature);
+        fs::copy(&built, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+    }
+    Ok(())
+}

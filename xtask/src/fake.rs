@@ -1,0 +1,86 @@
+//! The step `fake`: test programs over the device of `tests/fake`, which takes the place of libibverbs and librdmacm.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::exec::{self, minutes};
+use crate::guest::{self, Program, modules};
+use crate::steps::{self, EVERYTHING};
+use crate::tally::Tally;
+use crate::test::Settings;
+
+/// The test programs that are about what the public API shows of any device. The device is one of RoCE: their modules that run
+/// on that of the kernel run on it. Those of other programs need the kernel's devices.
+const PROGRAMS: &[&str] = &["api", "seeds", "streams", "trace"];
+/// The word that stands for the kernel's device of RoCE.
+const ROCE: &str = "rxe";
+/// The word of modules that are about this device.
+pub(crate) const OWN: &str = "fake";
+
+/// Where the library is found under both names, beside the programs.
+const FOLDER: &str = "target/fake";
+/// The names under which the verbs provider asks for the two libraries.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// The step.
+pub(crate) fn step(settings: &Settings) -> Tally {
+    run(settings).unwrap_or_else(|sentence| Tally::check(Err(sentence)))
+}
+
+/// Builds everything, and runs each program in a process of its own.
+fn run(settings: &Settings) -> Result<Tally, String> {
+    lay_out()?;
+    let modules = modules::all(&guest::words())?;
+    let programs = guest::build(false)?;
+    let mut tally = Tally::default();
+    for program in &programs {
+        let of = |word| modules::units(word, &modules, &program.name, &program.path);
+        let mut units = of(OWN)?;
+        if PROGRAMS.contains(&program.name.as_str()) {
+            units.extend(of(ROCE)?);
+        }
+        if units.is_empty() {
+            continue;
+        }
+        let tests = units.iter().flat_map(|unit| &unit.tests);
+        let mut command = command(program);
+        command.args(["--exact", "--show-output"]).args(tests);
+        println!("{} on the fake device", program.name);
+        tally += steps::counted(settings, command);
+    }
+    Ok(tally)
+}
+
+/// A program over the device, which counts its objects at the end.
+fn command(program: &Program) -> Command {
+    let mut command = Command::new(&program.path);
+    let root = crate::root();
+    // As cargo sets it.
+    command.env("CARGO_MANIFEST_DIR", &root);
+    command.env("TOKIO_RDMA_TEST_DEVICE", "fake").env("LD_LIBRARY_PATH", root.join(FOLDER));
+    // An object that is left when a program ends is a leak.
+    command.env("FAKE_COUNT", "1");
+    // Most of the time they wait.
+    command.env("RUST_TEST_THREADS", "8");
+    command
+}
+
+/// Builds the library, and gives it the names of the two that it takes the place of. Both lead to one file: they are one
+/// library to the loader.
+fn lay_out() -> Result<(), String> {
+    let command = exec::cargo(&[&["build", "--lib"], &EVERYTHING[..]].concat());
+    exec::show(command, minutes(30))?;
+    let failed = |error: io::Error| format!("{FOLDER}: {error}");
+    fs::create_dir_all(FOLDER).map_err(failed)?;
+    for name in NAMES {
+        let link = Path::new(FOLDER).join(name);
+        match fs::remove_file(&link) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => symlink("../debug/libfake.so", &link).map_err(failed)?,
+        }
+    }
+    Ok(())
+}
