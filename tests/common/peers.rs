@@ -8,11 +8,12 @@ use futures::future::join_all;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, Connection, Listener, Op, QueuePair, QueuePairConfig,
-    RemoteRegion,
+    RemoteRegion, Status,
 };
 
 use super::guest::{Stage, port, start};
 use super::raw::success;
+use super::within;
 
 /// A connection, and the receives that were posted before it was there.
 struct End {
@@ -46,11 +47,27 @@ async fn connect(adapter: &Adapter, server: SocketAddr, count: usize, size: usiz
 }
 
 impl End {
-    async fn send(&self, adapter: &Adapter, count: usize, size: usize) {
+    fn post_sends(&self, adapter: &Adapter, count: usize, size: usize) -> Vec<Op<Buffer>> {
         let message = || adapter.buffer_from(&vec![7; size]).expect("memory");
-        let sends: Vec<_> = (0..count).map(|_| self.queue_pair.send(message()).expect("posted")).collect();
-        for send in sends {
+        (0..count).map(|_| self.queue_pair.send(message()).expect("posted")).collect()
+    }
+
+    /// Sends to a peer that stays.
+    async fn send(&self, adapter: &Adapter, count: usize, size: usize) {
+        for send in self.post_sends(adapter, count, size) {
             success(send).await;
+        }
+    }
+
+    /// Sends to a peer that leaves as soon as it has everything.
+    ///
+    /// rxe completes a receive before it acknowledges the message, so a peer that leaves at once may take the last
+    /// acknowledgement with it. That the messages came, the peer says itself.
+    async fn send_last(&self, adapter: &Adapter, count: usize, size: usize) {
+        for send in self.post_sends(adapter, count, size) {
+            let (outcome, _) = within(send).await;
+            let status = outcome.err().map(|error| error.status());
+            assert!(matches!(status, None | Some(Status::CANCELED)), "{status:?}");
         }
     }
 
@@ -99,7 +116,7 @@ impl Cmatose {
             end.receive(self.size).await;
         }
         for end in &ends {
-            end.send(adapter, self.messages, self.size).await;
+            end.send_last(adapter, self.messages, self.size).await;
         }
         for end in &ends {
             end.connection.disconnected().await;
@@ -139,14 +156,14 @@ const HELLO: usize = 16;
 pub async fn hello_serve(adapter: &Adapter, listener: &Listener) {
     let mut end = accept(adapter, listener, 1, HELLO).await;
     end.receive(HELLO).await;
-    end.send(adapter, 1, HELLO).await;
+    end.send_last(adapter, 1, HELLO).await;
     end.connection.disconnected().await;
 }
 
 /// rdma_client: a message goes, another comes.
 pub async fn hello_call(adapter: &Adapter, server: SocketAddr) {
     let mut end = connect(adapter, server, 1, HELLO).await;
-    end.send(adapter, 1, HELLO).await;
+    end.send_last(adapter, 1, HELLO).await;
     end.receive(HELLO).await;
     end.connection.disconnected().await;
 }
