@@ -1,8 +1,10 @@
 //! Connecting: both users do what the seed draws, until they are connected or give up.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::sleep;
 use tokio_rdma::error::{AcceptError, ConnectError};
 use tokio_rdma::sim::Host;
 use tokio_rdma::{
@@ -30,12 +32,25 @@ enum Manner {
     DropComplete,
     /// It takes its time.
     Slow,
+    /// The passive end closes its listener, with whatever has come.
+    Close,
 }
 
 impl Manner {
     fn draw(world: &World) -> Self {
         use Manner::*;
-        *world.pick(&[Honest, Honest, Honest, Honest, DropCall, DropHandle, Reject, DropComplete, Slow])
+        *world.pick(&[
+            Honest,
+            Honest,
+            Honest,
+            Honest,
+            DropCall,
+            DropHandle,
+            Reject,
+            DropComplete,
+            Slow,
+            Close,
+        ])
     }
 
     /// Returns whether it leads to a connection.
@@ -71,8 +86,8 @@ impl<'a> Attempt<'a> {
         Self {
             world,
             number,
-            active: if forced { Manner::Honest } else { active },
-            // Accepting has no second step that could be dropped.
+            // Only the passive end has a listener, and only the active one a second step that could be dropped.
+            active: if forced || active == Manner::Close { Manner::Honest } else { active },
             passive: if forced || passive == Manner::DropComplete { Manner::Honest } else { passive },
             request: world.data(number, info.max_request_data),
             reply: world.data(number + 100, info.max_reply_data),
@@ -125,7 +140,7 @@ impl<'a> Attempt<'a> {
                 assert!(outcome.is_ok() || gone && !self.is_calm(), "reject: {outcome:?}");
                 return None;
             }
-            Manner::Slow => tokio::time::sleep(world.time(5000)).await,
+            Manner::Slow => sleep(world.time(5000)).await,
             _ => {}
         }
         let outcome = match self.active {
@@ -168,7 +183,17 @@ impl<'a> Attempt<'a> {
     }
 
     /// The passive end: waits for the request of this attempt, and answers it.
-    async fn accept(&self, listener: &Listener, queue_pair: &QueuePair) -> Option<Connection> {
+    async fn accept(
+        &self,
+        listener: &RefCell<Option<Listener>>,
+        queue_pair: &QueuePair,
+    ) -> Option<Connection> {
+        if self.passive == Manner::Close {
+            sleep(self.world.time(500)).await;
+            listener.take();
+            return None;
+        }
+        let listener = &listener.borrow().clone()?;
         let request = loop {
             let request = tokio::select! {
                 biased;
@@ -218,7 +243,7 @@ impl<'a> Attempt<'a> {
                 assert!(listed, "reject: {outcome:?}");
                 return None;
             }
-            Manner::Slow => tokio::time::sleep(world.time(5000)).await,
+            Manner::Slow => sleep(world.time(5000)).await,
             _ => {}
         }
         let params = AcceptParams::default().private_data(&self.reply).read_limits(self.limits[1]);
@@ -249,13 +274,22 @@ fn is_gone(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Aborted { .. } | ConnectError::DeviceRemoved)
 }
 
+/// Listens, unless a fault prevents it.
+fn listen(world: &World, (host, port): (&Host, u16), passive: &End) -> Option<Listener> {
+    world.count();
+    let listener = passive.adapter.listener();
+    let bound = listener.bind((host.address(), port).into()).and_then(|()| listener.listen(0));
+    assert!(bound.is_ok() || !world.calm, "{bound:?}");
+    bound.ok().map(|()| listener)
+}
+
 /// Connects two ends, unless a fault prevents it. The ends get their connections.
 pub(crate) async fn connect(world: &World, server: (&Host, u16), passive: &End, active: &End) -> Option<()> {
-    let listener = passive.adapter.listener();
-    let bound = listener.bind((server.0.address(), server.1).into()).and_then(|()| listener.listen(0));
-    assert!(bound.is_ok() || !world.calm, "{bound:?}");
-    bound.ok()?;
+    let listener = RefCell::new(None::<Listener>);
     for number in 1..=ATTEMPTS {
+        if listener.borrow().is_none() {
+            listener.replace(Some(listen(world, server, passive)?));
+        }
         let attempt = Attempt::draw(world, active, number);
         let (ours, theirs) = (active.queue_pair()?, passive.queue_pair()?);
         let connector = active.adapter.connector();

@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::pin::pin;
+use std::task::Poll;
 
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all};
 use tokio::time::{sleep, timeout};
-use tokio_rdma::error::{CompletionError, PostErrorKind};
+use tokio_rdma::error::{CompletionError, DisconnectError, PostErrorKind};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     Access, BufferPart, Completion, DisconnectReason, Op, QueuePair, RemoteRegion, Status, WorkBuffer,
@@ -41,9 +43,18 @@ enum Ending {
     /// It waits for the other one to do it.
     Wait,
     Disconnect,
+    /// It drops the queue pair under the disconnect.
+    DisconnectAndDrop,
     DropConnection,
     DropQueuePair,
     Flush,
+}
+
+impl Ending {
+    /// Returns whether it is an orderly one, to which the peer agrees.
+    fn disconnects(self) -> bool {
+        matches!(self, Self::Disconnect | Self::DisconnectAndDrop)
+    }
 }
 
 /// The user of one end.
@@ -119,7 +130,8 @@ async fn live(world: &World, active: &End, passive: &End) {
         messages: Cell::new(0),
     };
     use Ending::*;
-    let ending = *world.pick(&[Disconnect, Disconnect, Disconnect, DropConnection, DropQueuePair, Flush]);
+    let ending =
+        *world.pick(&[Disconnect, Disconnect, DisconnectAndDrop, DropConnection, DropQueuePair, Flush]);
     let other = *world.pick(&[Wait, Wait, Wait, Disconnect, DropConnection]);
     let (first, second) = if world.once_in(2) { (active, passive) } else { (passive, active) };
     let users = [user(first, second, ending, true), user(second, first, other, false)];
@@ -137,8 +149,8 @@ async fn live(world: &World, active: &End, passive: &End) {
     let withdrawn = [active, passive].iter().any(|end| end.exposed.is_withdrawn());
     // One that keeps a message waiting for a shared receive answers late.
     let prompt = second.shared.is_none();
-    if world.calm && prompt && !withdrawn && ours.ending == Disconnect && theirs.ending == Wait {
-        assert!(orderly || !ours.whole.get(), "a calm connection ends with {theirs_end:?}");
+    if world.calm && prompt && !withdrawn && ours.ending.disconnects() && theirs.ending == Wait {
+        assert!(orderly || !ours.whole.get(), "a calm connection ends with {ours_end:?} and {theirs_end:?}");
     }
 }
 
@@ -176,6 +188,17 @@ impl User<'_> {
             Ending::Wait => {}
             Ending::Disconnect => {
                 orderly = self.world.within("disconnect", connection.disconnect()).await.is_ok();
+            }
+            Ending::DisconnectAndDrop => {
+                let mut disconnect = pin!(connection.disconnect());
+                let begun = futures::poll!(disconnect.as_mut());
+                drop(self.end.queue_pair.take());
+                let outcome = match begun {
+                    Poll::Ready(outcome) => outcome,
+                    Poll::Pending => self.world.within("disconnect", disconnect).await,
+                };
+                // The call ends with its queue pair, and the disconnect goes on.
+                orderly = matches!(outcome, Ok(()) | Err(DisconnectError::Canceled));
             }
             Ending::DropConnection => drop(self.end.connection.take()),
             Ending::DropQueuePair => drop(self.end.queue_pair.take()),

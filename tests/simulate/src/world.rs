@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::future::{self, Either};
@@ -119,8 +120,8 @@ impl World {
         assert!(ended.is_ok(), "a {name} has not ended after {SESSION:?}");
     }
 
-    /// Drops a future that is not ready after a time or a number of polls that is drawn. A future without a limit of its own ends
-    /// in time, too.
+    /// Drops a future that is not ready after a time or a number of polls that is drawn, or that was polled once and then
+    /// forgotten for a while. A future without a limit of its own ends in time, too.
     pub(crate) async fn cut<F: Future>(&self, name: &str, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         if self.once_in(2) {
@@ -128,12 +129,19 @@ impl World {
             let polled = future::poll_fn(|cx| {
                 polls -= 1;
                 match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-                    std::task::Poll::Pending if polls == 0 => std::task::Poll::Ready(None),
-                    std::task::Poll::Pending => std::task::Poll::Pending,
+                    Poll::Ready(output) => Poll::Ready(Some(output)),
+                    Poll::Pending if polls == 0 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
                 }
             });
             return self.within(name, polled).await;
+        }
+        if self.once_in(3) {
+            let Poll::Ready(output) = futures::poll!(future.as_mut()) else {
+                sleep(self.time(500)).await;
+                return None;
+            };
+            return Some(output);
         }
         let end = pin!(sleep(self.time(200)));
         match future::select(future, end).await {
