@@ -14,8 +14,11 @@ use crate::proto::qp::QueuePairState;
 use crate::status::Status;
 use crate::sys::{Told, WorkCompletion, wc_status};
 
-/// The time by which the event that ends a connection may lag behind the requests that the end flushed.
-const GRACE: Duration = Duration::from_secs(1);
+/// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw tells of
+/// both from threads of its own. Otherwise it is the disconnect timeout.
+const LAG: Duration = Duration::from_secs(1);
+/// It is waited for in so many steps: a machine that stands still for a while delivers the event before the next one.
+const STEPS: u32 = 8;
 
 /// The result of polling.
 #[derive(Default)]
@@ -158,8 +161,11 @@ impl QueuePair {
         }
         // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
         let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
+        let step = self.adapter.config.disconnect_timeout.max(LAG) / STEPS;
         runtime.spawn(async move {
-            tokio::time::sleep(GRACE).await;
+            for _ in 0..STEPS {
+                tokio::time::sleep(step).await;
+            }
             if let Some(cm) = cm.upgrade() {
                 cm.broken_by(key, status, reason);
             }
