@@ -28,8 +28,8 @@ const RETRIES: u8 = 7;
 /// The time that the passive end of an iWARP connection waits for the first message of the active one (RFC
 /// 5044, section 7.1.3) before it sends. An rsocket sends one when its program first reads, polls or writes,
 /// which it need not do; and `siw` may have received it and look at it only when something follows. By then
-/// the peer has long seen the reply.
-const FIRST_MESSAGE: Duration = Duration::from_millis(200);
+/// the peer has long seen the reply: `siw` drops a connection whose first frame comes before it has looked at that.
+const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 
 /// A byte stream over a queue pair, in the wire protocol of librdmacm's rsocket.
 ///
@@ -147,7 +147,7 @@ impl RdmaStream {
     /// Accepts a request for a stream.
     ///
     /// A request for anything else is rejected. If
-    /// [`AdapterInfo::passive_sends_first`](crate::AdapterInfo::passive_sends_first) is `false`, this waits up to 200 ms
+    /// [`AdapterInfo::passive_sends_first`](crate::AdapterInfo::passive_sends_first) is `false`, this waits up to a second
     /// for the peer's first message.
     ///
     /// # Errors
