@@ -92,6 +92,10 @@ impl Drop for Program {
         // It may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // A test that fails at our end wants to know what the other one said.
+        if thread::panicking() {
+            eprintln!("{} was still running, and had said:\n{}", self.name, self.said());
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio_rdma::{RdmaStream, StreamConfig};
 
 use super::guest::{Stage, c_program, port, start};
 use super::interop::Program;
-use super::rsocket::{begin_accepting, begin_connecting, expect_end, scratch};
+use super::rsocket::{begin_accepting, call, expect_end, scratch};
 
 /// Where Debian has the library.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1";
@@ -41,7 +41,7 @@ async fn echo(stream: RdmaStream) -> usize {
 }
 
 /// Sends all while it reads, and returns what came back before the end of file.
-async fn call(stream: RdmaStream) -> Vec<u8> {
+async fn send_and_read(stream: RdmaStream) -> Vec<u8> {
     let (mut from, mut to) = stream.into_split();
     let sending = async move {
         to.write_all(&counting()).await.expect("written");
@@ -68,10 +68,11 @@ pub fn plain_sockets(stage: &Stage) {
         assert_eq!(client.stdout, format!("echoed {LENGTH}\n"), "{}: {client}", stage.name);
         assert_eq!(serving.end(), LENGTH);
 
-        let server = SocketAddr::new(stage.theirs[version], port());
-        let command = format!("{program} listen {} {} {way}", server.ip(), server.port());
-        let serving = start_preloaded(&command, Some(server.port()));
-        let back = begin_connecting(stage, server, config, call).end();
+        let listening = |server: SocketAddr| {
+            let command = format!("{program} listen {} {} {way}", server.ip(), server.port());
+            start_preloaded(&command, Some(server.port()))
+        };
+        let (back, serving) = call(stage, version, config, listening, send_and_read);
         assert!(back == counting(), "{}: other bytes", stage.name);
         let serving = serving.finish();
         assert_eq!(serving.stdout, format!("served {LENGTH}\n"), "{}: {serving}", stage.name);
@@ -97,10 +98,11 @@ pub fn exit_without_close(stage: &Stage) {
     client.finish().expect_success();
     assert!(serving.end() == counting()[..ROOM], "{}: other bytes", stage.name);
 
-    let server = SocketAddr::new(stage.theirs[0], port());
-    let command = format!("{program} listen {} {} exit", server.ip(), server.port());
-    let serving = start_preloaded(&command, Some(server.port()));
-    let read = begin_connecting(stage, server, StreamConfig::default(), read_to_end).end();
+    let listening = |server: SocketAddr| {
+        let command = format!("{program} listen {} {} exit", server.ip(), server.port());
+        start_preloaded(&command, Some(server.port()))
+    };
+    let (read, serving) = call(stage, 0, StreamConfig::default(), listening, read_to_end);
     assert!(read == counting()[..ROOM], "{}: other bytes", stage.name);
     serving.finish().expect_success();
 }
@@ -121,10 +123,11 @@ pub fn netcat(stage: &Stage) {
     is_text(start_preloaded(&format!("nc.traditional -n {} {}", server.ip(), server.port()), None));
     serving.end();
 
-    let server = SocketAddr::new(stage.theirs[0], port());
-    let command = format!("nc.traditional -n -l -s {} -p {}", server.ip(), server.port());
-    let program = start_preloaded(&command, Some(server.port()));
-    begin_connecting(stage, server, StreamConfig::default(), send).end();
+    let listening = |server: SocketAddr| {
+        let command = format!("nc.traditional -n -l -s {} -p {}", server.ip(), server.port());
+        start_preloaded(&command, Some(server.port()))
+    };
+    let ((), program) = call(stage, 0, StreamConfig::default(), listening, send);
     is_text(program);
 }
 

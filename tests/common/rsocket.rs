@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::error::{ConnectError, Reason, StreamError};
+use tokio_rdma::status::CmEvent;
 use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
 use super::guest::{Running, Stage, port, start};
-use super::interop::end_when_said;
+use super::interop::{Program, end_when_said};
 
 /// The scratch folder of the machine: what programs write and are to read.
 pub fn scratch(name: &str) -> PathBuf {
@@ -34,17 +36,43 @@ pub fn begin_accepting<R: Send + 'static>(
     running
 }
 
-/// Begins with a stream to a listener that is there.
-pub fn begin_connecting<R: Send + 'static>(
+/// The most attempts of [`call`].
+const ATTEMPTS: usize = 5;
+
+/// Starts a program that listens, connects to it and does the job. Returns the result, and the program.
+///
+/// The program sends as soon as it has accepted, and siw drops a connection whose first frame comes together with the
+/// reply (docs/interop.md). That is between the two kernels: then, and for no other reason, both ends begin again.
+pub fn call<R: Send + 'static>(
     stage: &Stage,
-    address: SocketAddr,
+    version: usize,
     config: StreamConfig,
-    job: impl AsyncFnOnce(RdmaStream) -> R + Send + 'static,
-) -> Running<R> {
-    stage.begin(usize::from(address.is_ipv6()), async move |adapter| {
-        let stream = RdmaStream::connect_on(&adapter, address, &config).await.expect("connected");
-        job(stream).await
-    })
+    program: impl Fn(SocketAddr) -> Program,
+    job: impl AsyncFnOnce(RdmaStream) -> R + Clone + Send + 'static,
+) -> (R, Program) {
+    for _ in 0..ATTEMPTS {
+        let server = SocketAddr::new(stage.theirs[version], port());
+        let program = program(server);
+        let job = job.clone();
+        let calling = stage.begin(version, async move |adapter| {
+            match RdmaStream::connect_on(&adapter, server, &config).await {
+                Ok(stream) => Some(job(stream).await),
+                Err(error) => {
+                    assert!(is_dropped_by_siw(&error), "{error:?}");
+                    None
+                }
+            }
+        });
+        if let Some(result) = calling.end() {
+            return (result, program);
+        }
+    }
+    panic!("{}: {ATTEMPTS} connections were dropped", stage.name);
+}
+
+fn is_dropped_by_siw(error: &StreamError) -> bool {
+    const EVENT: Reason = Reason::Cm { event: CmEvent::CONNECT_ERROR, status: -libc::EINVAL };
+    matches!(error, StreamError::Connect(ConnectError::Other { reason, .. }) if *reason == EVENT)
 }
 
 /// Reads to the end of file, which must be here.
@@ -155,19 +183,19 @@ impl Rstream {
             begin_accepting(stage, server, self.config, async move |stream| self.run(stream, false).await);
         let arguments = format!("-s {} {}", server.ip(), self.arguments(server));
         let client = start("rstream", &arguments, None).finish();
-        serving.end();
         let well = client.status.success() && client.stdout.contains(FINISHED);
         assert!(well, "{}, {self:?}: {client}", stage.name);
+        serving.end();
     }
 
     fn original_server(self, stage: &Stage) {
-        let server = SocketAddr::new(stage.theirs[self.version], port());
-        // Without it a program says nothing before its end, and this one need not come to it.
-        let arguments = format!("-oL rstream -b {} {}", server.ip(), self.arguments(server));
-        let program = start("stdbuf", &arguments, Some(server.port()));
-        let calling =
-            begin_connecting(stage, server, self.config, async move |stream| self.run(stream, true).await);
-        calling.end();
+        let program = |server: SocketAddr| {
+            // Without it a program says nothing before its end, and this one need not come to it.
+            let arguments = format!("-oL rstream -b {} {}", server.ip(), self.arguments(server));
+            start("stdbuf", &arguments, Some(server.port()))
+        };
+        let run = async move |stream| self.run(stream, true).await;
+        let ((), program) = call(stage, self.version, self.config, program, run);
         end_when_said(program, FINISHED);
     }
 }
@@ -311,18 +339,15 @@ pub fn rcopy(stage: &Stage) {
     let serving = begin_accepting(stage, server, StreamConfig::default(), rcopy_serve);
     let arguments = format!("{} {}:a-file -p {}", source.display(), server.ip(), server.port());
     let client = start("rcopy", &arguments, None).finish();
-    let (name, taken) = serving.end();
     assert!(client.status.success(), "{}: {client}", stage.name);
+    let (name, taken) = serving.end();
     assert_eq!(name, "a-file");
     assert!(taken == file, "{}: other bytes", stage.name);
 
-    let server = SocketAddr::new(stage.theirs[0], port());
-    let mut program = start("rcopy", &format!("-p {}", server.port()), Some(server.port()));
+    let program = |server: SocketAddr| start("rcopy", &format!("-p {}", server.port()), Some(server.port()));
     let (path, sent) = (copy.display().to_string(), file.clone());
-    let calling = begin_connecting(stage, server, StreamConfig::default(), async move |stream| {
-        rcopy_call(stream, path, sent).await;
-    });
-    calling.end();
+    let job = async move |stream| rcopy_call(stream, path, sent).await;
+    let ((), mut program) = call(stage, 0, StreamConfig::default(), program, job);
     assert!(program.is_running(), "{}: {}", stage.name, program.said());
     assert!(std::fs::read(&copy).expect("a copy") == file, "{}: other bytes", stage.name);
 }
