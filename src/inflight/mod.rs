@@ -17,6 +17,7 @@ mod wake_list;
 pub use completion_ring::NotifyKind;
 pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled};
 pub(crate) use completion_sink::CompletionSink;
+pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};
 pub(crate) use receive_counter::{ReceiveCounter, Watch};

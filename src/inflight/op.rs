@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::table::{Table, Ticket};
-use crate::error::CompletionError;
+use crate::error::{CompletionError, PostErrorKind};
 use crate::status::Status;
 use crate::sync::poll_budgeted;
-use crate::types::{OpKind, RemoteKey};
+use crate::types::{Access, OpKind, RemoteKey};
 
 /// The result of a work request that succeeded. Source: `ND2_RESULT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,18 @@ pub(crate) mod sealed {
         fn lend(self) -> LentList<Self::State>;
         /// Puts it together again.
         fn reclaim(list: LentList<Self::State>) -> Self;
+    }
+}
+
+/// The reason why a buffer may not be used for a request of an adapter that needs these rights.
+#[cold]
+pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access) -> PostErrorKind {
+    // Without any right asked for, only the adapter can be wrong.
+    if buffer.allows(domain, Access::empty()) {
+        let missing = needed.iter().filter(|right| !buffer.allows(domain, *right)).collect();
+        PostErrorKind::AccessViolation { missing }
+    } else {
+        PostErrorKind::ForeignMemory
     }
 }
 

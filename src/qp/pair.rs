@@ -225,7 +225,10 @@ impl QueuePair {
         submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
     ) -> Result<Op<B>, PostError<B>> {
         if !buffer.allows(self.handle.domain, access) {
-            return Err(PostError { kind: not_allowed(&buffer, self.handle.domain, access), buffer });
+            return Err(PostError {
+                kind: inflight::not_allowed(&buffer, self.handle.domain, access),
+                buffer,
+            });
         }
         let LentList { payload, state } = buffer.lend();
         let refuse =
@@ -255,18 +258,6 @@ impl QueuePair {
                 refuse(kind, payload, state)
             }
         }
-    }
-}
-
-/// The reason why a buffer may not be used for a request of an adapter that needs these rights.
-#[cold]
-pub(super) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access) -> PostErrorKind {
-    // Without any right asked for, only the adapter can be wrong.
-    if buffer.allows(domain, Access::empty()) {
-        let missing = needed.iter().filter(|right| !buffer.allows(domain, *right)).collect();
-        PostErrorKind::AccessViolation { missing }
-    } else {
-        PostErrorKind::ForeignMemory
     }
 }
 

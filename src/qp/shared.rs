@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
 use crate::inflight::{
-    CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
+    self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider;
 use crate::provider::info::AdapterInfo;
@@ -200,7 +200,7 @@ impl SharedReceiveQueue {
         let inner = &self.inner;
         if !buffer.allows(self.domain(), Access::LOCAL_WRITE) {
             return Err(PostError {
-                kind: super::pair::not_allowed(&buffer, self.domain(), Access::LOCAL_WRITE),
+                kind: inflight::not_allowed(&buffer, self.domain(), Access::LOCAL_WRITE),
                 buffer,
             });
         }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +12,12 @@ use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
 
 use super::limits::{Claim, Resource};
-use super::listener::BoundListener;
 use super::socket::register;
-use super::stream::BoundSocket;
 use super::world::{Place, World};
-use crate::error::BindError;
 use crate::memory::{Attachment, Owned};
 use crate::provider::net::MOST_LINGERING;
 use crate::provider::net::errors::is_peer_address;
-use crate::provider::net::leases::{Namespace, PortLease, lease};
-use crate::provider::net::options::{SocketError, SocketOptions};
-use crate::provider::net::ports::PortRange;
+use crate::provider::net::leases::Namespace;
 use crate::provider::net::{Interface, errno};
 
 /// A host of a network.
@@ -35,7 +30,7 @@ pub(crate) struct Inner {
     pub(crate) world: Arc<World>,
     pub(crate) number: usize,
     address: IpAddr,
-    namespace: Namespace,
+    pub(super) namespace: Namespace,
     /// The ports that it holds are those of its namespace.
     pub(super) ports: Resource,
     pub(super) sockets: Arc<Resource>,
@@ -106,7 +101,7 @@ impl Host {
     }
 
     /// The addresses, the first one first.
-    fn addresses(&self) -> Vec<IpAddr> {
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let second = self.world.with(|state| state.places.get(self.number).and_then(|place| place.second));
         [Some(self.address), second].into_iter().flatten().collect()
     }
@@ -160,7 +155,7 @@ impl Host {
     }
 
     /// The number of the interface, while it is there.
-    fn index(&self) -> Option<u32> {
+    pub(super) fn index(&self) -> Option<u32> {
         self.world.with(|state| {
             state.places.get(self.number).filter(|place| place.is_on_line()).map(|place| place.index)
         })
@@ -206,70 +201,6 @@ impl Host {
         let descriptor = self.descriptor()?;
         let seen = self.world.with(|state| state.places.get(self.number).map_or(0, |place| place.version));
         Ok(Monitor { host: self.clone(), seen: AtomicU64::new(seen), _descriptor: descriptor })
-    }
-
-    /// Takes a port, as [`kernel::bind::bind_connector`](crate::provider::net::kernel::bind::bind_connector).
-    ///
-    /// # Errors
-    /// `SharingViolation`, `TooManyAddresses`, `InvalidAddress`; `NotSupported` for a type of service with the bits that belong
-    /// to congestion notification (RFC 3168); those of a new socket.
-    pub(crate) fn bind_connector(
-        &self,
-        local: SocketAddr,
-        range: PortRange,
-        options: &SocketOptions,
-    ) -> Result<BoundSocket, SocketError> {
-        if options.tos.is_some_and(|tos| tos & 0b11 != 0) {
-            return Err(SocketError::NotSupported("quality of service"));
-        }
-        let lease = self.take_port(local.ip().to_canonical(), local.port(), range)?;
-        let local = SocketAddr::new(lease.ip(), lease.port());
-        let descriptor = Arc::new(self.descriptor().map_err(|error| SocketError::os("socket", error))?);
-        Ok(BoundSocket { host: self.clone(), local, lease, options: *options, descriptor })
-    }
-
-    /// Takes one port on each address, as
-    /// [`kernel::listen::bind_listener`](crate::provider::net::kernel::listen::bind_listener).
-    ///
-    /// # Errors
-    /// Those of [`bind_connector`](Self::bind_connector).
-    pub(crate) fn bind_listener(
-        &self,
-        addresses: &[IpAddr],
-        port: u16,
-        range: PortRange,
-    ) -> Result<BoundListener, SocketError> {
-        // There is only one of each family.
-        let first = addresses.first().copied();
-        let first = first.ok_or(BindError::InvalidAddress(Ipv4Addr::UNSPECIFIED.into()))?;
-        let lease = self.take_port(first.to_canonical(), port, range)?;
-        let descriptor = self.descriptor().map_err(|error| SocketError::os("socket", error))?;
-        Ok(BoundListener::new(self.clone(), lease, descriptor))
-    }
-
-    fn take_port(&self, ip: IpAddr, port: u16, range: PortRange) -> Result<PortLease, BindError> {
-        if (!ip.is_unspecified() && !self.addresses().contains(&ip)) || self.index().is_none() {
-            return Err(BindError::InvalidAddress(ip));
-        }
-        let namespace = Some(self.namespace);
-        if port != 0 {
-            return lease(namespace, ip, port)
-                .ok_or_else(|| BindError::SharingViolation(SocketAddr::new(ip, port)));
-        }
-        // Whoever names a port does not need one that is left.
-        let tries = if self.namespace.held() < self.ports.limit() { range.count() } else { 0 };
-        for _ in 0..tries {
-            let place = self.world.with(|state| {
-                state.places.get_mut(self.number).map_or(0, |place| {
-                    place.next_port += 1;
-                    place.next_port
-                })
-            });
-            if let Some(lease) = lease(namespace, ip, range.at(place)) {
-                return Ok(lease);
-            }
-        }
-        Err(BindError::TooManyAddresses(ip))
     }
 }
 

@@ -15,13 +15,14 @@
 //! * [`world`]: everything that is in a network, its events, and the task that carries them out;
 //! * [`transport`], [`arrival`], [`clock`]: segments on their way, segments that arrive, and what is due;
 //! * [`faults`]: what goes wrong; [`limits`]: what runs out;
-//! * [`host`], [`listener`], [`stream`]: the handles that the soft provider works with.
+//! * [`host`], [`stream`], [`listener`]: the handles that the soft provider works with; [`bind`]: how it gets them.
 //!
 //! All state is under one lock, [`world::World::with`]. It is not held across an await, and wakers are cloned
 //! under it but woken and dropped without it. Whatever is drawn at random is drawn under it, in the order of
 //! the events.
 
 mod arrival;
+mod bind;
 mod clock;
 mod faults;
 mod host;
