@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::task::JoinHandle;
@@ -206,6 +206,14 @@ pub fn detects_withdrawal(adapter: &Adapter) -> bool {
 /// kernel handles on several processors.
 pub fn may_overtake(adapter: &Adapter) -> bool {
     three_phase(adapter) && !detects_withdrawal(adapter)
+}
+
+/// Whether the adapter's limit has ended this connect, which began at that time or later. A test that lets a request wait
+/// allows for it: the limit may pass between any two of its steps if the machine stands still.
+// ERR-06
+pub fn is_overdue(adapter: &Adapter, begun: Instant, error: &ConnectError) -> bool {
+    let timed_out = matches!(error, ConnectError::TimedOut { .. });
+    timed_out && answer_timeout(adapter).is_some_and(|limit| begun.elapsed() >= limit)
 }
 
 /// The status of the request that the peer found in violation. Where the adapter does not know which one it was, it is
