@@ -84,7 +84,8 @@ pub struct AdapterInfo {
     /// serves the offered number, up to the adapter's limit.
     pub accept_limits_reads: bool,
     /// Whether the provider detects that a peer has withdrawn its request before the request is answered. If `false`
-    /// (devices), an accept of such a request fails and a reject succeeds.
+    /// (devices), an accept of such a request fails and a reject succeeds. The active side too may then complete or reject a
+    /// connection whose peer has withdrawn its accept; a completed one ends when the withdrawal arrives.
     pub detects_withdrawal: bool,
     /// Whether a peer cannot read a region without [`REMOTE_READ`](crate::Access::REMOTE_READ). If `false` (`siw`), a peer
     /// that guesses the key of a region or buffer can read it.

@@ -493,7 +493,7 @@ async fn complete_after_the_peer_took_its_accept_back() {
         let adapter = adapter();
         let open = half_open(&adapter, ip).await;
         take_back(&adapter, open.accepting).await;
-        // The peer's word has arrived when it has been said and another connection has come and gone.
+        // The peer's word has been said, and arrived before another connection came and went if nothing overtakes it.
         assert_usable(&adapter, &queue_pair(&adapter)).await;
         // CM-21
         assert_abandoned(&adapter, within(open.reply.complete()).await, &open.active).await;

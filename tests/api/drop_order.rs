@@ -5,6 +5,7 @@
 use common::deviation::*;
 use common::device::is_emulated;
 use common::life::*;
+use common::raw::success_or_canceled;
 use common::*;
 
 use std::any::Any;
@@ -264,8 +265,8 @@ async fn a_task_that_handles_a_completion_may_drop_everything() {
             outcome.map(|completion| completion.bytes)
         });
         let message = peers.buffer_from(b"now").expect("memory");
-        let (sent, _) = within(peer.queue_pair.send(message).expect("posted")).await;
-        assert_eq!(sent.expect("sent").bytes, 3);
+        let sent = success_or_canceled(peer.queue_pair.send(message).expect("posted")).await;
+        assert!(sent || !peers.info().early_completion, "it completes before the peer can have it");
         assert_eq!(within(handler).await.expect("no panic"), Ok(3));
         assert_eq!(within(peer.connection.disconnected()).await, DisconnectReason::Peer);
     }

@@ -124,7 +124,9 @@ async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
     let _ = task.await;
     let mut served = 0;
     while let Some(fate) = within(fates.recv()).await {
-        assert!(is_listed(&fate), "{fate:?}");
+        // A refusal that comes before its request is lost, and nobody answers the reply.
+        let unheard = may_overtake(adapter) && fate == Fate::Failed(Status::IO_TIMEOUT);
+        assert!(is_listed(&fate) || unheard, "{fate:?}");
         served += 1;
     }
     assert!(served > 0, "at least the one that finished has");
@@ -187,6 +189,8 @@ async fn dropped_completes(adapter: &Adapter) {
         let fate = within(fates.recv()).await.expect("served");
         match polls {
             0 if three_phase(adapter) => assert_eq!(fate, Fate::Failed(Status::CONNECTION_REFUSED)),
+            // A connection whose end came before its RTU has not been accepted.
+            1 if may_overtake(adapter) && fate == Fate::Failed(Status::CONNECTION_ABORTED) => {}
             _ => assert_eq!(fate, Fate::Ended(DisconnectReason::Peer)),
         }
     }

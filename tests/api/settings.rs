@@ -216,12 +216,14 @@ async fn options_of_devices() {
     // The shortest means without end (`ibv_modify_qp`).
     assert_works(&adapter, connect().ack_timeout(0), accept().ack_timeout(0)).await;
     for exponent in [31, u8::MAX] {
-        let asked = requested(&adapter, v4(), connect().timeout(Duration::from_secs(1))).await;
+        let asked = requested(&adapter, v4(), connect()).await;
         let passive = queue_pair(&adapter);
-        // Refused because there is no such exponent, or because the peer drops its reply.
-        let accepting = asked.request.accept(&passive, accept().ack_timeout(exponent));
+        // Refused because there is no such exponent, or because the peer drops its reply; or it is given up, and the request
+        // with it.
+        let answer = asked.request.accept(&passive, accept().ack_timeout(exponent));
+        let accepting = async { drop(tokio::time::timeout(Duration::from_secs(1), answer).await) };
         let connecting = async { drop(asked.connecting.await) };
-        let _ = within(async { tokio::join!(accepting, connecting) }).await;
+        within(async { tokio::join!(accepting, connecting) }).await;
     }
     // The largest is a wait of hours for each packet; beyond it, there is none.
     for exponent in [31, u8::MAX] {

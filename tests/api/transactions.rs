@@ -66,7 +66,7 @@ async fn prepared(adapter: &Adapter) -> (QueuePair, Region, VecDeque<Op<Buffer>>
     let queue_pair = queue_pair(adapter);
     let receive = |_| queue_pair.receive(room(adapter, LONGEST)).expect("posted");
     let receives = (0..AHEAD).map(receive).collect();
-    (queue_pair, adapter.register(LONGEST, ALL).await.expect("registered"), receives)
+    (queue_pair, within(adapter.register(LONGEST, ALL)).await.expect("registered"), receives)
 }
 
 impl End {
@@ -158,8 +158,15 @@ impl End {
     }
 }
 
-/// The work of the client of one queue pair; the server does the other half of it.
-async fn client(adapter: Adapter, server: SocketAddr, rounds: usize, mut dice: Dice) -> usize {
+/// The work of the client of one queue pair; the server does the other half of it. Nobody leaves before everybody has
+/// finished: the last message of the server may be here before its send has completed there.
+async fn client(
+    adapter: Adapter,
+    server: SocketAddr,
+    rounds: usize,
+    mut dice: Dice,
+    finished: &Barrier,
+) -> usize {
     let mut end = End::connect(&adapter, server).await;
     for _ in 0..rounds {
         end.call(&mut dice).await;
@@ -167,17 +174,20 @@ async fn client(adapter: Adapter, server: SocketAddr, rounds: usize, mut dice: D
         end.is_written_and_read().await;
         end.answer().await;
     }
+    // However long the others take: each of their waits has a limit.
+    finished.wait().await;
     within(end.connection.disconnect()).await.expect("disconnected");
     rounds
 }
 
-async fn server(mut end: End, rounds: usize, mut dice: Dice) {
+async fn server(mut end: End, rounds: usize, mut dice: Dice, finished: Arc<Barrier>) {
     for _ in 0..rounds {
         end.answer().await;
         end.is_written_and_read().await;
         end.write_and_read(&mut dice).await;
         end.call(&mut dice).await;
     }
+    finished.wait().await;
     end.finish().await;
 }
 
@@ -190,29 +200,34 @@ async fn many_threads_with_many_queue_pairs_send_write_and_read() {
     let seed = Dice::seed();
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
+    // Both ends of each connection.
+    let finished = Arc::new(Barrier::new(2 * THREADS * pairs));
     let serving = tokio::spawn({
-        let adapter = adapter.clone();
+        let (adapter, finished) = (adapter.clone(), finished.clone());
         async move {
             let mut servers = Vec::new();
             for number in 0..THREADS * pairs {
                 let end = End::accept(&adapter, &listener).await;
-                servers.push(tokio::spawn(server(end, rounds, Dice::of(seed, 1000 + number))));
+                let dice = Dice::of(seed, 1000 + number);
+                servers.push(tokio::spawn(server(end, rounds, dice, finished.clone())));
             }
             try_join_all(servers).await.expect("no panic");
         }
     });
     // A task of each thread has many queue pairs, which it works on by turns.
     let clients = (0..THREADS).map(|thread| {
-        let adapter = adapter.clone();
+        let (adapter, finished) = (adapter.clone(), finished.clone());
         tokio::spawn(async move {
-            let clients = (0..pairs)
-                .map(|pair| client(adapter.clone(), address, rounds, Dice::of(seed, thread * pairs + pair)));
+            let clients = (0..pairs).map(|pair| {
+                let dice = Dice::of(seed, thread * pairs + pair);
+                client(adapter.clone(), address, rounds, dice, &finished)
+            });
             join_all(clients).await.iter().sum::<usize>()
         })
     });
-    let done = within(try_join_all(clients)).await.expect("no panic");
+    // The first that fails ends the test, as the others may wait for it.
+    let (done, ()) = tokio::try_join!(try_join_all(clients), serving).expect("no panic");
     assert_eq!(done, [pairs * rounds; THREADS]);
-    within(serving).await.expect("no panic");
 }
 
 /// Connects one of the ranks with all others: to those above it by itself, the others come. Who connects has the first word.
@@ -268,10 +283,11 @@ async fn four_ranks_talk_to_each_other_all_at_once() {
                 join_all(talks).await;
             }
             // Nobody leaves before everybody has heard the last word.
-            within(barrier.wait()).await;
+            barrier.wait().await;
             ends.len() * rounds
         })
     });
-    let heard = within(try_join_all(ranks)).await.expect("no panic");
+    // Each wait has a limit, except that for the others; the first that fails ends the test.
+    let heard = try_join_all(ranks).await.expect("no panic");
     assert_eq!(heard, [(RANKS - 1) * rounds; RANKS]);
 }
