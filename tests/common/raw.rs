@@ -451,6 +451,17 @@ pub async fn success<B: WorkBuffer>(op: Op<B>) -> (usize, B) {
     (outcome.expect("it succeeds").bytes, buffer)
 }
 
+/// Whether a message to a peer that leaves as soon as it has it succeeds, rather than being canceled.
+///
+/// rxe completes a receive before it acknowledges the message, so a peer that leaves at once may take the last acknowledgement
+/// with it. That the message came, the peer has to say itself.
+pub async fn success_or_canceled<B: WorkBuffer>(op: Op<B>) -> bool {
+    let (outcome, _) = within(op).await;
+    let status = outcome.err().map(|error| error.status());
+    assert!(matches!(status, None | Some(Status::CANCELED)), "{status:?}");
+    status.is_none()
+}
+
 /// A buffer with these bytes.
 pub fn bytes(adapter: &Adapter, bytes: &[u8]) -> Buffer {
     adapter.buffer_from(bytes).expect("a buffer")
