@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
 use super::device::{Device, adapter_at};
@@ -235,8 +238,12 @@ impl Process {
         self.child.wait().expect("gone");
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
+    /// Stops it: its kernel goes on answering. Returns when none of its threads runs any more.
+    pub fn freeze(&self) {
+        let id = Pid::from_raw(self.child.id().cast_signed());
+        kill(id, Signal::SIGSTOP).expect("a signal");
+        let status = waitpid(id, Some(WaitPidFlag::WUNTRACED)).expect("its state");
+        assert_eq!(status, WaitStatus::Stopped(id, Signal::SIGSTOP));
     }
 }
 

@@ -14,8 +14,6 @@ use common::verbs::{FOREVER, Link, Process, connected_at_with, driver, one_at_a_
 use common::*;
 use futures::FutureExt;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_rdma::error::{DisconnectError, OpenError, RegisterError};
@@ -117,7 +115,7 @@ async fn a_disconnect_that_a_frozen_peer_does_not_answer_ends_in_time() {
     let sent = own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted");
     assert_eq!(status(sent).await, Status::SUCCESS);
     assert_eq!(peer.hear(), "received");
-    kill(Pid::from_raw(peer.id().cast_signed()), Signal::SIGSTOP).expect("a signal");
+    peer.freeze();
     let begun = Instant::now();
     let outcome = within(connection.disconnect()).await;
     match outcome {

@@ -10,8 +10,6 @@ use common::raw::success;
 use common::verbs::{Link, Process, connected_at, driver, one_at_a_time, run};
 use common::*;
 use futures::future::join_all;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::time::timeout;
 use tokio_rdma::error::Reason;
 use tokio_rdma::verbs::VerbsConfig;
@@ -78,8 +76,7 @@ async fn a_process_that_is_stopped_is_noticed_when_it_has_crashed() {
     let connection = within(connect).await.expect("connected");
     success(own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
     assert_eq!(peer.hear(), "received");
-    let id = Pid::from_raw(peer.id().cast_signed());
-    kill(id, Signal::SIGSTOP).expect("a signal");
+    peer.freeze();
     timeout(Duration::from_secs(4), connection.disconnected()).await.expect_err("its device answers");
     peer.kill();
     assert_eq!(within(connection.disconnected()).await, DisconnectReason::Peer);
