@@ -16,6 +16,7 @@ use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 use super::device::{Device, adapter_at};
 use super::life::eventually;
 use super::process::one_test;
+use super::resources::listed;
 use super::{End, Pair, listening_at, queue_pair, within};
 
 /// The kernel driver that this run is about; says so when there is none.
@@ -151,9 +152,7 @@ pub async fn connected_at_with(
 pub fn resources() -> Vec<String> {
     let mut found = Vec::new();
     for kind in ["qp", "cm_id", "mr", "pd", "cq", "srq"] {
-        let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = listed(kind);
         // The kernel's own have no number.
         let theirs = text.lines().filter(|line| line.contains(" pid "));
         found.extend(theirs.map(|line| format!("{kind} {line}")));
