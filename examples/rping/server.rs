@@ -3,7 +3,7 @@
 use std::io;
 
 use tokio_rdma::types::RemoteKey;
-use tokio_rdma::{AcceptParams, DisconnectReason, RemoteRegion};
+use tokio_rdma::{AcceptParams, DisconnectReason, RemoteRegion, Status};
 
 use crate::messages::Messages;
 use crate::{LIMITS, Options, text};
@@ -37,7 +37,13 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         // The text and its zero, as the original does.
         let length = ping.iter().position(|byte| *byte == 0).map_or(ping.len(), |zero| zero + 1);
         options.wait(messages.queue_pair.write(ping.part(0..length), &sink)?).await?.0?;
-        messages.say(GO_ON).await?;
+        let last = messages.say(GO_ON).await;
+        // A client that has everything leaves at once, and may take the acknowledgement of its device with it. That it has left
+        // in good order is checked below.
+        if last.as_ref().is_err_and(|error| Status::from_io(error) == Status::CANCELED) {
+            break;
+        }
+        last?;
     }
     let reason = options.wait(connection.disconnected()).await?;
     eprintln!("server DISCONNECT EVENT...");

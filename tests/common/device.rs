@@ -164,10 +164,15 @@ pub fn nobody(ip: IpAddr) -> SocketAddr {
     // Below the ports that anybody picks, and each one once in a process. On a device it is a port space of its own, or one
     // where what is free for TCP need not be free.
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
-    let next =
-        NEXT.get_or_init(|| AtomicU16::new(u16::try_from(std::process::id() % 10_000).expect("small")));
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    let next = NEXT.get_or_init(|| {
+        // Processes that start one after the other begin far apart: by the golden ratio of all ports.
+        let hash = u64::from(std::process::id().wrapping_mul(0x9e37_79b9));
+        AtomicU16::new(u16::try_from((hash * u64::from(COUNT)) >> 32).expect("less than the count"))
+    });
     loop {
-        let address = SocketAddr::new(ip, 20_000 + next.fetch_add(1, Ordering::Relaxed) % 12_000);
+        let address = SocketAddr::new(ip, FIRST + next.fetch_add(1, Ordering::Relaxed) % COUNT);
         if !Device::under_test().has_sockets() || TcpListener::bind(address).is_ok() {
             return address;
         }

@@ -10,6 +10,7 @@ pub mod interop;
 pub mod life;
 pub mod messages;
 pub mod net;
+pub mod path;
 pub mod peers;
 pub mod perftest;
 pub mod preload;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use tokio_rdma::error::StreamBroken;
 use tokio_rdma::{
-    AcceptParams, Adapter, Buffer, ConnectParams, Connection, MessageListener, Messages, MessagesConfig, Op,
-    QueuePair, QueuePairConfig,
+    AcceptParams, Access, Adapter, Buffer, ConnectParams, Connection, MessageListener, Messages,
+    MessagesConfig, Op, QueuePair, QueuePairConfig,
 };
 
 use super::raw::{bytes, room, success};
@@ -120,6 +120,14 @@ impl ByHand {
     /// The same, whatever becomes of it.
     pub fn post(&self, message: &[u8]) -> Op<Buffer> {
         self.queue_pair.send(bytes(&self.adapter, message)).expect("posted")
+    }
+
+    /// Returns when all that was posted has reached the receives of the peer, which need not poll for that.
+    ///
+    /// A read is answered behind the messages before it. It reads a byte: a siw that is sending ends the connection at an empty read.
+    pub async fn arrived(&self) {
+        let source = self.adapter.register(1, Access::REMOTE_READ).await.expect("registered");
+        success(self.queue_pair.read(room(&self.adapter, 1), &source.remote()).expect("posted")).await;
     }
 
     pub async fn receive(&mut self) -> Vec<u8> {

@@ -16,7 +16,7 @@ use tokio_rdma::{
 };
 
 use super::guest::{Stage, port, start};
-use super::raw::success;
+use super::raw::{success, success_or_canceled};
 
 /// The version that we say we are: that of perftest 4.5+0.17. It talks to nobody below [`OLDEST`].
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -99,9 +99,13 @@ impl Agreement {
         Self { adapter: adapter.clone(), queue_pair, connection, receive, client: true }
     }
 
-    async fn say(&self, ours: &[u8]) {
+    fn post(&self, ours: &[u8]) -> Op<Buffer> {
         let message = self.adapter.buffer_from(ours).expect("memory");
-        success(self.queue_pair.send(message).expect("posted")).await;
+        self.queue_pair.send(message).expect("posted")
+    }
+
+    async fn say(&self, ours: &[u8]) {
+        success(self.post(ours)).await;
     }
 
     async fn hear(&mut self) -> Vec<u8> {
@@ -140,6 +144,14 @@ impl Agreement {
     /// Each waits for the other to get here.
     async fn meet(&mut self) {
         self.exchange(&description(None)).await;
+    }
+
+    /// The same for the last time, for a server: the client leaves at once. That it has heard of it, its exit status and its
+    /// table say.
+    async fn meet_last(&mut self) {
+        let ours = description(None);
+        assert_eq!(self.hear().await.len(), ours.len());
+        success_or_canceled(self.post(&ours)).await;
     }
 
     /// The client's results, which the server shows: messages and figures.
@@ -232,7 +244,7 @@ pub async fn serve(adapter: &Adapter, listener: &Listener, run: Run) {
         Program::SendLatency => test.ping_pong(false).await,
         Program::WriteBandwidth => agreement.report(run).await,
     }
-    agreement.meet().await;
+    agreement.meet_last().await;
     connection.disconnected().await;
     if run.program == Program::WriteBandwidth {
         // What came last came before the end, and is random.

@@ -27,13 +27,33 @@ pub fn held() -> BTreeMap<&'static str, usize> {
             held.insert(kind, usize::try_from(count).expect("a count"));
             continue;
         }
-        let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8_lossy(&output.stdout);
         // The kernel's own have no number.
-        held.insert(kind, text.lines().filter(|line| line.contains(" pid ")).count());
+        held.insert(kind, listed(kind).lines().filter(|line| line.contains(" pid ")).count());
     }
     held
+}
+
+/// What `rdma resource show` says of a kind of objects: a line each, of all devices.
+///
+/// The program asks for the devices first and then for the objects of each, and fails if a device has gone in between. It is
+/// run again if that is so: if the devices are others than before.
+pub fn listed(kind: &str) -> String {
+    let mut before = devices();
+    loop {
+        let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
+        if output.status.success() {
+            return String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        let now = devices();
+        assert_ne!(now, before, "{output:?}");
+        before = now;
+    }
+}
+
+/// The devices, each with its number, which no other gets.
+fn devices() -> String {
+    let output = Command::new("rdma").args(["dev", "show"]).output().expect("rdma");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// How many bytes of this process are in physical memory. Others share them who have the same program loaded.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::{Adapter, RdmaListener, RdmaStream, StreamConfig};
 
 use super::{v4, within};
@@ -30,6 +31,15 @@ pub async fn streams_with(
 pub async fn streams(adapter: &Adapter) -> (RdmaStream, RdmaStream) {
     let config = StreamConfig::default();
     streams_with(adapter, &config, &config).await
+}
+
+/// Returns when `writer`'s end may fill all of the ring of the other.
+///
+/// The second half of a ring is granted by a message of its own, as soon as an end may speak. A byte that the other end
+/// writes comes behind that; and siw looks at a message that came before it listened for any only when another follows.
+pub async fn granted(reader: &mut (impl AsyncRead + Unpin), peer: &mut (impl AsyncWrite + Unpin)) {
+    within(peer.write_all(b"g")).await.expect("written");
+    assert_eq!(within(reader.read_u8()).await.expect("read"), b'g');
 }
 
 /// Bytes of a stream from a place on, of which no two neighbours of any distance look alike.

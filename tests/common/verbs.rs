@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
 use super::device::{Device, adapter_at};
 use super::life::eventually;
 use super::process::one_test;
+use super::resources::listed;
 use super::{End, Pair, listening_at, queue_pair, within};
 
 /// The kernel driver that this run is about; says so when there is none.
@@ -148,9 +152,7 @@ pub async fn connected_at_with(
 pub fn resources() -> Vec<String> {
     let mut found = Vec::new();
     for kind in ["qp", "cm_id", "mr", "pd", "cq", "srq"] {
-        let output = Command::new("rdma").args(["resource", "show", kind]).output().expect("rdma");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = listed(kind);
         // The kernel's own have no number.
         let theirs = text.lines().filter(|line| line.contains(" pid "));
         found.extend(theirs.map(|line| format!("{kind} {line}")));
@@ -235,8 +237,12 @@ impl Process {
         self.child.wait().expect("gone");
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
+    /// Stops it: its kernel goes on answering. Returns when none of its threads runs any more.
+    pub fn freeze(&self) {
+        let id = Pid::from_raw(self.child.id().cast_signed());
+        kill(id, Signal::SIGSTOP).expect("a signal");
+        let status = waitpid(id, Some(WaitPidFlag::WUNTRACED)).expect("its state");
+        assert_eq!(status, WaitStatus::Stopped(id, Signal::SIGSTOP));
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::net::{Ipv6Addr, TcpListener};
 
+use common::device::nobody;
 use common::interop::{Outcome, Program, example_program, until_listening};
 
-/// A port that nobody uses.
+/// A port that nobody uses, nor is given to anybody else.
 fn free_port(address: &str) -> u16 {
-    let socket = TcpListener::bind((address, 0)).expect("a port");
-    socket.local_addr().expect("bound").port()
+    nobody(address.parse().expect("an address")).port()
 }
 
 /// Runs both ends to their end; `server` and `client` are further arguments.

@@ -3,12 +3,12 @@
 //!
 //! Runs on: soft, sim, rxe, siw
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::time::Duration;
 
 use common::dice::Dice;
 use common::life::{Log, poll_once, poll_with, polled};
-use common::stream::{listening, pattern, streams, streams_with};
+use common::stream::{granted, listening, pattern, streams, streams_with};
 use common::*;
 use futures::FutureExt;
 use futures::future::{join, try_join};
@@ -16,24 +16,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::io::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rdma::{RdmaStream, StreamConfig};
 
+/// The smallest buffer.
+const RING: usize = 2048;
+
 /// The smallest buffers: everything has to wait.
 fn small() -> StreamConfig {
-    StreamConfig::default().send_buffer(2048).receive_buffer(2048).send_depth(16).receive_depth(16)
+    StreamConfig::default().send_buffer(RING).receive_buffer(RING).send_depth(16).receive_depth(16)
 }
 
-/// Writes until nothing more is taken, also not after a while. Returns how much was.
-async fn fill(writer: &mut OwnedWriteHalf) -> usize {
-    let (mut written, mut idle) = (0, 0);
-    while idle < 50 {
-        match writer.try_write(&pattern(written, 1000)) {
-            Ok(count) => (written, idle) = (written + count, 0),
-            // Data on its way to a device makes room when it is there.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                idle += 1;
-            }
-        }
+/// Writes until nothing more is taken, to a peer that reads nothing: both halves of its ring. Returns how much that was.
+async fn fill(writer: &mut OwnedWriteHalf, reader: &mut OwnedReadHalf, peer: &mut OwnedWriteHalf) -> usize {
+    granted(reader, peer).await;
+    let mut written = 0;
+    while written < RING {
+        // Data on its way to a device makes room when it is there.
+        written += within(writer.write(&pattern(written, 1000))).await.expect("written");
     }
+    assert_eq!(writer.try_write(b"x").expect_err("it is full").kind(), ErrorKind::WouldBlock);
     written
 }
 
@@ -50,7 +49,7 @@ async fn each_direction_wakes_its_last_waker() {
     let (left, right) = streams_with(&adapter(), &small(), &small()).await;
     let ((mut reader, mut writer), (mut peer_reader, mut peer_writer)) =
         (left.into_split(), right.into_split());
-    let written = fill(&mut writer).await;
+    let written = fill(&mut writer, &mut reader, &mut peer_writer).await;
     let (log, mut byte) = (Log::default(), [0]);
     let (mut read, mut write) = (Box::pin(reader.read(&mut byte)), Box::pin(writer.write(b"x")));
     for (first, second) in [("old read", "old write"), ("read", "write")] {
@@ -78,9 +77,9 @@ async fn drain_one(reader: &mut OwnedReadHalf) {
 #[tokio::test]
 async fn a_flush_never_waits() {
     let (left, right) = streams_with(&adapter(), &small(), &small()).await;
-    let (_reader, mut writer) = left.into_split();
-    let (mut peer_reader, _peer_writer) = right.into_split();
-    let written = fill(&mut writer).await;
+    let (mut reader, mut writer) = left.into_split();
+    let (mut peer_reader, mut peer_writer) = right.into_split();
+    let written = fill(&mut writer, &mut reader, &mut peer_writer).await;
     writer.flush().now_or_never().expect("at once").expect("flushed");
     // The bytes are under way without it.
     drain(&mut peer_reader, written).await;
@@ -215,7 +214,7 @@ async fn a_direction_needs_no_poll_of_the_other() {
     let (left, right) = streams_with(&adapter(), &small(), &small()).await;
     let ((mut idle_reader, mut writer), (mut reader, mut idle_writer)) =
         (left.into_split(), right.into_split());
-    let written = fill(&mut idle_writer).await;
+    let written = fill(&mut idle_writer, &mut reader, &mut writer).await;
     let mut waiting = Box::pin(idle_writer.write_all(b"x"));
     assert!(poll_once(&mut waiting).is_pending());
     // Many times the rings and the credits.

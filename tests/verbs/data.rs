@@ -263,37 +263,42 @@ async fn completions_come_by_the_vector_of_any_processor() {
 }
 
 /// A device can be removed while windows are bound and shared receives are posted: the driver waits for all of them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removal_takes_windows_and_shared_receives_along() {
+#[test]
+fn a_removal_takes_windows_and_shared_receives_along() {
     let Some(driver) = driver() else { return };
-    let link = Arc::new(Link::new(driver));
-    let adapter = link.open();
-    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
-    let pair = connected_at(&adapter, link.address).await;
-    let user = adapter.queue_pair(QueuePairConfig::default().shared_receives(&shared)).expect("made");
-    let receive = shared.receive(room(&adapter, 8)).expect("posted");
-    let late = room(&adapter, 8);
-    let mut windows = Vec::new();
-    let region = adapter.register(64, ALL).await.expect("registered");
-    if has_windows(&adapter) {
-        for _ in 0..2 {
-            windows.push(adapter.memory_window().expect("a window"));
+    // Others count what the process has.
+    let _turn = one_at_a_time();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let link = Arc::new(Link::new(driver));
+        let adapter = link.open();
+        let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+        let pair = connected_at(&adapter, link.address).await;
+        let user = adapter.queue_pair(QueuePairConfig::default().shared_receives(&shared)).expect("made");
+        let receive = shared.receive(room(&adapter, 8)).expect("posted");
+        let late = room(&adapter, 8);
+        let mut windows = Vec::new();
+        let region = adapter.register(64, ALL).await.expect("registered");
+        if has_windows(&adapter) {
+            for _ in 0..2 {
+                windows.push(adapter.memory_window().expect("a window"));
+            }
+            bind(&windows[0], &pair.active.queue_pair, &region).await;
         }
-        bind(&windows[0], &pair.active.queue_pair, &region).await;
-    }
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let removed = link.clone();
-    std::thread::spawn(move || {
-        removed.remove_device();
-        let _ = tell.send(());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let removed = link.clone();
+        std::thread::spawn(move || {
+            removed.remove_device();
+            let _ = tell.send(());
+        });
+        assert_eq!(failure(receive).await, Status::DEVICE_REMOVED);
+        within(pair.active.connection.disconnected()).await;
+        assert!(windows.iter().all(|window| window.remote().is_none()));
+        assert_eq!(shared.receive(late).expect_err("too late").kind, PostErrorKind::DeviceRemoved);
+        // All handles are still there.
+        within(told).await.expect("the device is gone");
+        drop((user, windows, region, shared, adapter));
     });
-    assert_eq!(failure(receive).await, Status::DEVICE_REMOVED);
-    within(pair.active.connection.disconnected()).await;
-    assert!(windows.iter().all(|window| window.remote().is_none()));
-    assert_eq!(shared.receive(late).expect_err("too late").kind, PostErrorKind::DeviceRemoved);
-    // All handles are still there.
-    within(told).await.expect("the device is gone");
-    drop((user, windows, region, shared, adapter));
 }
 
 #[tokio::test]

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use common::cm::exchange;
+use common::path::noticed;
 use common::raw::success;
 use common::verbs::{Link, Process, connected_at, driver, one_at_a_time, run};
 use common::*;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::time::{Instant, timeout};
+use futures::future::{join_all, select_all};
+use tokio::time::timeout;
 use tokio_rdma::error::Reason;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
@@ -19,8 +19,6 @@ use tokio_rdma::{
 };
 
 const PATH_TIMEOUT: Duration = Duration::from_secs(8);
-/// The time that the emulated machine may need to run a task. Less than what was late once: half of the path timeout.
-const SLOW: Duration = Duration::from_secs(3);
 
 /// An adapter at this address, with this path timeout.
 fn open(ip: std::net::IpAddr, path_timeout: Option<Duration>) -> Adapter {
@@ -51,16 +49,13 @@ async fn an_idle_peer_that_is_cut_off_is_noticed() {
     exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
     let receive = pair.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
     cut(driver, &link);
-    let begin = Instant::now();
-    for end in [&pair.active, &pair.passive] {
-        let reason = within(end.connection.disconnected()).await;
+    let ends = [&pair.active, &pair.passive].map(|end| end.connection.disconnected());
+    for reason in noticed(PATH_TIMEOUT, join_all(ends)).await {
         let DisconnectReason::Lost { status, reason } = reason else { panic!("{reason:?}") };
         // The device may give up first.
         let known = matches!(reason, Reason::PathTimeout | Reason::Completion(_) | Reason::Cm { .. });
         assert!(known && status == Status::IO_TIMEOUT, "{status:?} {reason:?}");
     }
-    let noticed = begin.elapsed();
-    assert!(noticed <= PATH_TIMEOUT * 11 / 10 + SLOW, "{noticed:?}");
     let (outcome, _buffer) = within(receive).await;
     assert_eq!(outcome.expect_err("the connection is over").status, Status::CANCELED);
 }
@@ -81,8 +76,7 @@ async fn a_process_that_is_stopped_is_noticed_when_it_has_crashed() {
     let connection = within(connect).await.expect("connected");
     success(own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted")).await;
     assert_eq!(peer.hear(), "received");
-    let id = Pid::from_raw(peer.id().cast_signed());
-    kill(id, Signal::SIGSTOP).expect("a signal");
+    peer.freeze();
     timeout(Duration::from_secs(4), connection.disconnected()).await.expect_err("its device answers");
     peer.kill();
     assert_eq!(within(connection.disconnected()).await, DisconnectReason::Peer);
@@ -110,7 +104,8 @@ async fn a_peer_that_lives_is_not_disturbed() {
         return;
     }
     const DEPTH: usize = 4;
-    let short = Duration::from_millis(400);
+    // A siw answers when a task of its kernel runs, and half of the time is for that.
+    let short = Duration::from_secs(1);
     let adapter = open(v4(), Some(short));
     let queue = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let config = QueuePairConfig::default().send_depth(DEPTH).completions(&queue);
@@ -120,9 +115,8 @@ async fn a_peer_that_lives_is_not_disturbed() {
     let sink = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
     let source = adapter.register(8, Access::LOCAL_WRITE).await.expect("registered");
     for _ in 0..3 {
-        for end in [&pair.active, &pair.passive] {
-            timeout(4 * short, end.connection.disconnected()).await.expect_err("it lives");
-        }
+        let ends = [&pair.active, &pair.passive].map(|end| Box::pin(end.connection.disconnected()));
+        timeout(4 * short, select_all(ends)).await.map(|(end, ..)| end).expect_err("they live");
         assert!(queue.is_empty(), "nothing was posted");
         // As many as ever.
         let write = || pair.active.queue_pair.write(source.slice(0..8).expect("in bounds"), &sink.remote());

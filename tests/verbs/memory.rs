@@ -2,11 +2,11 @@
 //!
 //! Runs on: rxe, siw
 
-use std::process::Command;
 use std::sync::mpsc;
 
 use common::life::{eventually, poll_once};
 use common::raw::{bytes, room, success};
+use common::resources::listed;
 use common::verbs::{driver, one_at_a_time};
 use common::*;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -36,10 +36,8 @@ async fn occupy() -> Occupied {
 
 /// How many registrations this process has, which is the only one that has any.
 fn registrations() -> usize {
-    let output = Command::new("rdma").args(["resource", "show", "mr"]).output().expect("rdma");
-    assert!(output.status.success(), "{output:?}");
     // The kernel's own have its name. Of what a thread has made that is gone, nothing is said.
-    String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.contains(" comm [")).count()
+    listed("mr").lines().filter(|line| !line.contains(" comm [")).count()
 }
 
 #[test]

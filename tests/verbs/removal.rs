@@ -77,28 +77,8 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     let three_phase = adapter.info().three_phase;
     let mut pending = Pending::default();
 
-    // A connect that nobody answers: its request is taken and kept, as are those of two more.
-    let (silent, address) = listening_at(&adapter, ip);
-    let mut idle = Vec::new();
-    let mut requests = Vec::new();
-    for _ in 0..3 {
-        let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
-        let own = queue_pair.clone();
-        pending
-            .add("receive, connecting", completion(queue_pair.receive(adapter.buffer(8).unwrap()).unwrap()));
-        pending.add("connect", async move {
-            let outcome = connector.connect(&own, address, ConnectParams::default()).await;
-            status(outcome.map_err(|error| error.status()))
-        });
-        requests.push(within(silent.request()).await.expect("a request"));
-        idle.push(queue_pair);
-    }
     let unconnected = queue_pair(&adapter);
     pending.add("receive, unconnected", completion(unconnected.receive(adapter.buffer(8).unwrap()).unwrap()));
-    for _ in 0..2 {
-        let silent = silent.clone();
-        pending.add("request", async move { status(silent.request().await.map_err(|error| error.status())) });
-    }
 
     // Replies that are held, and with them accepts that wait, where there are three phases.
     let mut replies = Vec::new();
@@ -144,6 +124,28 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     for what in ["buffer of a pool", "buffer of a pool, again"] {
         let pool = pool.clone();
         pending.add(what, async move { status(pool.get().await.map_err(|error| error.status())) });
+    }
+
+    // A connect that nobody answers: its request is taken and kept, as are those of two more. They are the last that begins,
+    // because siw waits for an answer for ten seconds.
+    let (silent, address) = listening_at(&adapter, ip);
+    let mut idle = Vec::new();
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+        let own = queue_pair.clone();
+        pending
+            .add("receive, connecting", completion(queue_pair.receive(adapter.buffer(8).unwrap()).unwrap()));
+        pending.add("connect", async move {
+            let outcome = connector.connect(&own, address, ConnectParams::default()).await;
+            status(outcome.map_err(|error| error.status()))
+        });
+        requests.push(within(silent.request()).await.expect("a request"));
+        idle.push(queue_pair);
+    }
+    for _ in 0..2 {
+        let silent = silent.clone();
+        pending.add("request", async move { status(silent.request().await.map_err(|error| error.status())) });
     }
 
     // A whole connection comes and goes: what was ready to go on has done so meanwhile.
