@@ -2,14 +2,19 @@
 //!
 //! Runs on: fake
 
+use common::life::eventually;
 use common::process::alone;
-use common::raw::{bytes, room, success};
+use common::raw::{bytes, failure, room, success};
 use common::verbs::{connected_at, fake};
 use common::*;
-use tokio_rdma::{AcceptParams, ConnectParams};
+use tokio_rdma::types::RemoteKey;
+use tokio_rdma::{
+    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RemoteRegion, SharedReceiveConfig,
+    SharedReceiveQueue, Status,
+};
 
 /// A message arrives, and a read is answered.
-async fn exchange(adapter: &tokio_rdma::Adapter, pair: &Pair) {
+async fn exchange(adapter: &Adapter, pair: &Pair) {
     let receive = pair.passive.queue_pair.receive(room(adapter, 8)).expect("posted");
     success(pair.active.queue_pair.send(bytes(adapter, b"received")).expect("posted")).await;
     assert_eq!(&success(receive).await.1[..], b"received");
@@ -29,6 +34,99 @@ async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
             exchange(&adapter, &pair).await;
         }
     }
+}
+
+/// The ends of a connection in the middle of a message: the passive side is in the middle of its receive.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    Disconnect,
+    PeerDisconnects,
+    Flush,
+    Drop,
+    Violation,
+}
+
+const CAUSES: [Cause; 5] =
+    [Cause::Disconnect, Cause::PeerDisconnects, Cause::Flush, Cause::Drop, Cause::Violation];
+
+/// A connected pair whose passive end takes its receives from `queue`.
+async fn served_by(adapter: &Adapter, queue: &SharedReceiveQueue) -> Pair {
+    let passive =
+        adapter.queue_pair(QueuePairConfig::default().shared_receives(queue)).expect("a queue pair");
+    let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+    connected_queue_pairs(adapter, queue_pair(adapter), passive, connect, accept).await
+}
+
+/// Ends a connection for this reason, while a message to its passive side is cut off. A message of that side waits, or a write
+/// is the reason.
+async fn end_in_the_middle(adapter: &Adapter, pair: Pair, cause: Cause) {
+    let Pair { active, passive } = pair;
+    fake("cut 1");
+    let sent = active.queue_pair.send(bytes(adapter, b"half")).expect("posted");
+    let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 4);
+    let back = match cause {
+        Cause::Violation => passive.queue_pair.write(bytes(adapter, b"back"), &nowhere),
+        _ => passive.queue_pair.send(bytes(adapter, b"back")),
+    };
+    let back = back.expect("posted");
+    match cause {
+        Cause::Disconnect => within(passive.connection.disconnect()).await.expect("disconnected"),
+        Cause::PeerDisconnects => within(active.connection.disconnect()).await.expect("disconnected"),
+        Cause::Flush => passive.queue_pair.flush(),
+        Cause::Drop => drop(passive),
+        Cause::Violation => {
+            let reason = within(passive.connection.disconnected()).await;
+            assert_eq!(reason.status(), Status::ACCESS_VIOLATION);
+        }
+    }
+    assert_eq!(failure(sent).await, Status::CANCELED, "{cause:?}");
+    let (outcome, buffer) = within(back).await;
+    assert!(outcome.is_err(), "{cause:?}");
+    assert_eq!(&buffer[..], b"back", "{cause:?}");
+}
+
+// HW-03: the receive of a message that is cut off comes back when its connection ends, and its place is free.
+#[tokio::test]
+async fn shared_receives_come_back_after_every_kind_of_end() {
+    if !alone(module_path!(), "shared_receives_come_back_after_every_kind_of_end") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    let other = served_by(&adapter, &queue).await;
+    let pairs = fake("count qp");
+    for cause in CAUSES {
+        let pair = served_by(&adapter, &queue).await;
+        let post = || queue.receive(room(&adapter, 8)).expect("there is room");
+        let (first, second) = (post(), post());
+        end_in_the_middle(&adapter, pair, cause).await;
+        let (outcome, buffer) = within(first).await;
+        assert_eq!(outcome.map_err(|error| error.status()), Err(Status::CANCELED), "{cause:?}");
+        assert_eq!((buffer.len(), queue.len()), (8, 1), "{cause:?}");
+        success(other.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted")).await;
+        assert_eq!(&success(second).await.1[..], b"received", "{cause:?}");
+        assert!(queue.is_empty(), "{cause:?}");
+        eventually("the queue pairs are gone", || fake("count qp") == pairs).await;
+    }
+}
+
+// HW-03: a driver that does not say when the last receive has come back is not waited for without end.
+#[tokio::test]
+async fn the_last_receive_is_not_waited_for_without_end() {
+    if !alone(module_path!(), "the_last_receive_is_not_waited_for_without_end") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    let pairs = fake("count qp");
+    fake("lose last_receives");
+    let pair = served_by(&adapter, &queue).await;
+    let receive = queue.receive(room(&adapter, 8)).expect("posted");
+    end_in_the_middle(&adapter, pair, Cause::Disconnect).await;
+    assert_eq!(failure(receive).await, Status::CANCELED);
+    eventually("the queue pairs are gone", || fake("count qp") == pairs).await;
 }
 
 // H1: without an end to the tries a receiver that is not ready for a moment does not stop its peer for 655 ms.

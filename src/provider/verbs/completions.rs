@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::adapter::{Adapter, Opened};
@@ -220,6 +221,8 @@ pub(crate) struct DeviceQp {
     pub(crate) queue_pair: sys::QueuePair,
     room: CqReservation,
     receives: Option<Arc<Receives>>,
+    /// Notified when the device says that it takes no receive of a shared queue any more.
+    pub(crate) last_receive: Arc<Notify>,
 }
 
 impl DeviceQp {
@@ -246,7 +249,7 @@ impl DeviceQp {
             room.number = Some(queue_pair.number());
             room.adapter.enlist_number(queue_pair.number(), key);
         }
-        Ok(Self { queue_pair, room, receives })
+        Ok(Self { queue_pair, room, receives, last_receive: Arc::default() })
     }
 
     /// Returns whether its completions come in the queue whose events carry this key.

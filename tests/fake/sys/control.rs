@@ -26,6 +26,10 @@ pub(super) struct Script {
     pub(super) mute: bool,
     /// Nobody answers who is asked where an address is.
     pub(super) unresolved: bool,
+    /// So many of the next messages take a receive, and the rest of them never comes.
+    pub(super) cut_off: usize,
+    /// No queue pair says that it has no receive of a shared queue any more.
+    pub(super) silent: bool,
     /// Requests and events take a time of their own; the state of the generator of these times.
     pace: Option<u64>,
     quiet: bool,
@@ -56,7 +60,17 @@ impl Script {
     /// Calls behave.
     fn quiet() -> Self {
         let (delays, failures, refusals) = Default::default();
-        Self { delays, failures, refusals, mute: false, unresolved: false, pace: None, quiet: true }
+        Self {
+            delays,
+            failures,
+            refusals,
+            mute: false,
+            unresolved: false,
+            cut_off: 0,
+            silent: false,
+            pace: None,
+            quiet: true,
+        }
     }
 
     /// The wait and the failure that a call is to have.
@@ -111,9 +125,11 @@ impl Script {
                 self.quiet = false;
             }
             ["pace", seed] => self.pace = Some(parse(seed)?),
+            ["cut", messages] => self.cut_off = parse(messages)?,
+            ["lose", "last_receives"] => self.silent = true,
             ["lose", "messages"] => self.mute = true,
             ["lose", "addresses"] => self.unresolved = true,
-            ["lose", "nothing"] => (self.mute, self.unresolved) = (false, false),
+            ["lose", "nothing"] => (self.mute, self.unresolved, self.silent) = (false, false, false),
             _ => return Err(libc::EINVAL),
         }
         Ok(0)
