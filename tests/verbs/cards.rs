@@ -129,6 +129,46 @@ async fn the_last_receive_is_not_waited_for_without_end() {
     eventually("the queue pairs are gone", || fake("count qp") == pairs).await;
 }
 
+// HW-04: a driver that is being unbound refuses every command before it destroys the objects of the device, which writes on.
+#[tokio::test]
+async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {
+    if !alone(module_path!(), "memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld") {
+        return;
+    }
+    let Some(_) = fake("forgive") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    let pair = connected(&adapter).await;
+    let sharing = served_by(&adapter, &queue).await;
+    let post = || pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    let (receive, orphan, taken) = (post(), post(), queue.receive(room(&adapter, 8)).expect("posted"));
+    let parts = [adapter.buffer(8).expect("memory"), adapter.buffer(8).expect("memory")];
+    let list = pair.passive.queue_pair.receive(parts).expect("posted");
+    let waiting = sharing.passive.queue_pair.send(bytes(&adapter, b"waiting")).expect("posted");
+    let regions = fake("count mr");
+    for call in ["ibv_modify_qp", "ibv_destroy_qp"] {
+        fake(&format!("refuse {call} {}", libc::EIO));
+    }
+    drop(orphan);
+    pair.passive.queue_pair.flush();
+    sharing.passive.queue_pair.flush();
+    let (outcome, buffer) = within(receive).await;
+    assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+    assert!(buffer.is_empty(), "the device may write to it");
+    let (outcome, parts) = within(list).await;
+    assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+    assert!(parts.iter().all(|part| part.is_empty()));
+    let (outcome, buffer) = within(waiting).await;
+    assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+    assert!(buffer.is_empty());
+    // The queue cannot be destroyed with it.
+    drop((sharing, queue));
+    let (outcome, buffer) = within(taken).await;
+    assert_eq!(outcome.expect_err("the queue is gone").status(), Status::CANCELED);
+    assert!(buffer.is_empty());
+    assert_eq!(fake("count mr"), regions, "all of it is registered, and so is not freed");
+}
+
 // H1: without an end to the tries a receiver that is not ready for a moment does not stop its peer for 655 ms.
 #[tokio::test]
 async fn a_receiver_that_is_tried_for_ever_is_tried_soon() {

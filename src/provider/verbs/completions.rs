@@ -252,6 +252,18 @@ impl DeviceQp {
         Ok(Self { queue_pair, room, receives, last_receive: Arc::default() })
     }
 
+    /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
+    pub(crate) fn destroy(self) -> bool {
+        let Self { queue_pair, room, receives, .. } = self;
+        let destroyed = queue_pair.destroy().is_ok();
+        if !destroyed {
+            // It may still complete requests, and has the receives that it took.
+            room.entries.store(0, Ordering::Relaxed);
+            receives.iter().for_each(|receives| receives.withhold());
+        }
+        destroyed
+    }
+
     /// Returns whether its completions come in the queue whose events carry this key.
     pub(crate) fn completes_in(&self, key: u64) -> bool {
         self.room.queue.completions.key() == key

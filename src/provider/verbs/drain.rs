@@ -1,7 +1,8 @@
 //! The end of a queue pair of the device.
 //!
 //! It is moved to the error state, what it has completed is taken, and it is destroyed: after that no memory is in use, whatever
-//! the device still had to say.
+//! the device still had to say. If it cannot be destroyed, the memory of what is outstanding is withheld: a driver that is
+//! being unbound refuses every command before it destroys the objects of the device, which may write until then.
 //!
 //! One that takes its receives from a shared queue stays in the error state for a while, until the device says that no
 //! receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions of a queue pair away
@@ -59,9 +60,9 @@ impl Drop for Drain {
 
 impl QueuePair {
     /// Ends the device's use of every request: what it had finished by then is found. What it had not stays outstanding, unless
-    /// it finishes later, with `status`.
-    pub(super) fn stop(&self, inner: &mut Inner, status: Status, found: &mut Found) {
-        let Some(device) = inner.device.take() else { return };
+    /// it finishes later, with `status`. Returns whether the memory of what is outstanding is free.
+    pub(super) fn stop(&self, inner: &mut Inner, status: Status, found: &mut Found) -> bool {
+        let Some(device) = inner.device.take() else { return true };
         let lent = std::mem::take(&mut inner.lent);
         let idle = inner.initiator.outstanding.is_empty()
             && inner.receives.outstanding.is_empty()
@@ -89,15 +90,17 @@ impl QueuePair {
             let (receives, requests) = (receives.clone(), std::mem::take(&mut inner.initiator.outstanding));
             Drain { queue_pair, key }.begin(&device, found);
             inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
-            return;
+            return true;
         }
-        if lent && stopped.is_ok() {
+        let free = if lent && stopped.is_ok() {
             // A connect that nothing can take back may still have it. It uses no memory any more.
             self.adapter.runtime.spawn_blocking(move || drop(device));
+            true
         } else {
-            drop(device);
-        }
+            destroy(device, stopped.is_ok())
+        };
         self.read(inner, Some(key), receives.as_deref(), found);
+        free
     }
 
     /// The device has said that this queue pair of it takes no receive of a shared queue any more.
@@ -146,24 +149,30 @@ impl QueuePair {
             let draining = inner.draining.iter_mut().find(|draining| draining.key == key);
             draining.and_then(|draining| draining.device.take())
         };
-        if let Some(device) = &device {
+        let free = device.is_none_or(|device| {
             device.collect();
-        }
-        drop(device);
+            destroy(device, true)
+        });
         let mut found = Found::default();
         let mut inner = self.lock();
         self.read_current(&mut inner, &mut found);
         let place = inner.draining.iter().position(|draining| draining.key == key);
         if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
         {
-            for Outstanding { ticket, payload, .. } in requests {
-                let completed = Completed::failed(status, payload);
+            for outstanding in requests {
+                let (ticket, completed) = outstanding.ended(status, free);
                 inner.initiator.sink.complete(ticket, completed, &mut found.wakes);
             }
         }
         drop(inner);
         self.found(found);
     }
+}
+
+/// Destroys a queue pair of the device. Returns whether the memory of its requests is free: it is while a call still has the
+/// queue pair, if that was moved to the error state.
+fn destroy(device: Arc<DeviceQp>, stopped: bool) -> bool {
+    Arc::into_inner(device).map_or(stopped, DeviceQp::destroy)
 }
 
 impl Drain {

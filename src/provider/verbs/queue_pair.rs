@@ -278,7 +278,7 @@ impl QueuePair {
     pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
         inner.state.end();
         let mut found = Found::default();
-        self.stop(&mut inner, status, &mut found);
+        let free = self.stop(&mut inner, status, &mut found);
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
@@ -288,8 +288,9 @@ impl QueuePair {
         }
         for receive in [false, true] {
             let Queue { sink, outstanding, .. } = inner.queue(receive);
-            for Outstanding { ticket, payload, .. } in outstanding.drain(..) {
-                sink.complete(ticket, Completed::failed(status, payload), &mut found.wakes);
+            for outstanding in outstanding.drain(..) {
+                let (ticket, completed) = outstanding.ended(status, free);
+                sink.complete(ticket, completed, &mut found.wakes);
             }
         }
         found.wakes
@@ -298,13 +299,21 @@ impl QueuePair {
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
     fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> WakeList {
         let mut found = Found::default();
-        self.stop(&mut inner, self.status_of_the_rest(), &mut found);
+        let free = self.stop(&mut inner, self.status_of_the_rest(), &mut found);
         let mut kept = VecDeque::new();
         // Receives that the end of the attempt has flushed were not used either.
         for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
             kept.push_back(Outstanding::new(ticket, completed.payload));
         }
-        kept.extend(std::mem::take(&mut inner.receives.outstanding));
+        let outstanding = std::mem::take(&mut inner.receives.outstanding);
+        if free {
+            kept.extend(outstanding);
+        } else {
+            for outstanding in outstanding {
+                let (ticket, completed) = outstanding.ended(self.status_of_the_rest(), free);
+                inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+            }
+        }
         inner.receives.reset();
         inner.initiator.reset();
         inner.silence = Silence::default();

@@ -8,6 +8,7 @@
 //! | `refuse CALL ERRNO` | every call of this function fails |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |
+//! | `forgive` | objects that are left at the end of the process are not counted |
 //! | `lose messages` | no message of the connection manager arrives |
 //! | `lose addresses` | nobody answers who is asked where an address is |
 //! | `lose nothing` | all of these arrive |
