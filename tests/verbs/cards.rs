@@ -169,23 +169,36 @@ async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {
     assert_eq!(fake("count mr"), regions, "all of it is registered, and so is not freed");
 }
 
-// H1: without an end to the tries a receiver that is not ready for a moment does not stop its peer for 655 ms.
+// HW-01: as documented and as requested. Without an end to the tries a receiver that is not ready for a moment does not stop its
+// peer for 655 ms.
 #[tokio::test]
-async fn a_receiver_that_is_tried_for_ever_is_tried_soon() {
-    /// 655.36 ms, and 0.64 ms.
-    const LONG: &str = "rnr_timer 0";
-    const SHORT: &str = "rnr_timer 12";
-
-    if !alone(module_path!(), "a_receiver_that_is_tried_for_ever_is_tried_soon") {
+async fn retries_and_pauses_are_those_that_were_asked_for() {
+    if !alone(module_path!(), "retries_and_pauses_are_those_that_were_asked_for") {
         return;
     }
-    let Some(0) = fake(SHORT) else { return };
+    let Some(_) = fake("reset") else { return };
     let adapter = adapter();
-    let counted = connected(&adapter).await;
-    assert_eq!((fake(LONG), fake(SHORT)), (Some(2), Some(0)), "as many tries as take five seconds");
-    let connect = ConnectParams::default().rnr_retry_count(7);
-    let endless = connected_with(&adapter, connect, AcceptParams::default().rnr_retry_count(7)).await;
-    assert_eq!((fake(LONG), fake(SHORT)), (Some(2), Some(2)));
-    exchange(&adapter, &endless).await;
-    drop(counted);
+    let (connect, accept) = (ConnectParams::default, AcceptParams::default);
+    // The pauses of both sides, the retries of the active and of the passive one, and how often packets are repeated.
+    let cases = [
+        (connect(), accept(), [12, 12], [7, 7], 7),
+        (connect().rnr_retry_count(6), accept().rnr_retry_count(0), [0, 0], [0, 6], 7),
+        (connect().rnr_retry_count(u8::MAX), accept(), [12, 12], [7, 7], 7),
+        (connect().rnr_timer(20), accept().rnr_timer(1), [20, 1], [7, 7], 7),
+        (connect().rnr_retry_count(3).rnr_timer(0), accept().rnr_timer(u8::MAX), [0, 31], [7, 3], 7),
+        (connect().retry_count(2), accept(), [12, 12], [7, 7], 2),
+    ];
+    for (connect, accept, pauses, retries, repeats) in cases {
+        let pair = connected_with(&adapter, connect.clone(), accept).await;
+        for (line, values) in [("rnr_timer", pauses), ("rnr_retries", retries), ("retries", [repeats; 2])] {
+            for value in values {
+                let same = values.iter().filter(|other| **other == value).count() as i64;
+                assert_eq!(fake(&format!("{line} {value}")), Some(same), "{line} {value}: {connect:?}");
+            }
+        }
+        exchange(&adapter, &pair).await;
+        let Pair { active, passive } = pair;
+        drop((active, passive));
+        eventually("the queue pairs are gone", || fake("count qp") == Some(0)).await;
+    }
 }

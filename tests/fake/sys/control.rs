@@ -158,10 +158,15 @@ impl World {
                 cm::device_removed(self);
                 Ok(0)
             }
-            ["rnr_timer", code] => {
-                let code: u8 = parse(code)?;
+            [attribute @ ("rnr_timer" | "rnr_retries" | "retries"), value] => {
+                let value: u8 = parse(value)?;
                 let all = self.queue_pairs.values().filter(|queue_pair| queue_pair.state == IBV_QPS_RTS);
-                Ok(all.filter(|queue_pair| queue_pair.attributes.min_rnr_timer == code).count() as i64)
+                let has = all.map(|queue_pair| match attribute {
+                    "rnr_timer" => queue_pair.attributes.min_rnr_timer,
+                    "rnr_retries" => queue_pair.attributes.rnr_retry,
+                    _ => queue_pair.attributes.retry_cnt,
+                });
+                Ok(has.filter(|has| *has == value).count() as i64)
             }
             ["place", ip, port, key] => {
                 let place = Place { ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
