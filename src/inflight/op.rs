@@ -83,6 +83,9 @@ pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access
 /// the queue pair reports to a [`CompletionQueue`](crate::qp::CompletionQueue), the future resolves when
 /// [`CompletionQueue::poll`](crate::qp::CompletionQueue::poll) returns this completion.
 ///
+/// If a device cannot be kept from the memory of a request (`ibv_destroy_qp` fails, as while the driver is unbound), the request fails
+/// and a buffer comes back empty: its memory is never freed.
+///
 /// Like tokio's own futures, it uses the [cooperative budget](tokio::task::coop) of its task: a task that awaits many
 /// completed requests yields to other tasks now and then.
 ///

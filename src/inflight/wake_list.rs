@@ -24,7 +24,7 @@ impl WakeList {
     }
 
     /// Calls `call`.
-    pub(super) fn run(&mut self, call: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&mut self, call: impl FnOnce() + Send + 'static) {
         self.0.push(After::Run(Box::new(call)));
     }
 

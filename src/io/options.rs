@@ -16,6 +16,7 @@ pub(super) struct ConnectionOptions {
     pub(super) multipath: bool,
     pub(super) retry_count: Option<u8>,
     pub(super) rnr_retry_count: Option<u8>,
+    pub(super) rnr_timer: Option<u8>,
     pub(super) ack_timeout: Option<u8>,
 }
 
@@ -39,6 +40,7 @@ impl ConnectionOptions {
         let params = set(params, self.traffic_class, ConnectParams::traffic_class);
         let params = set(params, self.retry_count, ConnectParams::retry_count);
         let params = set(params, self.rnr_retry_count, ConnectParams::rnr_retry_count);
+        let params = set(params, self.rnr_timer, ConnectParams::rnr_timer);
         set(params, self.ack_timeout, ConnectParams::ack_timeout)
     }
 
@@ -46,6 +48,7 @@ impl ConnectionOptions {
     pub(super) fn accept(&self, params: AcceptParams) -> AcceptParams {
         let params = set(params, self.read_limits, AcceptParams::read_limits);
         let params = set(params, self.rnr_retry_count, AcceptParams::rnr_retry_count);
+        let params = set(params, self.rnr_timer, AcceptParams::rnr_timer);
         set(params, self.ack_timeout, AcceptParams::ack_timeout)
     }
 }
@@ -112,6 +115,16 @@ macro_rules! connection_setters {
             #[must_use]
             pub fn rnr_retry_count(mut self, count: u8) -> Self {
                 self.options.rnr_retry_count = Some(count);
+                self
+            }
+
+            /// Sets the pause before the peer's device repeats such a request, as
+            /// [`ConnectParams::rnr_timer`](crate::ConnectParams::rnr_timer) and
+            /// [`AcceptParams::rnr_timer`](crate::AcceptParams::rnr_timer) do. On the soft provider the connect or the accept
+            /// fails with `NOT_SUPPORTED`.
+            #[must_use]
+            pub fn rnr_timer(mut self, code: u8) -> Self {
+                self.options.rnr_timer = Some(code);
                 self
             }
 

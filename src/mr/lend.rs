@@ -30,7 +30,7 @@ pub struct Lent<T> {
     pub(super) state: T,
 }
 
-/// One piece of a list that came back with fewer than were lent, which no provider does.
+/// One piece of a list that came back with fewer than were lent: a device that may still write to the memory keeps it.
 fn nothing() -> Slice {
     Owned::empty().share().whole()
 }

@@ -11,18 +11,19 @@ use crate::types::ReadLimits;
 pub(crate) struct Options {
     retry_count: Option<u8>,
     rnr_retry_count: Option<u8>,
+    rnr_timer: Option<u8>,
     pub(crate) ack_timeout: Option<u8>,
 }
 
 /// Counts have three bits, and 7 receiver-not-ready retries mean without end (rdma_connect(3)).
 #[cfg(feature = "verbs")]
 const MAX_RETRIES: u8 = 7;
-/// Not without end: a request that is never received has to finish.
-#[cfg(feature = "verbs")]
-const RNR_RETRIES: u8 = 6;
-/// The code of a pause of 0.64 ms between two of them.
+/// The code of a pause of 0.64 ms.
 #[cfg(feature = "verbs")]
 const SHORT_PAUSE: u8 = 12;
+/// The codes of pauses have five bits.
+#[cfg(feature = "verbs")]
+const MAX_PAUSE: u8 = 31;
 
 impl Options {
     /// The first one that was set, by name: for a provider that has none of them.
@@ -31,6 +32,7 @@ impl Options {
         let named = [
             (self.retry_count, "a retry count"),
             (self.rnr_retry_count, "a receiver-not-ready retry count"),
+            (self.rnr_timer, "a receiver-not-ready timer"),
             (self.ack_timeout, "an acknowledge timeout"),
         ];
         named.into_iter().find_map(|(value, name)| value.map(|_| name))
@@ -43,14 +45,16 @@ impl Options {
 
     #[cfg(feature = "verbs")]
     pub(crate) fn rnr_retry_count(&self) -> u8 {
-        self.rnr_retry_count.unwrap_or(RNR_RETRIES).min(MAX_RETRIES)
+        self.rnr_retry_count.unwrap_or(MAX_RETRIES).min(MAX_RETRIES)
     }
 
-    /// The pause between two tries of a request for which there is no receive: the longest there is, 655 ms, where tries are
-    /// counted. Where they are not it only has to leave the network some room.
+    /// The pause between two tries of a request for which there is no receive. Where it was not set: that of the connection
+    /// manager, which is the longest there is, 655 ms, if tries are counted. If they are not, it only has to leave the network
+    /// some room.
     #[cfg(feature = "verbs")]
     pub(crate) fn rnr_timer(&self) -> Option<u8> {
-        (self.rnr_retry_count() == MAX_RETRIES).then_some(SHORT_PAUSE)
+        let usual = (self.rnr_retry_count() == MAX_RETRIES).then_some(SHORT_PAUSE);
+        self.rnr_timer.map(|code| code.min(MAX_PAUSE)).or(usual)
     }
 }
 
@@ -125,13 +129,25 @@ impl ConnectParams {
         self
     }
 
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6, at intervals of
-    /// 655 ms. 7 and more mean without end, at intervals of 0.64 ms. The peer sets the same for the device of this side. On the
-    /// soft provider the call fails with `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of
-    /// rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6 times. 7 and more
+    /// mean without end: the request waits until there is a receive, or the connection ends. The peer sets the same for the
+    /// device of this side. After the last try the request fails with `IO_TIMEOUT`, and with it the connection. On the soft
+    /// provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `rnr_retry_count` of rdma_connect(3) and
+    /// rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
+        self
+    }
+
+    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code of the
+    /// InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36 ms. Larger codes
+    /// count as 31. A receive that is posted meanwhile does not shorten the pause. iWARP has none. On the soft provider the
+    /// call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
+    /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
+    #[must_use]
+    pub fn rnr_timer(mut self, code: u8) -> Self {
+        self.options.rnr_timer = Some(code);
         self
     }
 
@@ -170,13 +186,25 @@ impl AcceptParams {
         self
     }
 
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6, at intervals of
-    /// 655 ms. 7 and more mean without end, at intervals of 0.64 ms. The peer sets the same for the device of this side. On the
-    /// soft provider the call fails with `NOT_SUPPORTED`. Default: 6, about five seconds. Source: `rnr_retry_count` of
-    /// rdma_connect(3) and rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6 times. 7 and more
+    /// mean without end: the request waits until there is a receive, or the connection ends. The peer sets the same for the
+    /// device of this side. After the last try the request fails with `IO_TIMEOUT`, and with it the connection. On the soft
+    /// provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `rnr_retry_count` of rdma_connect(3) and
+    /// rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
+        self
+    }
+
+    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code of the
+    /// InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36 ms. Larger codes
+    /// count as 31. A receive that is posted meanwhile does not shorten the pause. iWARP has none. On the soft provider the
+    /// call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
+    /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
+    #[must_use]
+    pub fn rnr_timer(mut self, code: u8) -> Self {
+        self.options.rnr_timer = Some(code);
         self
     }
 

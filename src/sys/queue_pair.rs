@@ -33,6 +33,8 @@ pub(crate) struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
     number: u32,
     inline: u32,
+    /// Its destruction has been tried.
+    ended: bool,
     _send: Arc<CompletionQueue>,
     _receive: Arc<CompletionQueue>,
     _shared: Option<Arc<SharedReceiveQueue>>,
@@ -83,6 +85,7 @@ impl QueuePair {
             raw,
             number,
             inline: attributes.cap.max_inline_data,
+            ended: false,
             _send: send.clone(),
             _receive: receive.clone(),
             _shared: shared.cloned(),
@@ -119,6 +122,29 @@ impl QueuePair {
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         raw.qp_state = number::IBV_QPS_ERR;
         self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
+    }
+
+    /// Destroys it: the device does not use the memory of its requests any more.
+    ///
+    /// # Errors
+    /// Those of ibv_destroy_qp(3). It is leaked, and the device may use that memory at any later time: a driver that is
+    /// being unbound answers `EIO` before it destroys the objects of the device.
+    pub(crate) fn destroy(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    /// Destroys it, if that has not been tried.
+    fn end(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        // SAFETY: the queue pair has no other owner, and this is called once. The call waits for asynchronous events that
+        // were taken and not acknowledged, which `Context::next_async_event` does at once.
+        let outcome = call::number(|| unsafe { ffi::ibv_destroy_qp(self.as_ptr()) });
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
+        }
+        outcome
     }
 
     /// The state that the driver says it is in, a number of `enum ibv_qp_state`.
@@ -172,11 +198,8 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: the queue pair has no other owner, and drop runs once. The call waits for asynchronous events that
-        // were taken and not acknowledged, which `Context::next_async_event` does at once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_qp(self.as_ptr()) }) {
-            tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
-        }
+        // The error has been logged.
+        let _ = self.end();
     }
 }
 

@@ -14,6 +14,8 @@ use super::{call, ffi};
 pub(crate) struct SharedReceiveQueue {
     raw: NonNull<ffi::ibv_srq>,
     key: u64,
+    /// Its destruction has been tried.
+    ended: bool,
     _domain: Arc<ProtectionDomain>,
 }
 
@@ -42,7 +44,7 @@ impl SharedReceiveQueue {
             // SAFETY: the domain is live, and the queue keeps it so.
             unsafe { ffi::ibv_create_srq(domain.as_ptr(), &mut attributes) }
         })?;
-        Ok(Arc::new(Self { raw, key, _domain: domain.clone() }))
+        Ok(Arc::new(Self { raw, key, ended: false, _domain: domain.clone() }))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_srq {
@@ -75,14 +77,34 @@ impl SharedReceiveQueue {
         // SAFETY: the queue is live; the attributes that the mask names are set.
         call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
     }
+
+    /// Destroys it: the device does not use the memory of its requests any more.
+    ///
+    /// # Errors
+    /// Those of ibv_destroy_srq(3): `EBUSY` if a queue pair of it could not be destroyed. It is leaked, and the device may use that
+    /// memory at any later time.
+    pub(crate) fn destroy(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    /// Destroys it, if that has not been tried.
+    fn end(&mut self) -> io::Result<()> {
+        if mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; this is called once. The call waits for
+        // asynchronous events that were taken and not acknowledged, which `Context::next_async_event` does at once.
+        let outcome = call::number(|| unsafe { ffi::ibv_destroy_srq(self.as_ptr()) });
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, key = self.key, "a shared receive queue could not be destroyed and is leaked");
+        }
+        outcome
+    }
 }
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; drop runs once. The call waits for
-        // asynchronous events that were taken and not acknowledged, which `Context::next_async_event` does at once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_srq(self.as_ptr()) }) {
-            tracing::warn!(%error, key = self.key, "a shared receive queue could not be destroyed and is leaked");
-        }
+        // The error has been logged.
+        let _ = self.end();
     }
 }

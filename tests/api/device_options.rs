@@ -11,9 +11,9 @@ use tokio_rdma::error::ConnectError;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
 /// Connect with one option each.
-fn connect_options() -> [ConnectParams; 3] {
+fn connect_options() -> [ConnectParams; 4] {
     let params = ConnectParams::default;
-    [params().retry_count(3), params().rnr_retry_count(2), params().ack_timeout(18)]
+    [params().retry_count(3), params().rnr_retry_count(2), params().rnr_timer(12), params().ack_timeout(18)]
 }
 
 // CM-34: refused inline where there are none, and nothing has begun; taken where there are.
@@ -51,7 +51,7 @@ async fn the_options_of_connect_are_had_or_refused_at_once() {
 async fn the_options_of_accept_are_had_or_refused_at_once() {
     let adapter = adapter();
     let params = AcceptParams::default;
-    for params in [params().rnr_retry_count(2), params().ack_timeout(18)] {
+    for params in [params().rnr_retry_count(2), params().rnr_timer(12), params().ack_timeout(18)] {
         let asked = requested(&adapter, v4(), ConnectParams::default()).await;
         let passive = queue_pair(&adapter);
         let request = asked.request;
@@ -74,7 +74,7 @@ async fn the_options_of_accept_are_had_or_refused_at_once() {
     }
 }
 
-// CM-34, QP-20: without end means that a message waits for its receive, where there is a "receiver not ready"; where there
+// CM-34, QP-20: without end, as by default, means that a message waits for its receive, where there is a "receiver not ready"; where there
 // is none, and on soft, it breaks the connection whatever was asked.
 #[tokio::test]
 async fn a_message_waits_for_its_receive_for_as_long_as_was_asked() {
@@ -84,14 +84,12 @@ async fn a_message_waits_for_its_receive_for_as_long_as_was_asked() {
         assert!(adapter.info().early_completion);
         return;
     }
-    for patient in [true, false] {
-        let count = if patient { 7 } else { 1 };
-        let pair = connected_with(
-            &adapter,
-            ConnectParams::default().rnr_retry_count(count),
-            AcceptParams::default().rnr_retry_count(count),
-        )
-        .await;
+    for (patient, count) in [(true, None), (true, Some(7)), (false, Some(1))] {
+        let (mut connect, mut accept) = (ConnectParams::default(), AcceptParams::default());
+        if let Some(count) = count {
+            (connect, accept) = (connect.rnr_retry_count(count), accept.rnr_retry_count(count));
+        }
+        let pair = connected_with(&adapter, connect, accept).await;
         let (here, there) = (&pair.active.queue_pair, &pair.passive.queue_pair);
         let mut send = here.send(bytes(&adapter, b"wait")).expect("posted");
         if adapter.info().early_completion {

@@ -484,7 +484,7 @@ async fn every_call_on_a_lost_connection_tells_the_loss() {
 #[tokio::test]
 async fn a_message_that_nobody_took_is_not_lost_in_silence() {
     let adapter = adapter();
-    let Pair { active, passive } = connected(&adapter).await;
+    let Pair { active, passive } = connected_impatiently(&adapter).await;
     let sent = active.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
     let (outcome, _) = within(sent).await;
     assert!(outcome.is_ok() || !adapter.info().early_completion, "{outcome:?}");

@@ -504,7 +504,7 @@ async fn a_message_longer_than_its_receive_fails_the_receive_and_the_connection(
 #[tokio::test]
 async fn a_message_that_finds_no_receive_breaks_the_connection() {
     let adapter = adapter();
-    let pair = connected(&adapter).await;
+    let pair = connected_impatiently(&adapter).await;
     let region = adapter.register(4, Access::REMOTE_READ).await.expect("registered");
     let here = &pair.active.queue_pair;
     let ops = vec![

@@ -212,6 +212,7 @@ async fn options_of_devices() {
         assert_works(&adapter, connect().retry_count(number), accept()).await;
         let accepts = accept().rnr_retry_count(number);
         assert_works(&adapter, connect().rnr_retry_count(number), accepts).await;
+        assert_works(&adapter, connect().rnr_timer(number), accept().rnr_timer(number)).await;
     }
     // The shortest means without end (`ibv_modify_qp`).
     assert_works(&adapter, connect().ack_timeout(0), accept().ack_timeout(0)).await;

@@ -191,7 +191,7 @@ async fn receives_outlive_the_queue_pairs_that_did_not_take_them() {
         first.passive.queue_pair.flush();
         within(first.active.connection.disconnected()).await;
         drop(first);
-        // SRQ-01: what was not taken is for the others.
+        // SRQ-01, HW-03: what was not taken is for the others.
         assert_eq!(queue.len(), 2, "{variant}");
         send(&adapter, &second, b"two").await;
         send(&adapter, &second, b"three").await;

@@ -126,6 +126,15 @@ pub async fn connected_queue_pairs(
     }
 }
 
+/// A pair whose active end repeats a message without a receive for a short time only, where the device repeats it at all.
+pub async fn connected_impatiently(adapter: &Adapter) -> Pair {
+    let (mut connect, mut accept) = (ConnectParams::default(), AcceptParams::default());
+    if !device::Device::under_test().is_soft() {
+        (connect, accept) = (connect.rnr_retry_count(1), accept.rnr_retry_count(1));
+    }
+    connected_with(adapter, connect, accept).await
+}
+
 /// The two ends of a connection that must come about.
 ///
 /// # Panics

@@ -307,7 +307,7 @@ async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     assert_eq!(status(receive).await, Status::SUCCESS);
 }
 
-// CM-34: whose sends are repeated how often, is said by who would have to receive them.
+// CM-34, HW-01: whose sends are repeated how often, is said by who would have to receive them.
 #[tokio::test]
 async fn retry_counts_reach_the_device() {
     if driver() != Some("rxe") {
@@ -342,7 +342,7 @@ async fn retry_counts_reach_the_device() {
     }
 }
 
-// CM-34: one side asks for no repeats at all, the other for endless ones; which of the two it concerns is told here.
+// CM-34, HW-01: one side asks for no repeats at all, the other for endless ones; which of the two it concerns is told here.
 #[tokio::test]
 async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
     if driver() != Some("rxe") {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use common::life::eventually;
 use common::process::alone;
-use common::raw::{bytes, room, success};
+use common::raw::{bytes, failure, room, success};
 use common::resources::held;
 use common::verbs::fake;
 use common::*;
-use tokio_rdma::error::OpenError;
+use tokio_rdma::error::{DisconnectError, OpenError, Reason};
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Provider, QueuePairConfig, Status};
 
@@ -42,9 +42,7 @@ const CALLS: &[(&str, u32)] = &[
 
 /// A life: an adapter, a connection, a message, a disconnect. Any of it may fail.
 async fn life() -> Result<(), ()> {
-    // A goodbye that could not be said is waited for.
-    let config = VerbsConfig::default().disconnect_timeout(Duration::from_millis(50));
-    let provider = Provider::verbs_with(config).map_err(drop)?;
+    let provider = Provider::verbs().map_err(drop)?;
     let adapter = provider.open(provider.resolve(v4()).map_err(drop)?).map_err(drop)?;
     let new = || adapter.queue_pair(QueuePairConfig::default()).map_err(drop);
     let (active, passive) = (new()?, new()?);
@@ -121,6 +119,33 @@ async fn what_is_not_answered_can_be_asked_again() {
         listener.accept_next(&passive, AcceptParams::default()),
     )
     .await;
+}
+
+// HW-13: nothing answers a goodbye that could not be said. The end of the id is what tells the peer.
+#[tokio::test]
+async fn a_disconnect_that_fails_is_not_waited_for() {
+    if !alone(module_path!(), "a_disconnect_that_fails_is_not_waited_for") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let config = VerbsConfig::default().disconnect_timeout(Duration::from_secs(3600));
+    let provider = Provider::verbs_with(config).expect("a provider");
+    let adapter = provider.open(provider.resolve(v4()).expect("the address is there")).expect("opened");
+    let pair = connected(&adapter).await;
+    let receive = pair.active.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    fake(&format!("fail rdma_disconnect 1 {}", libc::EIO));
+    let error = within(pair.active.connection.disconnect()).await.expect_err("the call has failed");
+    let lost = DisconnectError::Lost { status: Status::CANCELED, reason: Reason::Errno(libc::EIO) };
+    assert_eq!(error, lost);
+    assert_eq!(within(pair.active.connection.disconnected()).await, DisconnectReason::Local);
+    assert_eq!(failure(receive).await, Status::CANCELED);
+    assert_eq!(within(pair.passive.connection.disconnected()).await, DisconnectReason::Peer);
+    // An answer that fails does not keep the peer waiting either.
+    let pair = connected(&adapter).await;
+    fake(&format!("fail rdma_disconnect 2 {}", libc::EIO));
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    assert_eq!(within(pair.passive.connection.disconnected()).await, DisconnectReason::Peer);
+    within(pair.passive.connection.disconnect()).await.expect("it is over");
 }
 
 // HW-16: everything that is pending ends, and everything is given back.

@@ -268,6 +268,12 @@ impl Adapter {
         self.attributes.vendor_id == RXE_VENDOR
     }
 
+    /// Returns whether it tells when a queue pair takes no receive of a shared queue any more. `rxe` does so from Linux 6.5 on, and
+    /// drivers of iWARP do not; on both the completions of a queue pair outlive it.
+    pub(crate) fn reports_last_receive(&self) -> bool {
+        !self.is_iwarp() && !self.is_rxe()
+    }
+
     /// The vector for completions that are best handled on this processor: by custom they are spread over them.
     pub(crate) fn vector(&self, processor: Option<usize>) -> u32 {
         let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);
@@ -321,6 +327,14 @@ impl Adapter {
     /// The key of the queue pair with this number, of those with a shared receive queue.
     pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
         self.queue_pairs().by_number.get(&number).copied()
+    }
+
+    /// The device says that the queue pair with this number takes no receive of a shared queue any more.
+    pub(crate) fn last_receive(&self, number: u32) {
+        let key = self.key_by_number(number);
+        if let Some((key, queue_pair)) = key.and_then(|key| Some((key, self.queue_pair_by_key(key)?))) {
+            queue_pair.last_receive(key);
+        }
     }
 
     /// Forgets the key of a queue pair, and its number.

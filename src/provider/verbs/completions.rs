@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::adapter::{Adapter, Opened};
@@ -220,6 +221,8 @@ pub(crate) struct DeviceQp {
     pub(crate) queue_pair: sys::QueuePair,
     room: CqReservation,
     receives: Option<Arc<Receives>>,
+    /// Notified when the device says that it takes no receive of a shared queue any more.
+    pub(crate) last_receive: Arc<Notify>,
 }
 
 impl DeviceQp {
@@ -246,7 +249,19 @@ impl DeviceQp {
             room.number = Some(queue_pair.number());
             room.adapter.enlist_number(queue_pair.number(), key);
         }
-        Ok(Self { queue_pair, room, receives })
+        Ok(Self { queue_pair, room, receives, last_receive: Arc::default() })
+    }
+
+    /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
+    pub(crate) fn destroy(self) -> bool {
+        let Self { queue_pair, room, receives, .. } = self;
+        let destroyed = queue_pair.destroy().is_ok();
+        if !destroyed {
+            // It may still complete requests, and has the receives that it took.
+            room.entries.store(0, Ordering::Relaxed);
+            receives.iter().for_each(|receives| receives.withhold());
+        }
+        destroyed
     }
 
     /// Returns whether its completions come in the queue whose events carry this key.

@@ -3,6 +3,7 @@
 //! An id serves one attempt. After an attempt that failed a new id takes over its local address, so that a peer's late
 //! word about the old one finds nobody.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -165,7 +166,7 @@ impl Connector {
         inner.progress.reason.get_or_insert(reason);
         let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
         if connected {
-            Self::part(&mut inner);
+            self.part_or_let_go(&mut inner);
         }
         drop(inner);
         after.run();
@@ -360,20 +361,37 @@ impl Connector {
     }
 
     /// Says goodbye.
-    fn part(inner: &mut Inner) {
-        if let Some(id) = &inner.id {
-            let _ = id.disconnect();
+    ///
+    /// # Errors
+    /// Those of rdma_disconnect(3).
+    fn part(inner: &Inner) -> io::Result<()> {
+        inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
+    }
+
+    /// Says goodbye to a peer from which nothing is expected. Where that fails, the destruction of the id says it.
+    fn part_or_let_go(&self, inner: &mut Inner) {
+        if let Err(error) = Self::part(inner) {
+            debug!(connection = %self.id, %error, "rdma_disconnect failed");
+            self.let_go(inner);
         }
     }
 
     /// Asks the peer to disconnect, and gives up some time later.
     fn begin_disconnect(&self, inner: &mut Inner) {
         inner.progress.ended.get_or_insert(DisconnectReason::Local);
-        Self::part(inner);
+        let parted = Self::part(inner);
         let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
         if left || self.adapter.is_stopped() {
             // It has left already, or there is nobody to hear its answer.
             inner.next = Some(Input::DisconnectAnswered);
+            return;
+        }
+        if let Err(error) = parted {
+            debug!(connection = %self.id, %error, "rdma_disconnect failed");
+            // No answer will come. The destruction of the id, which follows, tells the peer.
+            let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+            inner.progress.lose(Status::CANCELED, reason);
+            inner.next = Some(Input::PathLost);
             return;
         }
         let Some(deadline) = inner.progress.machine.next_timeout() else { return };
@@ -417,7 +435,8 @@ impl ConnectorDriver for Connector {
             Action::StartDisconnect => self.begin_disconnect(inner),
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                Self::part(inner);
+                // What the call fails to tell the peer, the destruction of the id does.
+                let _ = Self::part(inner);
                 self.let_go(inner);
             }
             Action::RefusePeer => self.refuse(inner),
@@ -473,7 +492,7 @@ impl EventHandler for Connector {
         let _ = self.handle_locked(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
-            Self::part(&mut inner);
+            self.part_or_let_go(&mut inner);
         }
         drop(inner);
         after.run();

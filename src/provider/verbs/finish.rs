@@ -46,14 +46,12 @@ impl QueuePair {
     /// Looks into the inbox: wakes those whose requests have finished.
     pub(crate) fn progress(&self) {
         let mut found = Found::default();
-        {
-            let mut inner = self.lock();
-            let device = inner.device.as_ref();
-            let Some((key, receives)) = device.map(|device| (device.key(), device.receives())) else {
-                return;
-            };
-            self.read(&mut inner, key, receives.as_deref(), &mut found);
-        }
+        self.read_current(&mut self.lock(), &mut found);
+        self.found(found);
+    }
+
+    /// Does what follows from the results of requests, without the lock.
+    pub(super) fn found(&self, found: Found) {
         found.wakes.wake_all();
         if found.received {
             self.data_arrived();
@@ -66,14 +64,28 @@ impl QueuePair {
         }
     }
 
-    /// Takes what is in the inbox of the device's queue pair with this key. Older ones have nothing to say any more.
-    pub(super) fn read(&self, inner: &mut Inner, key: u32, receives: Option<&Receives>, found: &mut Found) {
+    /// Takes what is in the inbox.
+    pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found) {
+        let device = inner.device.as_ref().map(|device| (device.key(), device.receives()));
+        let (key, receives) = device.unzip();
+        self.read(inner, key, receives.flatten().as_deref(), found);
+    }
+
+    /// Takes what is in the inbox, of the device's queue pair with this key and of those that are over.
+    pub(super) fn read(
+        &self,
+        inner: &mut Inner,
+        key: Option<u32>,
+        receives: Option<&Receives>,
+        found: &mut Found,
+    ) {
         let inbox = std::mem::take(&mut *self.inbox.lock());
         for (of, id, result) in inbox {
             let id = RequestId::unpack(id);
-            if of != key {
+            let Some(key) = key.filter(|key| *key == of) else {
+                self.read_late(inner, of, id, result, found);
                 continue;
-            }
+            };
             if id.key != RequestId::SHARED {
                 self.completed(inner, id, result, found);
             } else if let Some((ticket, payload)) = receives.and_then(|receives| receives.take(id.sequence)) {

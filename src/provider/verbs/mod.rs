@@ -10,6 +10,7 @@
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
 //! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
 //! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`requests`], [`finish`] takes them |
+//! | [`drain`] | the end of a queue pair of the device |
 //! | [`completions`] | completion queues, which queue pairs share |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`region`], [`window`] | registered memory |
@@ -26,6 +27,7 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod devices;
+mod drain;
 mod finish;
 mod info;
 mod keepalive;

@@ -1,9 +1,9 @@
 //! A queue pair: its two queues, their completions, and the connection it belongs to.
 //!
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
-//! [`Queue::outstanding`]. [`post`](super::post) adds them, [`finish`](super::finish) takes them. When a connection ends the device's queue pair is moved to the error state
-//! and destroyed in the same breath: after that no memory is in use, whatever the device still had to say, and what is
-//! outstanding finishes CANCELED. The user's queue pair gets a new one of the device when the old one was only an attempt.
+//! [`Queue::outstanding`]. [`post`](super::post) adds them, [`finish`](super::finish) takes them. When a connection ends, the
+//! queue pair of the device is destroyed, see [`drain`](super::drain), and what is outstanding finishes CANCELED. The user's queue
+//! pair gets a new one of the device when the old one was only an attempt.
 //! Completions come by way of an inbox, see [`completions`](super::completions).
 
 use std::collections::VecDeque;
@@ -17,10 +17,11 @@ use super::adapter::{Adapter, failed};
 use super::cm_id::CmId;
 use super::completions::DeviceQp;
 use super::connector::Connector;
+use super::drain::Draining;
 use super::finish::Found;
 use super::keepalive::{self, Silence};
 use super::post::Deferred;
-use super::requests::{Held, Outstanding, Queue, WcResult};
+use super::requests::{Outstanding, Queue, WcResult};
 use super::shared::SharedReceives;
 use super::window::Window;
 use crate::error::{OpenError, Reason};
@@ -44,7 +45,7 @@ pub(crate) struct QueuePair {
     pub(super) send_depth: u32,
     pub(super) capacities: Capacities,
     /// The shared receive queue, if it has no receive queue of its own.
-    shared: Option<Arc<SharedReceives>>,
+    pub(super) shared: Option<Arc<SharedReceives>>,
     /// The vector by which its completions come.
     vector: u32,
     inner: Mutex<Inner>,
@@ -65,9 +66,11 @@ pub(super) struct Inner {
     /// The device's queue pair; `None` when it is over.
     pub(super) device: Option<Arc<DeviceQp>>,
     /// It has left the state in which it was made, for an attempt.
-    used: bool,
+    pub(super) used: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
-    lent: bool,
+    pub(super) lent: bool,
+    /// Those before it that are over and are not destroyed yet.
+    pub(super) draining: Vec<Draining>,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
     pub(super) reads: u32,
@@ -141,6 +144,7 @@ impl QueuePair {
                 device: None,
                 used: false,
                 lent: false,
+                draining: Vec::new(),
                 reads: 0,
                 initiator: Queue::new(parts.initiator),
                 receives: Queue::new(parts.receive),
@@ -274,7 +278,7 @@ impl QueuePair {
     pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
         inner.state.end();
         let mut found = Found::default();
-        self.stop(&mut inner, &mut found);
+        let free = self.stop(&mut inner, status, &mut found);
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
@@ -284,52 +288,32 @@ impl QueuePair {
         }
         for receive in [false, true] {
             let Queue { sink, outstanding, .. } = inner.queue(receive);
-            for Outstanding { ticket, payload, .. } in outstanding.drain(..) {
-                sink.complete(ticket, Completed::failed(status, payload), &mut found.wakes);
+            for outstanding in outstanding.drain(..) {
+                let (ticket, completed) = outstanding.ended(status, free);
+                sink.complete(ticket, completed, &mut found.wakes);
             }
         }
         found.wakes
     }
 
-    /// Ends the device's use of every request: what it had finished by then is found.
-    fn stop(&self, inner: &mut Inner, found: &mut Found) {
-        let Some(device) = inner.device.take() else { return };
-        let lent = std::mem::take(&mut inner.lent);
-        let idle = inner.initiator.outstanding.is_empty()
-            && inner.receives.outstanding.is_empty()
-            && self.shared.is_none();
-        // If there is nothing to flush, destroying it is enough.
-        let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
-        // A device that is gone says no; its queue pair can be destroyed all the same.
-        if let Err(error) = &stopped {
-            debug!(%error, "queue pair not moved to the error state");
-        }
-        // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
-        let (key, receives) = (device.key(), device.receives());
-        device.collect();
-        inner.deferred.clear();
-        // Windows go first, or the queue pair would wait for them.
-        inner.initiator.outstanding.iter_mut().for_each(|outstanding| outstanding.held = Held::Nothing);
-        inner.windows.drain(..).filter_map(|window| window.upgrade()).for_each(|window| window.leave(key));
-        if lent && stopped.is_ok() {
-            // A connect that nothing can take back may still have it. It uses no memory any more.
-            self.adapter.runtime.spawn_blocking(move || drop(device));
-        } else {
-            drop(device);
-        }
-        self.read(inner, key, receives.as_deref(), found);
-    }
-
     /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
     fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> WakeList {
         let mut found = Found::default();
-        self.stop(&mut inner, &mut found);
+        let free = self.stop(&mut inner, self.status_of_the_rest(), &mut found);
         let mut kept = VecDeque::new();
         // Receives that the end of the attempt has flushed were not used either.
         for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
             kept.push_back(Outstanding::new(ticket, completed.payload));
         }
-        kept.extend(std::mem::take(&mut inner.receives.outstanding));
+        let outstanding = std::mem::take(&mut inner.receives.outstanding);
+        if free {
+            kept.extend(outstanding);
+        } else {
+            for outstanding in outstanding {
+                let (ticket, completed) = outstanding.ended(self.status_of_the_rest(), free);
+                inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+            }
+        }
         inner.receives.reset();
         inner.initiator.reset();
         inner.silence = Silence::default();
@@ -489,6 +473,7 @@ impl QueuePair {
 impl Member for QueuePair {
     fn device_removed(&self) {
         let inner = self.lock();
+        Self::stop_waiting(&inner);
         // A connection or an attempt does it for itself.
         if inner.state == QueuePairState::Unconnected {
             self.finish(inner, Status::DEVICE_REMOVED).wake_all();

@@ -211,6 +211,11 @@ async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
 fn device_events(adapter: &Adapter, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
+        if let (async_event::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {
+            // Each end of a connection has this one, so it does not look through all of them.
+            adapter.last_receive(number);
+            continue;
+        }
         let queue_pair = match event.element {
             Element::QueuePair(number) => adapter.queue_pair_by_number(number),
             Element::CompletionQueue(_) | Element::SharedReceiveQueue(_) | Element::Device => None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::window::{Bound, Window};
-use crate::inflight::{CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::status::Status;
 use crate::sys::{ScatterEntry, Told, wc_status};
 
@@ -30,6 +30,21 @@ impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
         Self { ticket, payload, silent: false, unsignaled: false, held: Held::Nothing, result: None }
     }
+}
+
+impl Outstanding {
+    /// The result of a request that the device has not finished. Its memory comes back only if the device does not use it any
+    /// more, `free`: nothing is left of the buffer otherwise.
+    pub(crate) fn ended(self, status: Status, free: bool) -> (Ticket, Completed) {
+        let Self { ticket, payload, .. } = self;
+        (ticket, Completed::failed(status, if free { payload } else { withheld(payload) }))
+    }
+}
+
+/// Keeps memory that a device may use at any later time from everybody: it is never freed.
+pub(crate) fn withheld(payload: Payload) -> Payload {
+    std::mem::forget(payload);
+    Payload::new()
 }
 
 /// An object that a request needs beside its payload until it has finished.

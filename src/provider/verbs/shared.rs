@@ -6,14 +6,14 @@
 //! in when its connection ended: not every device reports its result.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use slab::Slab;
 
 use super::adapter::{Adapter, failed};
-use super::requests::{RequestId, entries};
+use super::requests::{Outstanding, RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
-use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -38,6 +38,8 @@ pub(crate) struct Receives {
     /// `None` while this is being dropped.
     queue: Option<Arc<SharedReceiveQueue>>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
+    /// A queue pair of it could not be destroyed.
+    withheld: AtomicBool,
     sink: CompletionSink,
     adapter: Arc<Adapter>,
 }
@@ -51,6 +53,11 @@ impl Receives {
         self.slots.lock()
     }
 
+    /// Notes that a queue pair of it could not be destroyed: the device may write to any of the receives at any later time.
+    pub(crate) fn withhold(&self) {
+        self.withheld.store(true, Ordering::Release);
+    }
+
     /// The receive at this place, which has completed.
     pub(crate) fn take(&self, place: u32) -> Option<(Ticket, Payload)> {
         self.slots().try_remove(place as usize)
@@ -60,7 +67,9 @@ impl Receives {
 impl Drop for Receives {
     fn drop(&mut self) {
         // No queue pair uses it any more: with this nothing does.
-        drop(self.queue.take());
+        let destroyed =
+            self.queue.take().and_then(Arc::into_inner).is_some_and(|queue| queue.destroy().is_ok());
+        let free = destroyed && !*self.withheld.get_mut();
         let slots = std::mem::take(&mut *self.slots());
         if slots.is_empty() {
             return;
@@ -68,7 +77,8 @@ impl Drop for Receives {
         let status = if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED };
         let mut wakes = WakeList::default();
         for (_, (ticket, payload)) in slots {
-            self.sink.complete(ticket, Completed::failed(status, payload), &mut wakes);
+            let (ticket, completed) = Outstanding::new(ticket, payload).ended(status, free);
+            self.sink.complete(ticket, completed, &mut wakes);
         }
         if self.adapter.is_stopped() {
             wakes.wake_all();
@@ -94,8 +104,13 @@ impl SharedReceives {
         let key = adapter.router.key();
         let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
             .map_err(failed("ibv_create_srq"))?;
-        let receives =
-            Receives { queue: Some(queue), slots: Mutex::default(), sink, adapter: adapter.clone() };
+        let receives = Receives {
+            queue: Some(queue),
+            slots: Mutex::default(),
+            withheld: AtomicBool::new(false),
+            sink,
+            adapter: adapter.clone(),
+        };
         // The registry of regions ends after the queue pairs, which use the queue.
         Ok(adapter.regions.create(|_, registered| Self {
             receives: Mutex::new(Some(Arc::new(receives))),

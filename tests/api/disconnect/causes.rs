@@ -6,7 +6,7 @@ use common::raw::room;
 use common::*;
 use tokio_rdma::error::Reason;
 use tokio_rdma::types::RemoteKey;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, DisconnectReason, QueuePair, RemoteRegion, Status};
+use tokio_rdma::{Adapter, DisconnectReason, QueuePair, RemoteRegion, Status};
 
 /// The cause, at the active end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,18 +87,9 @@ fn expected(cause: Cause) -> (DisconnectReason, DisconnectReason) {
     }
 }
 
-/// A pair whose active end repeats a message without a receive for a short time only, where the device repeats it at all.
-async fn impatient(adapter: &Adapter) -> Pair {
-    let (mut connect, mut accept) = (ConnectParams::default(), AcceptParams::default());
-    if !Device::under_test().is_soft() {
-        (connect, accept) = (connect.rnr_retry_count(1), accept.rnr_retry_count(1));
-    }
-    connected_with(adapter, connect, accept).await
-}
-
 /// The reasons that both ends of a connection report.
 async fn reported(adapter: &Adapter, cause: Cause) -> (DisconnectReason, DisconnectReason) {
-    let Pair { active, passive } = impatient(adapter).await;
+    let Pair { active, passive } = connected_impatiently(adapter).await;
     let receives = if cause == Cause::NoReceive { 0 } else { 2 };
     let receives: Vec<_> =
         (0..receives).map(|_| passive.queue_pair.receive(room(adapter, 8)).expect("posted")).collect();

@@ -6,12 +6,16 @@
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long |
 //! | `refuse CALL ERRNO` | every call of this function fails |
+//! | `cut N` | the next N messages take a receive, and the rest of them never comes |
+//! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |
+//! | `forgive` | objects that are left at the end of the process are not counted |
 //! | `lose messages` | no message of the connection manager arrives |
 //! | `lose addresses` | nobody answers who is asked where an address is |
-//! | `lose nothing` | both arrive |
+//! | `lose nothing` | all of these arrive |
 //! | `pace SEED` | requests and events take random times, so that those of different queue pairs and ids overtake each other |
 //! | `remove` | the device is taken out of the machine |
 //! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
+//! | `rnr_retries COUNT`, `retries COUNT` | the number of those that repeat so often what finds no receive, or what is not acknowledged |
 //! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
 //! | `reset` | calls behave, and everything arrives |
 #![allow(unsafe_code, reason = "it calls a function of C")]

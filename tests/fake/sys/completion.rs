@@ -47,6 +47,8 @@ pub(super) struct Completion {
     pub(super) word: u32,
     pub(super) flags: u32,
     pub(super) number: u32,
+    /// The shared queue that a receive was taken from, which has its place again when this is polled.
+    pub(super) shared: Option<usize>,
 }
 
 impl Completion {
@@ -95,11 +97,17 @@ impl World {
         }
     }
 
-    /// Throws the completions of a queue pair away, as libraries of cards do when it is destroyed.
+    /// Throws the completions of a queue pair away, as libraries of cards do when it is destroyed: nobody hears of them, and the
+    /// places of shared receives are free.
     pub(super) fn discard(&mut self, at: usize, number: u32) {
-        if let Some(queue) = self.queues.get_mut(&at) {
-            queue.entries.retain(|completion| completion.number != number);
-        }
+        let Some(queue) = self.queues.get_mut(&at) else { return };
+        let mut shared = Vec::new();
+        queue.entries.retain(|completion| {
+            let stays = completion.number != number;
+            shared.extend(completion.shared.filter(|_| !stays));
+            stays
+        });
+        shared.into_iter().for_each(|shared| self.give_back(shared));
     }
 }
 
@@ -268,7 +276,11 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
         return -1;
     }
     let count = queue.entries.len().min(usize::try_from(room).unwrap_or(0));
-    for (place, completion) in queue.entries.drain(..count).enumerate() {
+    let taken: Vec<Completion> = queue.entries.drain(..count).collect();
+    for (place, completion) in taken.into_iter().enumerate() {
+        if let Some(shared) = completion.shared {
+            world.give_back(shared);
+        }
         // SAFETY: the caller's array has room for so many.
         let to = unsafe { to.add(place) };
         // SAFETY: as above.

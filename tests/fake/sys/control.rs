@@ -26,6 +26,12 @@ pub(super) struct Script {
     pub(super) mute: bool,
     /// Nobody answers who is asked where an address is.
     pub(super) unresolved: bool,
+    /// So many of the next messages take a receive, and the rest of them never comes.
+    pub(super) cut_off: usize,
+    /// No queue pair says that it has no receive of a shared queue any more.
+    pub(super) silent: bool,
+    /// Objects may be left at the end of the process.
+    forgiving: bool,
     /// Requests and events take a time of their own; the state of the generator of these times.
     pace: Option<u64>,
     quiet: bool,
@@ -56,7 +62,18 @@ impl Script {
     /// Calls behave.
     fn quiet() -> Self {
         let (delays, failures, refusals) = Default::default();
-        Self { delays, failures, refusals, mute: false, unresolved: false, pace: None, quiet: true }
+        Self {
+            delays,
+            failures,
+            refusals,
+            mute: false,
+            unresolved: false,
+            cut_off: 0,
+            silent: false,
+            forgiving: false,
+            pace: None,
+            quiet: true,
+        }
     }
 
     /// The wait and the failure that a call is to have.
@@ -111,9 +128,12 @@ impl Script {
                 self.quiet = false;
             }
             ["pace", seed] => self.pace = Some(parse(seed)?),
+            ["cut", messages] => self.cut_off = parse(messages)?,
+            ["forgive"] => self.forgiving = true,
+            ["lose", "last_receives"] => self.silent = true,
             ["lose", "messages"] => self.mute = true,
             ["lose", "addresses"] => self.unresolved = true,
-            ["lose", "nothing"] => (self.mute, self.unresolved) = (false, false),
+            ["lose", "nothing"] => (self.mute, self.unresolved, self.silent) = (false, false, false),
             _ => return Err(libc::EINVAL),
         }
         Ok(0)
@@ -138,10 +158,15 @@ impl World {
                 cm::device_removed(self);
                 Ok(0)
             }
-            ["rnr_timer", code] => {
-                let code: u8 = parse(code)?;
+            [attribute @ ("rnr_timer" | "rnr_retries" | "retries"), value] => {
+                let value: u8 = parse(value)?;
                 let all = self.queue_pairs.values().filter(|queue_pair| queue_pair.state == IBV_QPS_RTS);
-                Ok(all.filter(|queue_pair| queue_pair.attributes.min_rnr_timer == code).count() as i64)
+                let has = all.map(|queue_pair| match attribute {
+                    "rnr_timer" => queue_pair.attributes.min_rnr_timer,
+                    "rnr_retries" => queue_pair.attributes.rnr_retry,
+                    _ => queue_pair.attributes.retry_cnt,
+                });
+                Ok(has.filter(|has| *has == value).count() as i64)
             }
             ["place", ip, port, key] => {
                 let place = Place { ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
@@ -175,6 +200,9 @@ pub(super) fn begin() {
 }
 
 extern "C" fn count() {
+    if world::lock().script.forgiving {
+        return;
+    }
     let counts = || world::lock().counts().into_iter().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
     let begin = Instant::now();
     let mut left = counts();

@@ -25,6 +25,8 @@ enum Stop {
     NotReady(u8),
     /// Nobody answers.
     Unanswered,
+    /// It is under way for ever.
+    CutOff,
 }
 
 /// A stretch of memory whose access has been checked.
@@ -80,6 +82,13 @@ pub(super) fn run(world: &mut World, at: usize) {
             Ok(bytes) => succeeded(world, at, &send, bytes),
             Err(Stop::Failed(status)) => failed(world, at, &send, status),
             Err(Stop::NotReady(code)) => pause(world, at, send, rnr_pause(code), true),
+            Err(Stop::CutOff) => {
+                if let Some(queue_pair) = world.queue_pairs.get_mut(&at) {
+                    queue_pair.resting = true;
+                    queue_pair.sends.push_front(send);
+                }
+                return;
+            }
             Err(Stop::Unanswered) => {
                 let code = world.queue_pairs[&at].attributes.timeout;
                 pause(world, at, send, ack_timeout(code), false);
@@ -142,6 +151,7 @@ fn report(world: &mut World, at: usize, send: &Send, status: u32, bytes: usize) 
         word: 0,
         flags: 0,
         number: queue_pair.number,
+        shared: None,
     };
     let queue = queue_pair.send_queue;
     world.complete(queue, completion, false);
@@ -263,7 +273,7 @@ fn take_receive(world: &mut World, at: usize) -> Result<(Receive, Option<Vec<Str
 /// Completes a receive; one that failed ends its queue pair.
 fn received(world: &mut World, at: usize, done: Completion, solicited: bool) {
     let queue_pair = &world.queue_pairs[&at];
-    let done = Completion { number: queue_pair.number, ..done };
+    let done = Completion { number: queue_pair.number, shared: queue_pair.shared, ..done };
     let queue = queue_pair.receive_queue;
     world.complete(queue, done, solicited);
     if done.status != wc::SUCCESS {
@@ -282,7 +292,7 @@ fn refuse(world: &mut World, at: usize, event: u32, status: u32) -> Stop {
 }
 
 fn done(id: u64, status: u32, opcode: u32, bytes: usize) -> Completion {
-    Completion { id, status, opcode, bytes: bytes as u32, word: 0, flags: 0, number: 0 }
+    Completion { id, status, opcode, bytes: bytes as u32, word: 0, flags: 0, number: 0, shared: None }
 }
 
 /// A message, which takes a receive.
@@ -290,6 +300,13 @@ fn message(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let from = local(world, at, &send.source, false)?;
     let peer = peer(world, at)?;
     let (receive, to) = take_receive(world, peer)?;
+    if world.script.cut_off > 0 {
+        world.script.cut_off -= 1;
+        if let Some(peer) = world.queue_pairs.get_mut(&peer) {
+            peer.cut_off.push(receive);
+        }
+        return Err(Stop::CutOff);
+    }
     let bytes = length(&from);
     let Some(to) = to else {
         received(world, peer, done(receive.id, wc::LOC_PROT_ERR, opcode::RECV, 0), false);

@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     while !next.is_null() {
         // SAFETY: a link of the caller's chain.
         let request = unsafe { &*next };
-        let full = queue.receives.len() >= queue.room;
+        let full = queue.receives.len() + queue.taken >= queue.room;
         // SAFETY: as above.
         let read = unsafe { pieces(request.sg_list, request.num_sge, queue.entries as u32) };
         match if full { Err(libc::ENOMEM) } else { read } {

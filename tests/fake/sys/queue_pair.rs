@@ -2,16 +2,21 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::time::Duration;
 
 use super::device::{MAX_CQE, MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, PARTITIONS, PORTS};
 use super::memory::Window;
 use super::number::*;
 use super::post::{Receive, Send};
 use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
+use super::timers::Timer;
 use super::types::*;
 use super::world::{self, World, live};
 use super::{Answer, device, execute, free, number_of, pointer, zeroed};
 use crate::sys::completion::Completion;
+
+/// The time after which a queue pair in the error state gives back the receives that are cut off.
+const LATE: Duration = Duration::from_millis(5);
 
 /// A queue pair for a reliable connection.
 pub(super) struct QueuePair {
@@ -28,6 +33,8 @@ pub(super) struct QueuePair {
     pub(super) attributes: ibv_qp_attr,
     pub(super) sends: VecDeque<Send>,
     pub(super) receives: VecDeque<Receive>,
+    /// Receives of messages of which the rest never comes.
+    pub(super) cut_off: Vec<Receive>,
     /// It waits before it goes on.
     pub(super) resting: bool,
     /// It has waited before the first request of the send queue, see [`Script::linger`](super::control::Script::linger).
@@ -48,15 +55,46 @@ impl QueuePair {
 }
 
 impl World {
-    /// Moves a queue pair to the error state, in which all of its requests come back.
+    /// Moves a queue pair to the error state, in which all of its requests come back: receives of a shared queue that are cut
+    /// off a while later, and then the event that says that there is no other.
     pub(super) fn fail(&mut self, at: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
         let before = std::mem::replace(&mut queue_pair.state, IBV_QPS_ERR);
         // SAFETY: a queue pair that is in the table is live.
         unsafe { (*std::ptr::with_exposed_provenance_mut::<ibv_qp>(at)).state = IBV_QPS_ERR };
-        let (context, shared) = (queue_pair.context, queue_pair.shared);
+        let (number, shared, late) = (queue_pair.number, queue_pair.shared, !queue_pair.cut_off.is_empty());
+        if shared.is_none() {
+            let first = std::mem::take(&mut queue_pair.cut_off);
+            first.into_iter().rev().for_each(|receive| queue_pair.receives.push_front(receive));
+        }
         self.flush(at);
-        if shared.is_some() && before != IBV_QPS_ERR {
+        match shared {
+            None => {}
+            Some(_) if before == IBV_QPS_ERR => {}
+            Some(_) if late => self.after(LATE, Timer::LastReceive(number)),
+            Some(_) => self.last_receive(number),
+        }
+    }
+
+    /// The last receives of a shared queue that a queue pair has taken come back.
+    pub(super) fn last_receive(&mut self, number: u32) {
+        let Some(at) = self.numbers.get(&number).copied() else { return };
+        let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
+        let (context, queue, shared) = (queue_pair.context, queue_pair.receive_queue, queue_pair.shared);
+        for receive in std::mem::take(&mut queue_pair.cut_off) {
+            let flushed = Completion {
+                id: receive.id,
+                status: wc::WR_FLUSH_ERR,
+                opcode: opcode::RECV,
+                bytes: 0,
+                word: 0,
+                flags: 0,
+                number,
+                shared,
+            };
+            self.complete(queue, flushed, false);
+        }
+        if !self.script.silent {
             self.asynchronous(context, asynchronous::QP_LAST_WQE_REACHED, at);
         }
     }
@@ -75,6 +113,7 @@ impl World {
             word: 0,
             flags: 0,
             number: queue_pair.number,
+            shared: None,
         };
         let sends: Vec<_> = sends.iter().map(|send| flushed(send.id, opcode::SEND)).collect();
         let receives: Vec<_> = receives.iter().map(|receive| flushed(receive.id, opcode::RECV)).collect();
@@ -126,6 +165,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
             attributes: unsafe { std::mem::zeroed() },
             sends: VecDeque::new(),
             receives: VecDeque::new(),
+            cut_off: Vec::new(),
             resting: false,
             lingered: false,
             unanswered: 0,
@@ -279,6 +319,7 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ibv_qp) -> c_int {
         }
         if let Some(shared) = queue_pair.shared.and_then(|shared| world.shared.get_mut(&shared)) {
             shared.users -= 1;
+            shared.taken -= queue_pair.cut_off.len();
         }
         if let Some(domain) = world.domains.get_mut(&queue_pair.domain) {
             domain.users -= 1;

@@ -21,6 +21,8 @@ pub(super) struct SharedQueue {
     limit: usize,
     /// The number of queue pairs that take from it.
     pub(super) users: usize,
+    /// The number of receives that were taken, and whose completions nobody has polled. Each has its place until then.
+    pub(super) taken: usize,
 }
 
 impl World {
@@ -28,12 +30,20 @@ impl World {
     pub(super) fn take_shared(&mut self, at: usize) -> Option<Receive> {
         let queue = self.shared.get_mut(&at)?;
         let receive = queue.receives.pop_front()?;
+        queue.taken += 1;
         if queue.receives.len() < queue.limit {
             queue.limit = 0;
             let context = queue.context;
             self.asynchronous(context, asynchronous::SRQ_LIMIT_REACHED, at);
         }
         Some(receive)
+    }
+
+    /// The place of a receive of a shared queue is free.
+    pub(super) fn give_back(&mut self, at: usize) {
+        if let Some(queue) = self.shared.get_mut(&at) {
+            queue.taken -= 1;
+        }
     }
 }
 
@@ -67,6 +77,7 @@ unsafe extern "C" fn ibv_create_srq(domain: *mut ibv_pd, asked: *mut ibv_srq_ini
             entries: entries as usize,
             limit: 0,
             users: 0,
+            taken: 0,
         };
         world.shared.insert(raw.expose_provenance(), queue);
         Ok(raw)
@@ -84,7 +95,7 @@ unsafe extern "C" fn ibv_modify_srq(raw: *mut ibv_srq, to: *mut ibv_srq_attr, ma
         let mask = mask as u32;
         if mask & number::SRQ_MAX_WR != 0 {
             let room = to.max_wr as usize;
-            if to.max_wr > MAX_SRQ_WR || room < queue.receives.len() {
+            if to.max_wr > MAX_SRQ_WR || room < queue.receives.len() + queue.taken {
                 return Err(libc::EINVAL);
             }
             queue.room = room;

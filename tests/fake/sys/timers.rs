@@ -12,6 +12,8 @@ use super::{cm, execute};
 pub(super) enum Timer {
     /// The queue pair with this number tries again.
     Resume(u32),
+    /// The queue pair with this number has no receive of a shared queue any more.
+    LastReceive(u32),
     /// The id with this serial number has waited for its peer's answer for as long as it does.
     Unanswered(u64),
     /// The id with this serial number leaves the state in which late packets are expected.
@@ -42,6 +44,7 @@ impl World {
     fn fire(&mut self, timer: Timer) {
         match timer {
             Timer::Resume(number) => execute::resume(self, number),
+            Timer::LastReceive(number) => self.last_receive(number),
             Timer::Unanswered(serial) => cm::unanswered(self, serial),
             Timer::TimeWait(serial) => cm::time_wait_over(self, serial),
             Timer::Deliver(serial) => cm::deliver(self, serial),

@@ -1,0 +1,194 @@
+//! The end of a queue pair of the device.
+//!
+//! It is moved to the error state, what it has completed is taken, and it is destroyed: after that no memory is in use, whatever
+//! the device still had to say. If it cannot be destroyed, the memory of what is outstanding is withheld: a driver that is
+//! being unbound refuses every command before it destroys the objects of the device, which may write until then.
+//!
+//! One that takes its receives from a shared queue stays in the error state for a while, until the device says that no
+//! receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions of a queue pair away
+//! when it is destroyed, and a receive without its completion would be lost to the shared queue. The requests of its send
+//! queue finish when it is destroyed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::debug;
+
+use super::completions::DeviceQp;
+use super::finish::Found;
+use super::queue_pair::{Inner, QueuePair};
+use super::requests::{Held, Outstanding, RequestId, WcResult, status_of};
+use super::shared::Receives;
+use crate::inflight::Completed;
+use crate::status::Status;
+
+/// The longest wait for the word about the last receive, which firmware gives within milliseconds. Not every driver gives it.
+const LAST_RECEIVE: Duration = Duration::from_secs(1);
+
+/// A queue pair of the device that is over, and may still complete receives of a shared queue.
+pub(super) struct Draining {
+    key: u32,
+    /// `None` while it is being destroyed.
+    device: Option<Arc<DeviceQp>>,
+    receives: Arc<Receives>,
+    /// The requests of its send queue, and the status with which they finish.
+    requests: VecDeque<Outstanding>,
+    status: Status,
+}
+
+impl Draining {
+    /// The device has said that no receive is to come, or will not say it any more.
+    fn notify(&self) {
+        if let Some(device) = &self.device {
+            device.last_receive.notify_one();
+        }
+    }
+}
+
+/// Destroys a queue pair of the device when it is dropped: also by a runtime that shuts down.
+struct Drain {
+    queue_pair: Arc<QueuePair>,
+    key: u32,
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        self.queue_pair.drained(self.key);
+    }
+}
+
+impl QueuePair {
+    /// Ends the device's use of every request: what it had finished by then is found. What it had not stays outstanding, unless
+    /// it finishes later, with `status`. Returns whether the memory of what is outstanding is free.
+    pub(super) fn stop(&self, inner: &mut Inner, status: Status, found: &mut Found) -> bool {
+        let Some(device) = inner.device.take() else { return true };
+        let lent = std::mem::take(&mut inner.lent);
+        let idle = inner.initiator.outstanding.is_empty()
+            && inner.receives.outstanding.is_empty()
+            && self.shared.is_none();
+        // If there is nothing to flush, destroying it is enough.
+        let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
+        // A device that is gone says no; its queue pair can be destroyed all the same.
+        if let Err(error) = &stopped {
+            debug!(%error, "queue pair not moved to the error state");
+        }
+        // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
+        let (key, receives) = (device.key(), device.receives());
+        device.collect();
+        inner.deferred.clear();
+        // Windows go first, or the queue pair would wait for them.
+        inner.initiator.outstanding.iter_mut().for_each(|outstanding| outstanding.held = Held::Nothing);
+        inner.windows.drain(..).filter_map(|window| window.upgrade()).for_each(|window| window.leave(key));
+        let drains = inner.used
+            && stopped.is_ok()
+            && self.adapter.reports_last_receive()
+            && !self.adapter.is_removed()
+            && !self.adapter.is_stopped();
+        if let (true, Some(receives), Some(queue_pair)) = (drains, &receives, self.me.upgrade()) {
+            self.read(inner, Some(key), Some(receives), found);
+            let (receives, requests) = (receives.clone(), std::mem::take(&mut inner.initiator.outstanding));
+            Drain { queue_pair, key }.begin(&device, found);
+            inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
+            return true;
+        }
+        let free = if lent && stopped.is_ok() {
+            // A connect that nothing can take back may still have it. It uses no memory any more.
+            self.adapter.runtime.spawn_blocking(move || drop(device));
+            true
+        } else {
+            destroy(device, stopped.is_ok())
+        };
+        self.read(inner, Some(key), receives.as_deref(), found);
+        free
+    }
+
+    /// The device has said that this queue pair of it takes no receive of a shared queue any more.
+    pub(super) fn last_receive(&self, key: u32) {
+        let inner = self.lock();
+        match inner.device.as_ref().filter(|device| device.key() == key) {
+            // It has failed. Once it is over, there is nothing to wait for.
+            Some(device) => device.last_receive.notify_one(),
+            None => inner.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify),
+        }
+    }
+
+    /// The result of a request of a queue pair of the device that is over. A message that arrived before the end has arrived.
+    pub(super) fn read_late(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        id: RequestId,
+        result: WcResult,
+        found: &mut Found,
+    ) {
+        let Some(draining) = inner.draining.iter().find(|draining| draining.key == key) else { return };
+        if id.key != RequestId::SHARED {
+            return;
+        }
+        let Some((ticket, payload)) = draining.receives.take(id.sequence) else { return };
+        let completed = match status_of(result.status, true) {
+            Status::SUCCESS => {
+                Completed { extra: result.extra(), ..Completed::done(result.bytes as usize, payload) }
+            }
+            Status::CANCELED => Completed::failed(draining.status, payload),
+            status => Completed::failed(status, payload),
+        };
+        inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+    }
+
+    /// Nothing is waited for any more.
+    pub(super) fn stop_waiting(inner: &Inner) {
+        inner.draining.iter().for_each(Draining::notify);
+    }
+
+    /// Destroys a queue pair of the device that takes no receive any more. Without the lock, because that may take long.
+    fn drained(&self, key: u32) {
+        let device = {
+            let mut inner = self.lock();
+            let draining = inner.draining.iter_mut().find(|draining| draining.key == key);
+            draining.and_then(|draining| draining.device.take())
+        };
+        let free = device.is_none_or(|device| {
+            device.collect();
+            destroy(device, true)
+        });
+        let mut found = Found::default();
+        let mut inner = self.lock();
+        self.read_current(&mut inner, &mut found);
+        let place = inner.draining.iter().position(|draining| draining.key == key);
+        if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
+        {
+            for outstanding in requests {
+                let (ticket, completed) = outstanding.ended(status, free);
+                inner.initiator.sink.complete(ticket, completed, &mut found.wakes);
+            }
+        }
+        drop(inner);
+        self.found(found);
+    }
+}
+
+/// Destroys a queue pair of the device. Returns whether the memory of its requests is free: it is while a call still has the
+/// queue pair, if that was moved to the error state.
+fn destroy(device: Arc<DeviceQp>, stopped: bool) -> bool {
+    Arc::into_inner(device).map_or(stopped, DeviceQp::destroy)
+}
+
+impl Drain {
+    /// Waits for the word about the last receive, and has the queue pair destroyed off the runtime's threads.
+    fn begin(self, device: &DeviceQp, found: &mut Found) {
+        let last_receive = device.last_receive.clone();
+        let runtime = self.queue_pair.adapter.runtime.clone();
+        // A runtime that has shut down drops the task at once, and the lock is held here.
+        found.wakes.run(move || {
+            let blocking = runtime.clone();
+            runtime.spawn(async move {
+                if tokio::time::timeout(LAST_RECEIVE, last_receive.notified()).await.is_err() {
+                    debug!("no event has told of the last receive of a queue pair");
+                }
+                blocking.spawn_blocking(move || drop(self));
+            });
+        });
+    }
+}
