@@ -27,6 +27,7 @@ pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod devices;
 mod finish;
+mod for_now;
 mod info;
 mod keepalive;
 pub(crate) mod listen;
