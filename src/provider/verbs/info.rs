@@ -31,8 +31,9 @@ pub(crate) fn of(
     inline: usize,
 ) -> AdapterInfo {
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
-    // A queue pair has one completion queue for both its queues.
-    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2);
+    // A queue pair has one completion queue for both its queues. One place is left for the request that asks an idle peer
+    // for a sign of life.
+    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2).saturating_sub(1);
     AdapterInfo {
         version: AdapterInfo::VERSION,
         provider: ProviderKind::Verbs,
