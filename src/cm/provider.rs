@@ -141,7 +141,8 @@ impl Provider {
     /// Opens the adapter with an id, or with a local address (`IND2Provider::OpenAdapter`).
     ///
     /// Each open adapter is its own protection domain. The tasks of the adapter run on the tokio runtime of the caller,
-    /// which must have I/O and time enabled.
+    /// which must have I/O and time enabled. tokio tells that it lacks one of them only by a panic, which is caught here: the
+    /// panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
     /// # Errors
     /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address; `Unsupported` outside of a

@@ -25,7 +25,8 @@ pub enum ConnectError {
     ///
     /// It has no listener, its backlog is full, it lacks a resource, or nobody decided about the request. Another attempt
     /// may succeed. On iWARP devices this may also be a rejection without private data, which they do not tell apart. On
-    /// InfiniBand and RoCE a request that a peer on devices dropped is reported as `Rejected`.
+    /// InfiniBand and RoCE a peer with another program than this crate, one that was killed, or one whose kernel holds as many
+    /// unread requests as it can, is reported as `Rejected`.
     #[error("{peer} refused the connection: {reason}")]
     Refused {
         /// The address of the peer.

@@ -16,6 +16,9 @@ pub enum Reason {
     MpaReject,
     /// The peer closed the TCP connection before it responded.
     PeerClosed,
+    /// The peer cannot take the connection for now, or has not decided about it: what this crate says over InfiniBand and RoCE
+    /// in place of a reject of the application.
+    NotNow,
     /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
     Terminate {
         /// Whether this side sent it.
@@ -50,6 +53,7 @@ impl fmt::Display for Reason {
             Self::Errno(code) => io::Error::from_raw_os_error(*code).fmt(f),
             Self::MpaReject => f.write_str("the reply of MPA has the reject bit"),
             Self::PeerClosed => f.write_str("the peer closed the connection before it responded"),
+            Self::NotNow => f.write_str("the peer cannot take the connection for now"),
             Self::Terminate { sent, layer, etype, code } => {
                 let sender = if *sent { "this side" } else { "the peer" };
                 let meaning = meaning(*layer, *etype, *code);

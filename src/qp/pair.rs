@@ -204,7 +204,8 @@ impl QueuePair {
 
     /// Completes all outstanding requests of both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
     ///
-    /// A queue pair that is not connected can still be used. A connected queue pair loses its connection, like a verbs
+    /// A queue pair that is not connected can still be used. A connect or accept in progress fails with `Canceled`, as does
+    /// [`Reply::complete`](crate::Reply::complete), and leaves the queue pair free. A connected queue pair loses its connection, like a verbs
     /// queue pair that is moved to the error state, because the peer may already be executing the flushed requests.
     /// Receives of a shared receive queue stay posted.
     pub fn flush(&self) {

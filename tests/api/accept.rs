@@ -155,9 +155,26 @@ async fn dropping_a_request_refuses_the_peer() {
         drop(asked.request);
         let error = outcome(asked.connecting).await.expect_err("refused");
         // ERR-10: nobody has said no for good.
-        assert_refused_for_now(&adapter, &error);
-        assert_bytes(&adapter, error.private_data(), b"");
+        assert_refused_for_now(&error);
+        // PD-03: nor has the connector any data.
+        assert!(asked.connector.private_data().is_err());
         assert_usable(&adapter, &asked.active).await;
+    }
+}
+
+// ERR-10, LS-17: an application says no, even with the very words that the provider has for "not now".
+#[tokio::test]
+async fn an_application_that_says_no_is_not_mistaken_for_the_provider() {
+    const WORDS: &[u8] = b"tokio-rdma: the connection cannot be taken for now";
+    let adapter = adapter();
+    let mut data = WORDS.to_vec();
+    for length in [WORDS.len(), max_reject_data(&adapter)] {
+        data.resize(length, 1);
+        let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+        within(asked.request.reject(&data)).await.expect("rejected");
+        let error = outcome(asked.connecting).await.expect_err("rejected");
+        assert_rejected(&adapter, &error);
+        assert_bytes(&adapter, error.private_data(), &data);
     }
 }
 

@@ -31,7 +31,7 @@ async fn every_limit_is_one_that_a_program_can_live_with() {
             ("outbound reads", info.max_read_limits.outbound as usize, 1..=0x3FFF),
             ("request data", info.max_request_data, 56..=508),
             ("reply data", info.max_reply_data, 148..=508),
-            ("reject data", info.max_reject_data, 148..=508),
+            ("reject data", info.max_reject_data, 147..=508),
             ("active reject data", info.max_active_reject_data, 0..=508),
             ("transfer", info.max_transfer, 1 << 20..=1 << 32),
             ("registration", info.max_registration, 1 << 30..=usize::MAX >> 1),

@@ -1,6 +1,7 @@
 //! The end of a connection between two ends that follow the protocol.
 //!
 //! Runs on: soft, sim, rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 mod causes;
 mod lost;
@@ -506,8 +507,9 @@ async fn a_message_that_nobody_took_is_not_lost_in_silence() {
 async fn completing_what_the_peer_has_left_tells_how() {
     let adapter = adapter();
     if !three_phase(&adapter) {
-        // A connection that has been accepted is established, and its end is that of a connection.
-        return;
+        return eprintln!(
+            "skipped: a connection that has been accepted is established, and its end is that of a connection"
+        );
     }
     let open = common::cm::half_open(&adapter, v4()).await;
     common::cm::abandon(open.accepting).await;
@@ -517,7 +519,7 @@ async fn completing_what_the_peer_has_left_tells_how() {
         Ok(connection) => {
             assert!(!detects_withdrawal(&adapter));
             within(connection.disconnected()).await;
-            return;
+            return eprintln!("skipped: the device did not notice before the call that the peer had left");
         }
     };
     let told = matches!(&error, ConnectError::Aborted { reason, .. } if error.to_string().contains(&reason.to_string()));

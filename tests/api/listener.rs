@@ -110,7 +110,7 @@ async fn a_backlog_is_a_limit() {
         for _ in 0..EXCESS {
             let refused = within(flood.next()).await.expect("one of them").expect("not panicked");
             let error = refused.expect_err("nobody has been accepted");
-            assert_refused_for_now(&adapter, &error);
+            assert_refused_for_now(&error);
         }
         assert!(futures::poll!(flood.next()).is_pending(), "the others wait");
         for _ in 0..backlog {
@@ -151,7 +151,7 @@ async fn a_backlog_of_zero_or_more_than_there_can_be_takes_many() {
         while let Some(refused) = within(flood.next()).await {
             let error = refused.expect("not panicked").expect_err("not accepted");
             if !is_overdue(&adapter, begun, &error) {
-                assert_refused_for_now(&adapter, &error);
+                assert_refused_for_now(&error);
             }
         }
     }

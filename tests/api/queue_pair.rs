@@ -2,6 +2,7 @@
 //!
 //! Runs on: soft, sim, rxe, siw
 
+mod flush;
 mod soft;
 
 use std::future::Future;

@@ -269,7 +269,14 @@ fn every_error_leads_to_its_outcome() {
     assert_eq!(refused(cm(8)), Outcome::NoListener);
     assert_eq!(refused(cm(-libc::ECONNREFUSED)), Outcome::NoListener);
     assert_eq!(refused(cm(10)), Outcome::StaleConnection);
-    for reason in [Reason::PeerClosed, Reason::Errno(libc::ECONNRESET), cm(1), cm(3), cm(-libc::ECONNRESET)] {
+    for reason in [
+        Reason::PeerClosed,
+        Reason::NotNow,
+        Reason::Errno(libc::ECONNRESET),
+        cm(1),
+        cm(3),
+        cm(-libc::ECONNRESET),
+    ] {
         assert_eq!(refused(reason), Outcome::PeerUnable, "{reason:?}");
     }
     let rejected = ConnectError::Rejected { peer, private_data: None, reason: cm(28) };
@@ -328,6 +335,7 @@ fn a_loop_that_tries_again_knows_when_to_stop() {
     for error in [
         refused(Reason::Errno(libc::ECONNREFUSED)),
         refused(Reason::PeerClosed),
+        refused(Reason::NotNow),
         refused(Reason::Cm { event: CmEvent::REJECTED, status: 10 }),
         ConnectError::NetworkUnreachable { peer },
         ConnectError::HostUnreachable { peer },

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::task::JoinHandle;
 use tokio_rdma::error::{AcceptError, ConnectError, Reason, Retained};
-use tokio_rdma::status::CmEvent;
+use tokio_rdma::status::{CmEvent, Outcome};
 use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, PrivateData, QueuePair, Reply, Status,
 };
@@ -30,14 +30,14 @@ pub fn assert_rejected(adapter: &Adapter, error: &ConnectError) {
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
 }
 
-/// The peer could not take the connection for now. InfiniBand has one reason for this and for the application's no.
+/// The peer could not take the connection for now. Nobody has said anything that would be data.
 // ERR-10
 #[track_caller]
-pub fn assert_refused_for_now(adapter: &Adapter, error: &ConnectError) {
-    let unheard = !adapter.info().iwarp && matches!(error, ConnectError::Rejected { .. });
-    assert!(unheard || matches!(error, ConnectError::Refused { .. }), "{error:?}");
-    assert!(error.is_retryable() != unheard && error.is_connector_usable(), "{error:?}");
-    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+pub fn assert_refused_for_now(error: &ConnectError) {
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    assert!(error.is_retryable() && error.is_connector_usable(), "{error:?}");
+    assert_eq!((error.status(), error.private_data()), (Status::CONNECTION_REFUSED, &[][..]));
+    assert_eq!(error.outcome(), Outcome::PeerUnable);
 }
 
 /// Whether there are three phases: an accept waits for the peer's `complete()`. Where there are two, connecting is all

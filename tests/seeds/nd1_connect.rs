@@ -25,8 +25,10 @@ async fn failure(connector: &Connector, queue_pair: &QueuePair, peer: SocketAddr
     within(connector.connect(queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
 }
 
-/// The failure is this outcome, and this is what v1 calls it.
+/// The failure leads to this outcome, and this is what v1 calls it.
+// ERR-07
 fn is(error: &ConnectError, outcome: Outcome, nd1: Status) {
+    assert_eq!(error.outcome(), outcome, "{error:?}");
     assert_eq!(error.status(), outcome.status());
     assert_eq!(outcome.nd1_status(), Some(nd1));
 }

@@ -25,8 +25,10 @@ async fn failure(adapter: &Adapter, connector: &Connector, peer: SocketAddr) -> 
     within(connector.connect(&queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
 }
 
-/// The failure is this outcome, and this is what NDK calls it.
+/// The failure leads to this outcome, and this is what NDK calls it.
+// ERR-07
 fn is(error: &ConnectError, outcome: Outcome, name: &str, number: u32) {
+    assert_eq!(error.outcome(), outcome, "{error:?}");
     is_status(error.status(), outcome, name, number);
 }
 

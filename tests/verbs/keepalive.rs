@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use common::cm::exchange;
+use common::cm::{connect_on_at, exchange};
 use common::path::noticed;
 use common::raw::success;
 use common::verbs::{Link, Process, connected_at, driver, one_at_a_time, run};
@@ -36,7 +36,7 @@ fn cut(driver: &str, link: &Link) {
     }
 }
 
-// SEC-04, SEC-11: both ends are idle, and neither has posted anything but a receive.
+// SEC-04, SEC-11: both ends are idle, and neither has posted anything but a receive. One of them is as deep as it can be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_peer_that_is_cut_off_is_noticed() {
     let Some(driver) = driver() else { return };
@@ -45,11 +45,13 @@ async fn an_idle_peer_that_is_cut_off_is_noticed() {
         Link::new(driver)
     };
     let adapter = open(link.address, Some(PATH_TIMEOUT));
-    let pair = connected_at(&adapter, link.address).await;
-    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
-    let receive = pair.active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let deep = QueuePairConfig::default().send_depth(adapter.info().max_queue_depth);
+    let active = adapter.queue_pair(deep).expect("a queue pair");
+    let pair = connect_on_at(&adapter, &active, &adapter.connector(), link.address).await;
+    exchange(&adapter, &pair.active, &pair.passive).await;
+    let receive = pair.active.receive(adapter.buffer(8).expect("memory")).expect("posted");
     cut(driver, &link);
-    let ends = [&pair.active, &pair.passive].map(|end| end.connection.disconnected());
+    let ends = [&pair.ours, &pair.theirs].map(|connection| connection.disconnected());
     for reason in noticed(PATH_TIMEOUT, join_all(ends)).await {
         let DisconnectReason::Lost { status, reason } = reason else { panic!("{reason:?}") };
         // The device may give up first.

@@ -1,7 +1,7 @@
 //! A frame that is gathered before any of it is used, with CRC on.
 //!
 //! Frames are large, and most are complete within a turn or two. So the room is the thread's, lent for a frame, and a connection
-//! keeps no more than the peer has sent: the length of a frame, two bytes, is not reason enough for 64 KiB.
+//! keeps no more than the peer has sent, once it has stopped: the length of a frame, two bytes, is not reason enough for 64 KiB.
 
 use std::cell::RefCell;
 
@@ -89,10 +89,24 @@ impl Frame {
 
     /// The turn is over: a frame of which little has come needs no room.
     pub(super) fn park(&mut self) {
-        if !self.room.is_empty() && self.gathered < MUCH {
+        if self.gathered < MUCH {
+            self.settle();
+        }
+    }
+
+    /// Nothing more has come for a while: the frame keeps what has come, and no room.
+    pub(super) fn settle(&mut self) {
+        if !self.room.is_empty() {
+            self.kept.reserve_exact(self.gathered);
             self.kept.extend_from_slice(&self.room[..self.gathered]);
             Self::release(self.take().0);
         }
+    }
+
+    /// The memory that it keeps.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.room.len() + self.kept.capacity()
     }
 
     fn lend(&mut self) {
@@ -130,6 +144,9 @@ mod tests {
         frame.park();
         assert_eq!(frame.room.len(), ROOM, "it is worth it");
         assert!(frame.room.starts_with(b"abcd"));
+        frame.settle();
+        assert_eq!(frame.memory(), 3 + MUCH);
+        assert!(frame.push(b"e") == 1 && frame.room.starts_with(b"abcd") && frame.gathered == 4 + MUCH);
     }
 
     // SEC-12

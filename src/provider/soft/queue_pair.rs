@@ -199,13 +199,16 @@ impl QueuePair {
     }
 
     /// Finishes everything as CANCELED. A connection does not survive it: what is flushed cannot be told from what
-    /// the peer has already begun.
+    /// the peer has already begun. An attempt does not either: a device has lent its queue pair to it.
     pub(crate) fn flush(&self) {
         let (phase, borrower) = self.used_by();
-        match (phase, borrower) {
-            (QueuePairState::Connected, Some(borrower)) => borrower.abandon("the queue pair was flushed"),
-            _ => self.flush_receives(Status::CANCELED, false).wake_all(),
+        if let (QueuePairState::Connected, Some(borrower)) = (phase, &borrower) {
+            return borrower.abandon("the queue pair was flushed");
         }
+        if let (QueuePairState::Associated, Some(borrower)) = (phase, borrower) {
+            borrower.queue_pair_removed();
+        }
+        self.flush_receives(Status::CANCELED, false).wake_all();
     }
 
     fn flush_receives(&self, status: Status, closed: bool) -> WakeList {

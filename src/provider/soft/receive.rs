@@ -278,6 +278,17 @@ impl Receiver {
         result
     }
 
+    /// A while has passed, in which nothing more of a frame may have come.
+    pub(crate) fn settle(&mut self) {
+        self.frame.settle();
+    }
+
+    /// The memory that a frame keeps of which a part has come.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.frame.memory()
+    }
+
     /// Reads once and processes what came.
     pub(crate) fn turn(&mut self, socket: &Socket, wakes: &mut WakeList) -> Result<Turned, Stop> {
         let heard = self.heard;

@@ -415,7 +415,7 @@ impl Connector {
         let input = Input::Reject { data: length, max_data: maximum };
         let outcome = self.handle_with(input, |inner| {
             if length <= maximum {
-                inner.reject_data = Bytes::copy_from_slice(data);
+                inner.reject_data = Some(Bytes::copy_from_slice(data));
             }
         });
         outcome.map_err(|status| match status {

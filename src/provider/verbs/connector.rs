@@ -15,6 +15,7 @@ use tracing::debug;
 use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
 use super::connect::Offer;
+use super::for_now::MARKER;
 use super::queue_pair::QueuePair;
 use crate::error::{ConnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
@@ -48,8 +49,8 @@ pub(crate) struct Inner {
     pub(crate) offer: Offer,
     /// The read limits of the connection.
     pub(crate) limits: ReadLimits,
-    /// The private data that Reject sends.
-    pub(crate) reject_data: Bytes,
+    /// The private data that Reject sends, if it was called.
+    pub(crate) reject_data: Option<Bytes>,
     /// The error of the attempt, where it says more than its status.
     pub(crate) error: Option<ConnectError>,
     /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
@@ -119,7 +120,7 @@ impl Connector {
                 queue_pair: None,
                 offer: Offer::default(),
                 limits: ReadLimits::NONE,
-                reject_data: Bytes::new(),
+                reject_data: None,
                 error: None,
                 awaited: role == Role::Passive,
                 next: None,
@@ -234,7 +235,7 @@ impl Connector {
         let reason = Reason::Cm { event: kind, status: event.status };
         inner.progress.reason = Some(reason);
         match state {
-            State::Connecting => self.attempt_over(event, outcome),
+            State::Connecting => self.attempt_over(inner, event, outcome),
             State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
                 let orderly = event.status == 0;
                 let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
@@ -270,7 +271,12 @@ impl Connector {
         }
     }
 
-    fn attempt_over(&self, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+    fn attempt_over(&self, inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let rejected = event.kind == event::REJECTED && self.said_no(event);
+        if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
+            inner.progress.reason = Some(Reason::NotNow);
+            return Input::Refused { private_data: None };
+        }
         match outcome {
             Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
             Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
@@ -279,10 +285,7 @@ impl Connector {
                 libc::ETIMEDOUT => Input::TimedOut,
                 libc::EHOSTUNREACH => Input::Unreachable { network: false },
                 libc::ENETUNREACH => Input::Unreachable { network: true },
-                _ => {
-                    let private_data = if self.said_no(event) { self.private_data_of(event) } else { None };
-                    Input::Refused { private_data }
-                }
+                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
             },
             _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
             Some(outcome) => Input::Failed(outcome.status()),
@@ -347,15 +350,18 @@ impl Connector {
         inner.redial
     }
 
-    /// Says no to a peer, with what Reject has given.
+    /// Says no to a peer, with what Reject has given, or for now. iWARP has a reject without data for the latter.
     fn refuse(&self, inner: &mut Inner) {
-        let data = std::mem::take(&mut inner.reject_data);
+        let said = inner.reject_data.take();
+        let for_now: &[u8] =
+            if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
+        let data = said.as_deref().unwrap_or(for_now);
         // At any other moment the destruction of the id says what there is to say. After an accept a reject would leave the
         // reply in flight, and the destruction would wait a minute for it.
         if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
             // If the peer has gone, the call fails, which makes no difference.
-            let _ = if established { id.disconnect() } else { id.reject(&data) };
+            let _ = if established { id.disconnect() } else { id.reject(data) };
         }
         self.let_go(inner);
     }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::devices::Device;
+use super::for_now;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::sys::{DeviceAttributes, RXE_VENDOR, SIW_VENDOR};
 use crate::types::ReadLimits;
 
-/// The private data that fits behind the header of rdma_cm in the three messages of InfiniBand's connection manager.
+/// The private data that fits behind the header of rdma_cm in two messages of InfiniBand's connection manager.
 const IB_REQUEST_DATA: usize = 56;
 const IB_REPLY_DATA: usize = 196;
-const IB_REJECT_DATA: usize = 148;
 /// `siw` counts private data in a byte, four of which carry the read limits.
 const IWARP_DATA: usize = 251;
 /// The time that `siw` waits for the answer to its request.
@@ -31,8 +31,9 @@ pub(crate) fn of(
     inline: usize,
 ) -> AdapterInfo {
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
-    // A queue pair has one completion queue for both its queues.
-    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2);
+    // A queue pair has one completion queue for both its queues. One place is left for the request that asks an idle peer
+    // for a sign of life.
+    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2).saturating_sub(1);
     AdapterInfo {
         version: AdapterInfo::VERSION,
         provider: ProviderKind::Verbs,
@@ -45,9 +46,9 @@ pub(crate) fn of(
         ),
         max_request_data: if iwarp { IWARP_DATA } else { IB_REQUEST_DATA },
         max_reply_data: if iwarp { IWARP_DATA } else { IB_REPLY_DATA },
-        max_reject_data: if iwarp { IWARP_DATA } else { IB_REJECT_DATA },
+        max_reject_data: if iwarp { IWARP_DATA } else { for_now::MAX_REJECT_DATA },
         // Nothing where the connection is already established by then.
-        max_active_reject_data: if iwarp { 0 } else { IB_REJECT_DATA },
+        max_active_reject_data: if iwarp { 0 } else { for_now::REJECT_DATA },
         max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
         max_registration: usize::try_from(attributes.max_mr_size)
             .unwrap_or(usize::MAX)

@@ -10,7 +10,7 @@
 //! has them, so there the empty request may wait behind them: a peer that reads nothing for half of the path timeout is
 //! given up.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
@@ -118,10 +118,6 @@ impl QueuePair {
     /// Posts an empty request, unless others are outstanding of which the device tells.
     fn probe(&self, inner: &mut Inner) {
         let Some(device) = inner.device.as_ref() else { return };
-        if self.capacities.send == self.send_depth {
-            // Every slot is the application's.
-            return;
-        }
         let outstanding = &inner.initiator.outstanding;
         if !inner.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
             return;
@@ -156,11 +152,10 @@ impl QueuePair {
     }
 }
 
-/// A queue pair of the device has room for as many requests as the application may post, and for one that is empty.
-pub(super) fn slots(adapter: &Arc<Adapter>, depth: u32) -> u32 {
-    let most = u32::try_from(adapter.info().max_queue_depth).unwrap_or(u32::MAX);
-    let more = u32::from(adapter.config.path_timeout.is_some());
-    depth.saturating_add(more).min(most.max(depth))
+/// A queue pair of the device has room for as many requests as the application may post, and for one that is empty: the
+/// advertised limit is one below that of the device.
+pub(super) fn slots(adapter: &Adapter, depth: u32) -> u32 {
+    depth.saturating_add(u32::from(adapter.config.path_timeout.is_some()))
 }
 
 #[cfg(test)]

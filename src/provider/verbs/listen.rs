@@ -12,7 +12,7 @@ use super::connect::bind_id;
 use super::connector::Connector;
 use crate::error::{BindError, StateError};
 use crate::proto::connector::Terms;
-use crate::proto::listener::{End, MAX_BACKLOG};
+use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::errors::listen_error;
@@ -89,10 +89,10 @@ impl Listener {
         if self.adapter.is_stopped() {
             return Err(BindError::InvalidState("the runtime of the adapter has shut down"));
         }
-        // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog.
-        let room = i32::try_from(MAX_BACKLOG).unwrap_or(i32::MAX);
+        // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog. The kernel has no word for
+        // "not now" when its own is full, so that is as long as it permits (`net.rdma_ucm.max_backlog`).
         for id in &inner.ids {
-            id.listen(room).map_err(|source| match source.raw_os_error() {
+            id.listen(i32::MAX).map_err(|source| match source.raw_os_error() {
                 Some(libc::EADDRINUSE) => {
                     BindError::SharingViolation(local.unwrap_or_else(|| ([0, 0, 0, 0], 0).into()))
                 }

@@ -29,6 +29,7 @@ pub(crate) mod connector;
 pub(crate) mod devices;
 mod drain;
 mod finish;
+mod for_now;
 mod info;
 mod keepalive;
 pub(crate) mod listen;

@@ -67,6 +67,8 @@ pub(super) struct Inner {
     pub(super) device: Option<Arc<DeviceQp>>,
     /// It has left the state in which it was made, for an attempt.
     pub(super) used: bool,
+    /// It was flushed while a connector was connecting it: the end of that attempt does not keep its receives.
+    flushed: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     pub(super) lent: bool,
     /// Those before it that are over and are not destroyed yet.
@@ -143,6 +145,7 @@ impl QueuePair {
                 released: false,
                 device: None,
                 used: false,
+                flushed: false,
                 lent: false,
                 draining: Vec::new(),
                 reads: 0,
@@ -237,7 +240,7 @@ impl QueuePair {
     }
 
     /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`,
-    /// `LS-16`). If nobody can use them any more, they finish, and the caller wakes their tasks without its
+    /// `LS-16`), unless it was flushed. If nobody can use them any more, they finish, and the caller wakes their tasks without its
     /// locks.
     pub(crate) fn dissociate(&self) -> WakeList {
         let mut inner = self.lock();
@@ -249,8 +252,9 @@ impl QueuePair {
         if self.adapter.is_removed() || inner.released {
             let status = self.status_of_the_rest();
             self.finish(inner, status)
-        } else if inner.used {
-            self.renew(inner, true)
+        } else if inner.used || inner.flushed {
+            let keep = !inner.flushed;
+            self.renew(inner, keep)
         } else {
             WakeList::default()
         }
@@ -317,7 +321,8 @@ impl QueuePair {
         inner.receives.reset();
         inner.initiator.reset();
         inner.silence = Silence::default();
-        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
+        (inner.used, inner.flushed, inner.broken, inner.refused, inner.unsignaled) =
+            (false, false, false, false, 0);
         let again = self.begin(&mut inner);
         while keep
             && again.is_ok()
@@ -442,12 +447,18 @@ impl QueuePair {
         }
     }
 
-    /// Finishes everything as CANCELED. A connection does not survive it.
+    /// Finishes everything as CANCELED. A connection does not survive it, nor does an attempt: only without its queue pair of
+    /// the device are receives given back.
     pub(crate) fn flush(&self) {
-        let inner = self.lock();
+        let mut inner = self.lock();
         let (state, cm) = (inner.state, inner.cm.upgrade());
         match (state, cm) {
             (QueuePairState::Unconnected, _) => self.renew(inner, false).wake_all(),
+            (QueuePairState::Associated, Some(cm)) => {
+                inner.flushed = true;
+                drop(inner);
+                cm.queue_pair_removed();
+            }
             (QueuePairState::Connected, Some(cm)) => {
                 drop(inner);
                 cm.broken(Status::CANCELED, Reason::Local("the queue pair was flushed"));

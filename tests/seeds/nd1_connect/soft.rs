@@ -1,29 +1,15 @@
 //! NetworkDirect v1's `INDConnector::Connect`: the return codes that need a separate network. The module `nd1_connect`
 //! follows the rest of the page.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 use common::net::{ip, isolated};
 use common::seeds::*;
 use common::*;
-use tokio_rdma::error::ConnectError;
+use tokio_rdma::Status;
 use tokio_rdma::status::Outcome;
-use tokio_rdma::{Adapter, ConnectParams, Connector, QueuePair, Status};
 
-/// The failure of a connect, with plain parameters.
-async fn failure(connector: &Connector, queue_pair: &QueuePair, peer: SocketAddr) -> ConnectError {
-    within(connector.connect(queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
-}
-
-/// The failure is this outcome, and this is what v1 calls it.
-fn is(error: &ConnectError, outcome: Outcome, nd1: Status) {
-    assert_eq!(error.status(), outcome.status());
-    assert_eq!(outcome.nd1_status(), Some(nd1));
-}
-
-fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {
-    (adapter.connector(), queue_pair(adapter))
-}
+use super::{failure, fresh, is};
 
 // AD-05
 #[test]

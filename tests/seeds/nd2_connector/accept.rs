@@ -2,6 +2,7 @@
 //! GetPeerAddress, NotifyDisconnect, Disconnect. The items common to all methods are in `nd2_connector.rs`.
 //!
 //! Runs on: soft, sim, rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 mod soft;
 
@@ -11,7 +12,7 @@ use common::deviation::*;
 use common::seeds::*;
 use common::*;
 use futures::poll;
-use tokio_rdma::error::{ConnectError, DisconnectError, PostErrorKind, StateError};
+use tokio_rdma::error::{DisconnectError, PostErrorKind, StateError};
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, ReadLimits, Status};
 
 // ---- Accept
@@ -105,16 +106,10 @@ async fn accept_dropped_leaves_a_queue_pair_that_works() {
     drop(within(asked.connecting).await);
     let (_socket, deaf) = deaf(v4());
     let connector = adapter.connector();
-    let free = async {
-        // Not free yet: the refusal is on its way.
-        loop {
-            match connector.connect(&passive, deaf, ConnectParams::default()).await {
-                Err(ConnectError::QueuePairActive) => tokio::task::yield_now().await,
-                outcome => break outcome.map(drop),
-            }
-        }
-    };
-    let error = within(free).await.expect_err("nobody listens there");
+    // It is free once the refusal is on its way.
+    settled().await;
+    let refused = within(connector.connect(&passive, deaf, ConnectParams::default())).await;
+    let error = refused.expect_err("nobody listens there");
     assert_eq!(error.status(), Status::CONNECTION_REFUSED, "{error:?}");
     let receive = passive.receive(adapter.buffer(8).expect("a buffer")).expect("posted");
     let params = (ConnectParams::default(), AcceptParams::default());
@@ -227,7 +222,7 @@ async fn reject_nd_connection_aborted() {
     settled().await;
     let rejected = within(asked.request.reject(b"too late")).await;
     if !detects_withdrawal(&adapter) && rejected.is_ok() {
-        return;
+        return eprintln!("skipped: the device does not tell that the peer has left, and has said so");
     }
     let error = rejected.expect_err("the peer is gone");
     assert_eq!(error.status(), Status::CONNECTION_ABORTED);

@@ -1,7 +1,7 @@
 //! `NdkConnect`: the return codes that need a separate network, a port range or a limit. The module `ndk_connect`
 //! follows the rest of the page.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 use common::net::{ip, isolated};
 use common::process::alone;
@@ -9,22 +9,8 @@ use common::seeds::*;
 use common::*;
 use tokio_rdma::error::{BindError, ConnectError};
 use tokio_rdma::status::Outcome;
-use tokio_rdma::{Adapter, ConnectParams, Connector};
 
-/// The failure of a connect to `peer` by a connector that may be bound.
-async fn failure(adapter: &Adapter, connector: &Connector, peer: SocketAddr) -> ConnectError {
-    let queue_pair = queue_pair(adapter);
-    within(connector.connect(&queue_pair, peer, ConnectParams::default())).await.expect_err("it cannot work")
-}
-
-/// The failure is this outcome, and this is what NDK calls it.
-fn is(error: &ConnectError, outcome: Outcome, name: &str, number: u32) {
-    let status = error.status();
-    assert_eq!(status, outcome.status());
-    assert_eq!(outcome.nt_status(), Some(status));
-    assert_eq!(status.nt_name(), Some(name));
-    assert_eq!(status.ntstatus(), number.cast_signed());
-}
+use super::{failure, is};
 
 #[tokio::test]
 async fn status_insufficient_resources() {

@@ -13,29 +13,15 @@ use futures::poll;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::status::{DatEvent, DatReturn, Outcome};
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair};
+use tokio_rdma::{AcceptParams, ConnectParams};
+
+use super::{comes_as, fresh, returns};
 
 /// A peer whose kernel answers and which says nothing itself; it can be asked who came.
 fn heard(ip: IpAddr) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((ip, 0)).expect("bound");
     let address = listener.local_addr().expect("its address");
     (listener, address)
-}
-
-fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {
-    (adapter.connector(), queue_pair(adapter))
-}
-
-/// The failure is this outcome, which is told later, by this event.
-fn comes_as(error: &ConnectError, outcome: Outcome, event: DatEvent) {
-    assert_eq!(error.status(), outcome.status());
-    assert_eq!(outcome.dat_event(), Some(event));
-}
-
-/// The failure is this outcome, which the call itself returns.
-fn returns(error: &ConnectError, outcome: Outcome, value: DatReturn) {
-    assert_eq!(error.status(), outcome.status());
-    assert_eq!(outcome.dat_return().map(DatReturn::without_subtype), Some(value));
 }
 
 // CM-12: the value must be positive; none at all is answered before the peer has heard of it.

@@ -109,7 +109,7 @@ impl End {
             id: ConnectionId(0),
             socket: socket.clone(),
             queue,
-            crc: false,
+            crc: config.crc,
             role: Role::Passive,
             implied: false,
             inbound_reads: 16,
@@ -348,4 +348,21 @@ fn the_first_cause_of_an_end_is_kept() {
     // The peer's word comes before that of the socket.
     let said = cause(Stop::Terminated(Terminate::CRC), reset());
     assert_eq!(said, lost(Terminate::CRC.reason(false)));
+}
+
+// SEC-12: a peer that stops within a frame makes its end keep what it has sent, not the room for all of it.
+#[tokio::test]
+async fn a_frame_that_stops_keeps_no_room() {
+    const SENT: usize = 20_000;
+    let config = SoftConfig::default().crc(true).path_timeout(Some(Duration::from_secs(2)));
+    let (mut end, mut driver) = End::passive_with(&config).await;
+    let length = 60_000_u16.to_be_bytes();
+    end.peer.write_all(&[&length[..], &[0; SENT - 2]].concat()).await.expect("written");
+    let mut came = false;
+    let settles = std::future::poll_fn(|cx| {
+        assert!(Pin::new(&mut driver).poll(cx).is_pending(), "the connection lasts");
+        came |= driver.receiver.memory() >= SENT;
+        if came && driver.receiver.memory() == SENT { Poll::Ready(()) } else { Poll::Pending }
+    });
+    tokio::time::timeout(LIMIT, settles).await.expect("it keeps room");
 }
