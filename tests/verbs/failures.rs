@@ -23,11 +23,6 @@ use tokio_rdma::{
     QueuePairConfig, Status,
 };
 
-/// Few repeats, so that what nobody acknowledges fails in the time of a test. In all they are 3 seconds: what is acknowledged
-/// must not fail because the processor of the other end stands still for a while.
-const RETRIES: u8 = 2;
-const ACK_TIMEOUT: u8 = 18;
-
 /// No user in particular, with no right in particular.
 const NOBODY: u32 = 65_534;
 
@@ -79,7 +74,8 @@ async fn a_peer_that_is_killed_is_seen() {
     let own = queue_pair(&adapter);
     let receives = [(); 2].map(|()| own.receive(adapter.buffer(8).expect("memory")).expect("posted"));
     let connector = adapter.connector();
-    let params = ConnectParams::default().retry_count(RETRIES).ack_timeout(ACK_TIMEOUT);
+    // Few and short repeats: what nobody acknowledges fails soon.
+    let params = ConnectParams::default().retry_count(2).ack_timeout(14);
     let connection = within(connector.connect_and_complete(&own, address, params)).await.expect("connected");
     let sent = own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted");
     assert_eq!(status(sent).await, Status::SUCCESS);
@@ -250,8 +246,9 @@ async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     let id = provider.resolve(link.address).expect("a device has the address");
     let adapter = provider.open(id).expect("opened");
     let connected = async || {
-        let connect = ConnectParams::default().retry_count(RETRIES).ack_timeout(ACK_TIMEOUT);
-        let accept = AcceptParams::default().ack_timeout(ACK_TIMEOUT);
+        // Few and short repeats.
+        let connect = ConnectParams::default().retry_count(2).ack_timeout(14);
+        let accept = AcceptParams::default().ack_timeout(14);
         connected_at_with(&adapter, link.address, connect, accept).await
     };
     let (busy, idle) = (connected().await, connected().await);
