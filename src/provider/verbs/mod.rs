@@ -9,6 +9,7 @@
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
 //! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
+//! | [`for_now`] | the reject of a passive side that cannot take a connection for now |
 //! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`requests`], [`finish`] takes them |
 //! | [`drain`] | the end of a queue pair of the device |
 //! | [`completions`] | completion queues, which queue pairs share |
