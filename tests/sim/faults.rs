@@ -5,11 +5,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
-use tokio_rdma::{
-    AcceptParams, Access, ConnectParams, DisconnectReason, QueuePairConfig, SharedReceiveConfig, Status,
-};
+use tokio_rdma::{Access, DisconnectReason, Status};
 
-use crate::{NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+use crate::{NOTICED, PATH_TIMEOUT, SECOND, connected, exchange, hosts, starved};
 
 /// The seeds of each test here.
 const SEEDS: std::ops::Range<u64> = 0..20;
@@ -169,22 +167,11 @@ fn a_crash_is_noticed_at_the_path_timeout() {
 fn a_crash_is_noticed_while_a_message_waits_for_a_receive() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
-        let (passive, active) = (adapter(&server), adapter(&client));
-        let receives = passive.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
-        let config = QueuePairConfig::default().shared_receives(&receives);
-        let (theirs, ours) = (passive.queue_pair(config).expect("a queue pair"), queue_pair(&active));
-        let ((listener, address), connector) = (listening(&passive, &server), active.connector());
-        let (accepted, completed) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, address, ConnectParams::default())
-        );
-        let (accepted, _completed) = (accepted.expect("accepted"), completed.expect("connected"));
-        let message = active.buffer_from(b"nobody takes it").expect("memory");
-        ours.send(message).expect("posted").await.0.expect("sent");
-        timeout(600 * SECOND, accepted.disconnected()).await.expect_err("it waits for ten minutes");
+        let (_receives, theirs, _ours) = starved(&server, &client).await;
+        timeout(600 * SECOND, theirs.connection.disconnected()).await.expect_err("it waits for ten minutes");
         let begin = network.elapsed();
         client.crash();
-        let reason = accepted.disconnected().await;
+        let reason = theirs.connection.disconnected().await;
         assert_eq!(
             reason,
             DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout }

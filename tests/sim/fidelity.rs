@@ -6,11 +6,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{
-    AcceptParams, Access, ConnectParams, DisconnectReason, QueuePairConfig, SharedReceiveConfig, Status,
-};
+use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Status};
 
-use crate::{NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+use crate::{
+    NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair, starved,
+};
 
 const SEEDS: std::ops::Range<u64> = 0..20;
 
@@ -86,23 +86,13 @@ fn a_frozen_host_accepts_when_it_thaws() {
 fn a_stall_is_noticed_by_what_is_repeated() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
-        let (passive, active) = (adapter(&server), adapter(&client));
-        let receives = passive.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
-        let config = QueuePairConfig::default().shared_receives(&receives);
-        let (theirs, ours) = (passive.queue_pair(config).expect("a queue pair"), queue_pair(&active));
-        let ((listener, address), connector) = (listening(&passive, &server), active.connector());
-        let (accepted, completed) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, address, ConnectParams::default())
-        );
-        let (accepted, _completed) = (accepted.expect("accepted"), completed.expect("connected"));
-        let message = active.buffer_from(b"nobody takes it").expect("memory");
-        ours.send(message).expect("posted").await.0.expect("sent");
+        let (_receives, theirs, _ours) = starved(&server, &client).await;
         sleep(Duration::from_millis(network.random(1000..=100_000))).await;
         let begin = network.elapsed();
         network.stall(&server, &client, 1000 * SECOND);
-        let reason =
-            timeout(900 * SECOND, accepted.disconnected()).await.expect("long before the stall ends");
+        let reason = timeout(900 * SECOND, theirs.connection.disconnected())
+            .await
+            .expect("long before the stall ends");
         let expected = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout };
         assert_eq!(reason, expected);
         let silence = network.elapsed() - begin;

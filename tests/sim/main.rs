@@ -27,7 +27,10 @@ use std::time::Duration;
 
 use tokio_rdma::sim::{Host, Network};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig};
+use tokio_rdma::{
+    AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig,
+    SharedReceiveConfig, SharedReceiveQueue,
+};
 
 const SERVER: &str = "10.0.0.1";
 const CLIENT: &str = "10.0.0.2";
@@ -102,6 +105,41 @@ async fn connected(server: &Host, client: &Host) -> (End, End) {
         End { adapter: passive, queue_pair: theirs, connection: accepted },
         End { adapter: active, queue_pair: ours, connection: completed },
     )
+}
+
+/// A connection to the server, whose end has this queue pair: the server's end, and the client's.
+async fn joined(server: &Host, passive: (&Adapter, QueuePair), active: &Adapter) -> (End, End) {
+    let listener = passive.0.listener();
+    listener.bind((server.address(), 0).into()).expect("bound");
+    listener.listen(0).expect("listening");
+    let address = listener.local_addr().expect("it listens");
+    let (connector, ours) = (active.connector(), queue_pair(active));
+    let (accepted, completed) = tokio::join!(
+        listener.accept_next(&passive.1, AcceptParams::default()),
+        connector.connect_and_complete(&ours, address, ConnectParams::default())
+    );
+    let (accepted, completed) = (accepted.expect("accepted"), completed.expect("connected"));
+    (
+        End { adapter: passive.0.clone(), queue_pair: passive.1, connection: accepted },
+        End { adapter: active.clone(), queue_pair: ours, connection: completed },
+    )
+}
+
+/// A queue of shared receives, and what makes queue pairs with it.
+fn shared(adapter: &Adapter) -> (SharedReceiveQueue, impl Fn() -> QueuePair) {
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    let config = QueuePairConfig::default().shared_receives(&queue);
+    let adapter = adapter.clone();
+    (queue, move || adapter.queue_pair(config.clone()).expect("a queue pair"))
+}
+
+/// A server whose receives are shared and none is posted, and a client whose message has been sent.
+async fn starved(server: &Host, client: &Host) -> (SharedReceiveQueue, End, End) {
+    let (passive, active) = (adapter(server), adapter(client));
+    let (receives, make) = shared(&passive);
+    let (theirs, ours) = joined(server, (&passive, make()), &active).await;
+    ours.send(b"it waits").await;
+    (receives, theirs, ours)
 }
 
 /// Sends a message each way.

@@ -9,43 +9,18 @@ use tokio_rdma::sim::{self, Host, Network};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, QueuePair, QueuePairConfig, RemoteRegion,
-    SharedReceiveConfig, SharedReceiveQueue, Status,
+    AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, QueuePair, RemoteRegion, Status,
 };
 
-use crate::{End, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+use crate::{
+    End, SECOND, adapter, connected, exchange, hosts, joined, listening, queue_pair, shared, starved,
+};
 
 const SEEDS: std::ops::Range<u64> = 0..20;
 
 /// The adapter of a host, with these settings.
 fn adapter_with(host: &Host, config: SoftConfig) -> Adapter {
     host.provider_with(config).open(host.address()).expect("opened")
-}
-
-/// A connection to the server, whose end has this queue pair: the server's end, and the client's.
-async fn joined(server: &Host, passive: (&Adapter, QueuePair), active: &Adapter) -> (End, End) {
-    let listener = passive.0.listener();
-    listener.bind((server.address(), 0).into()).expect("bound");
-    listener.listen(0).expect("listening");
-    let address = listener.local_addr().expect("it listens");
-    let (connector, ours) = (active.connector(), queue_pair(active));
-    let (accepted, completed) = tokio::join!(
-        listener.accept_next(&passive.1, AcceptParams::default()),
-        connector.connect_and_complete(&ours, address, ConnectParams::default())
-    );
-    let (accepted, completed) = (accepted.expect("accepted"), completed.expect("connected"));
-    (
-        End { adapter: passive.0.clone(), queue_pair: passive.1, connection: accepted },
-        End { adapter: active.clone(), queue_pair: ours, connection: completed },
-    )
-}
-
-/// A queue of shared receives, and what makes queue pairs with it.
-fn shared(adapter: &Adapter) -> (SharedReceiveQueue, impl Fn() -> QueuePair) {
-    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
-    let config = QueuePairConfig::default().shared_receives(&queue);
-    let adapter = adapter.clone();
-    (queue, move || adapter.queue_pair(config.clone()).expect("a queue pair"))
 }
 
 // SEC-02: ten seconds of data have completed when the disconnect begins, which waits for an answer for five.
@@ -179,6 +154,40 @@ fn half_a_message_gives_its_receive_back() {
         let (result, bytes) = timeout(SECOND, receive).await.expect("at once");
         assert_eq!(&bytes[..result.expect("received").bytes], b"honest");
         drop(half);
+    });
+}
+
+// SRQ-02 SEC-02: the peer gives up waiting for an answer while its message waits for a receive. Nobody can say that
+// the message has arrived.
+#[test]
+fn a_message_without_a_receive_is_lost_with_its_connection() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_receives, theirs, ours) = starved(&server, &client).await;
+        drop(ours);
+        let reason = timeout(60 * SECOND, theirs.connection.disconnected()).await.expect("it is noticed");
+        let expected = Reason::Errno(libc::EPIPE);
+        assert_eq!(reason, DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason: expected });
+    });
+}
+
+// SRQ-02 SEC-02: the peer has given up, but the receive is there when this end looks.
+#[test]
+fn a_message_finds_the_receive_that_was_posted_before_the_loss_is_seen() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (receives, theirs, ours) = starved(&server, &client).await;
+        sleep(SECOND).await;
+        server.freeze();
+        let outcome = ours.connection.disconnect().await;
+        assert!(matches!(outcome, Err(DisconnectError::TimedOut { .. })), "{outcome:?}");
+        let receive = receives.receive(theirs.adapter.buffer(64).expect("memory")).expect("posted");
+        sleep(Duration::from_millis(network.random(1..=60_000))).await;
+        server.thaw();
+        let (result, bytes) = timeout(SECOND, receive).await.expect("at once");
+        assert_eq!(&bytes[..result.expect("received").bytes], b"it waits");
+        let reason = timeout(SECOND, theirs.connection.disconnected()).await.expect("at once");
+        assert_eq!(reason, DisconnectReason::Peer);
     });
 }
 

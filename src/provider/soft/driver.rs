@@ -162,12 +162,12 @@ impl<O: Observer> Driver<O> {
             return Poll::Ready(self.receiver.resume(wakes));
         }
         let outcome = if self.receiver.awaits_receive() {
-            if self.connection.send_queue().broken.is_some() {
-                // Nobody would read the end of the stream.
-                return Poll::Ready(Err(Stop::Closed));
-            }
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
             if self.connection.receives.poll_ready(self.connection.number, cx).is_pending() {
+                if let Some(error) = self.connection.send_queue().broken.take() {
+                    // The peer is gone, and the message with it: nobody would read the end of the stream.
+                    return Poll::Ready(Err(Stop::Broken(error)));
+                }
                 self.poll_starved(cx);
                 return Poll::Pending;
             }
@@ -248,14 +248,15 @@ impl<O: Observer> Driver<O> {
             },
             Tick::Check if self.receiver.awaits_receive() => {
                 if let Ok(Some(error)) = self.socket.stream().take_error() {
-                    self.on_read_end(Stop::Broken(error));
-                    return Poll::Ready(());
-                }
-                // Its kernel has the answer: the peer is told that its message waits, and that is acknowledged.
-                let unanswered = self.socket.stream().unanswered().unwrap_or(None);
-                if path_timeout.check_unread(unanswered) == Verdict::Lost {
-                    self.peer_silent();
-                    return Poll::Ready(());
+                    // The message goes first, if a receive was posted for it while this task was stopped.
+                    self.connection.send_queue().broken.get_or_insert(error);
+                } else {
+                    // Its kernel has the answer: the peer is told that its message waits, and that is acknowledged.
+                    let unanswered = self.socket.stream().unanswered().unwrap_or(None);
+                    if path_timeout.check_unread(unanswered) == Verdict::Lost {
+                        self.peer_silent();
+                        return Poll::Ready(());
+                    }
                 }
             }
             Tick::Check => match path_timeout.check(self.acknowledged()) {

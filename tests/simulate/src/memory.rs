@@ -37,6 +37,8 @@ struct State {
     found: BTreeSet<u64>,
     /// The window was bound.
     bound: bool,
+    /// The window's invalidation was posted, and may still be under way.
+    unbinds: bool,
     /// Somebody takes a key back.
     withdraws: bool,
     /// The window as it was when its key became invalid.
@@ -185,6 +187,15 @@ impl Exposed {
 
     pub(crate) fn was_bound(&self) -> bool {
         self.state.borrow().bound
+    }
+
+    pub(crate) fn unbinds(&self) {
+        self.state.borrow_mut().unbinds = true;
+    }
+
+    /// Returns whether the window may be bound.
+    pub(crate) fn may_be_bound(&self) -> bool {
+        self.window.remote().is_some() || self.state.borrow().unbinds
     }
 
     pub(crate) fn window_has_ended(&self) -> bool {

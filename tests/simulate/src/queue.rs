@@ -76,10 +76,18 @@ impl Queue {
         }
     }
 
-    /// Takes the rest. Requests whose success is reported have all been reported, unless the adapter is gone.
-    pub(crate) fn finish(&self, removed: bool) {
-        self.take(DEPTH);
-        let open = self.open.borrow();
-        assert!(removed || open.values().all(|silent| *silent), "without a completion: {open:?}");
+    /// Takes the rest. Requests whose success is reported are all reported, unless the adapter is gone: those of a
+    /// connection that was dropped when it has ended in the background.
+    pub(crate) async fn finish(&self, world: &World) {
+        let rest = async {
+            loop {
+                let notified = self.queue.notify(NotifyKind::Any);
+                self.take(DEPTH);
+                if self.open.borrow().values().all(|silent| *silent) || notified.await.is_err() {
+                    return;
+                }
+            }
+        };
+        world.within("the last completions", rest).await;
     }
 }

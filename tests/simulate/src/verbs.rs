@@ -105,7 +105,10 @@ pub(crate) async fn session(world: &World, port: u16) {
         drop((end.queue_pair.take(), end.connection.take()));
         end.exposed.check();
         if let Some(queue) = &end.queue {
-            queue.finish(end.adapter.is_removed() || end.shared.is_some());
+            // Shared receives stay posted.
+            if end.shared.is_none() {
+                queue.finish(world).await;
+            }
         }
     }
 }
@@ -468,6 +471,7 @@ impl User<'_> {
             }
             outcome => self.end.posted(context, outcome)?,
         };
+        exposed.unbinds();
         let wait = async move {
             let Some((done, ())) = self.done(op).await else { return true };
             if done.is_some() {
@@ -485,7 +489,7 @@ impl User<'_> {
         exposed.withdraws();
         match self.world.within("deregister", exposed.region.deregister()).await {
             Ok(()) => exposed.region_ends(),
-            Err(error) => assert!(exposed.window.remote().is_some(), "{error:?}"),
+            Err(error) => assert!(exposed.may_be_bound(), "{error:?}"),
         }
     }
 
