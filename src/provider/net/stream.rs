@@ -216,7 +216,14 @@ impl Stream {
         match self {
             Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
                 let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-                Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?)
+                let mut peek = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);
+                let mut asked = false;
+                // If tokio believes that there is something, it is told better, and waits for the next event.
+                let outcome = stream.try_io(Interest::READABLE, || {
+                    asked = true;
+                    peek()
+                });
+                if asked { outcome } else { peek() }
             }
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.peek(bytes),
@@ -338,7 +345,7 @@ impl Stream {
         }
     }
 
-    /// Sets up a stream that has just been connected or accepted: see [`kernel::options::prepare`].
+    /// Sets up a stream that has just been connected: see [`kernel::options::prepare`].
     ///
     /// # Errors
     /// `NotSupported("path timeout")` when there is no keepalive on this kind of socket. Otherwise setsockopt(2)'s error.
@@ -352,6 +359,16 @@ impl Stream {
                 stream.prepare(options);
                 Ok(())
             }
+        }
+    }
+
+    /// Sets up a stream that has just been accepted. One of the kernel has the options of its listener.
+    #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "they are those of the listener"))]
+    pub(crate) fn prepare_accepted(&self, options: &SocketOptions) {
+        match self {
+            Self::Kernel(_) | Self::Captured(_) => {}
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.prepare(options),
         }
     }
 

@@ -335,7 +335,7 @@ fn incoming(
     adapter: &Adapter,
 ) -> Result<Incoming, Closed> {
     let local = stream.local_addr().map_err(|_| Closed::Gone)?;
-    stream.prepare(&adapter.socket_options(None, false)).map_err(|_| Closed::Gone)?;
+    stream.prepare_accepted(&adapter.socket_options(None, false));
     let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
     let terms = Terms { limits, private_data: offer.private_data };
     let responder = Box::new(responder);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -67,7 +68,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     )
 }
 
-/// Sets up a stream that has just been connected or accepted.
+/// Sets up a stream that has just been connected, or a socket that is to listen: what it accepts is as it is.
 ///
 /// * Small messages leave at once (`TCP_NODELAY`): iWARP frames are complete when they are written.
 /// * With a path timeout, silence on an idle connection ends it: a probe after half of it, then one every sixth
@@ -80,8 +81,8 @@ fn is_unsupported(error: &io::Error) -> bool {
 /// # Errors
 /// `NotSupported("path timeout")` when the kernel cannot do that on this kind of socket. Otherwise
 /// setsockopt(2)'s error.
-pub(crate) fn prepare(stream: &TcpStream, options: &SocketOptions) -> Result<(), SocketError> {
-    let socket = SockRef::from(stream);
+pub(crate) fn prepare(socket: &impl AsFd, options: &SocketOptions) -> Result<(), SocketError> {
+    let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true).map_err(|error| SocketError::os("setsockopt", error))?;
     let Some((time, interval)) = options.keepalive() else { return Ok(()) };
     let keepalive =

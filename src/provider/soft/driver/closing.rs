@@ -21,6 +21,9 @@ use crate::status::Status;
 use crate::sync::deadline;
 use crate::wire::rdmap::Terminate;
 
+/// The first look at what the peer acknowledges is after this part of the time for a disconnect.
+const FIRST_LOOK: u32 = 8;
+
 /// The state of the task of a connection.
 pub(super) enum State {
     Open,
@@ -40,9 +43,12 @@ pub(super) enum State {
 /// The frames that are ready go out, and then the peer's end of the stream is awaited.
 pub(super) struct Closing {
     /// When the wait is over.
-    deadline: Pin<Box<Sleep>>,
-    /// The number of bytes that the peer's kernel had acknowledged when the deadline was set.
-    acknowledged: u64,
+    deadline: Instant,
+    /// Until the deadline, but for the first look at what is acknowledged.
+    timer: Pin<Box<Sleep>>,
+    /// The number of bytes that the peer's kernel had acknowledged at the last look. Most connections end before there
+    /// is one, and save the system call.
+    acknowledged: Option<u64>,
     /// Our half of the stream has been ended.
     shut: bool,
     /// The statuses of the requests that have not been flushed.
@@ -98,9 +104,12 @@ impl<O: Observer> Driver<O> {
     fn close_until(&mut self, deadline: Instant, unflushed: Option<(Status, Status)>, orderly: bool) {
         // A receive that was granted is for others now.
         self.connection.receives.forget(self.connection.number);
-        let acknowledged = self.acknowledged();
-        let deadline = Box::pin(sleep_until(deadline));
-        self.state = State::Closing(Closing { deadline, acknowledged, shut: false, unflushed, orderly });
+        let now = Instant::now();
+        let first =
+            if orderly { now + deadline.saturating_duration_since(now) / FIRST_LOOK } else { deadline };
+        let timer = Box::pin(sleep_until(first));
+        let closing = Closing { deadline, timer, acknowledged: None, shut: false, unflushed, orderly };
+        self.state = State::Closing(closing);
     }
 
     /// Flushes as soon as nobody writes, and then closes the socket.
@@ -243,9 +252,9 @@ impl<O: Observer> Driver<O> {
         let Poll::Ready(failed) = self.poll_discard(cx) else {
             let State::Closing(closing) = &mut self.state else { return Poll::Ready(()) };
             // A peer that floods leaves no budget for the timer.
-            let due = closing.deadline.as_mut().poll(cx).is_ready();
-            if due || Instant::now() >= closing.deadline.deadline() {
-                self.on_deadline();
+            let due = closing.timer.as_mut().poll(cx).is_ready();
+            if due || Instant::now() >= closing.timer.deadline() {
+                self.on_timer();
                 return Poll::Ready(());
             }
             return Poll::Pending;
@@ -276,14 +285,18 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The peer has not answered in time.
-    fn on_deadline(&mut self) {
+    /// The peer has not answered in time, or it is time for the first look.
+    fn on_timer(&mut self) {
         let acknowledged = self.acknowledged();
         let completed = self.connection.send_queue().completed;
         let State::Closing(closing) = &mut self.state else { return };
-        if closing.orderly && acknowledged > closing.acknowledged {
-            closing.acknowledged = acknowledged;
-            closing.deadline.as_mut().reset(deadline(self.disconnect_timeout));
+        let before = closing.acknowledged.replace(acknowledged);
+        if Instant::now() < closing.deadline {
+            closing.timer.as_mut().reset(closing.deadline);
+        } else if closing.orderly && before.is_none_or(|before| acknowledged > before) {
+            // Without a first look this task is late: the program was stopped.
+            closing.deadline = deadline(self.disconnect_timeout);
+            closing.timer.as_mut().reset(closing.deadline);
         } else if closing.orderly && acknowledged < completed {
             // A reset would throw away what has completed.
             let _ = self.socket.stream().shut_down(Shutdown::Write);
