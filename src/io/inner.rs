@@ -15,9 +15,9 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::runtime::Handle;
 use tokio::task::coop;
 
-use super::bells::{Bells, Side};
 use super::config::StreamConfig;
 use super::resources::{Memory, Queues, StreamResources};
+use super::wakers::{Side, Wakers};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::metrics::Traffic;
@@ -53,7 +53,7 @@ pub(super) struct StreamInner {
     traffic: Traffic,
     /// The runtime for the remaining work when the stream is dropped.
     runtime: Option<Handle>,
-    bells: Arc<Bells>,
+    wakers: Arc<Wakers>,
     /// The wakers of the receive queue and of the send queue.
     received: Waker,
     completed: Waker,
@@ -111,9 +111,9 @@ impl DerefMut for Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let news = std::mem::take(&mut self.news).then(|| self.ended.clone()).flatten();
-        self.end.bells.let_go();
+        self.end.wakers.release();
         self.guard = None;
-        self.end.bells.wake();
+        self.end.wakers.wake();
         if let Some(broken) = news {
             self.end.traffic.broken(broken.status());
             tracing::debug!(connection = %self.end.connection.id(), %broken, "stream broken");
@@ -147,7 +147,7 @@ impl StreamInner {
             completions: None,
             spins: [Spin::new(config.spin); 2],
         };
-        let bells = Arc::<Bells>::default();
+        let wakers = Arc::<Wakers>::default();
         let confirms = settings.confirms && peer.confirms && connection.read_limits().outbound > 0;
         let end = Self {
             connection,
@@ -161,9 +161,9 @@ impl StreamInner {
             traffic: Traffic::new("stream"),
             // One without timers could not limit the close.
             runtime: runtime::current().ok(),
-            received: bells.for_receives(),
-            completed: bells.for_completions(),
-            bells,
+            received: wakers.for_receives(),
+            completed: wakers.for_completions(),
+            wakers,
             state: Mutex::new(state),
         };
         // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
@@ -185,7 +185,7 @@ impl StreamInner {
 
     fn hold(&self) -> Held<'_> {
         let guard = self.state.lock();
-        self.bells.hold();
+        self.wakers.defer();
         Held { end: self, guard: Some(guard) }
     }
 
@@ -215,7 +215,7 @@ impl StreamInner {
         if let Some(done) = attempt(&mut self.hold(), false) {
             return Poll::Ready(done);
         }
-        self.bells.register(side, cx.waker());
+        self.wakers.register(side, cx.waker());
         self.poll_registered(cx, side, attempt)
     }
 
@@ -255,7 +255,7 @@ impl StreamInner {
 
     /// Waits like [`poll_for`](Self::poll_for), for any number of tasks.
     async fn wait_for<T>(&self, side: Side, mut attempt: impl FnMut(&mut State, bool) -> Option<T>) -> T {
-        let waits = self.bells.waits(side);
+        let waits = self.wakers.waits(side);
         let mut woken = pin!(waits.next());
         poll_fn(|cx| {
             let budget = ready!(coop::poll_proceed(cx));
@@ -410,7 +410,7 @@ impl StreamInner {
                 }
             }
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
-            self.bells.set_eager(blocked);
+            self.wakers.set_eager(blocked);
             // One that is on its way may have completed: nobody else would look. Else its completion rings for everybody.
             if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask(state, true)) {
                 return;

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "axum")]
 mod axum;
-mod bells;
 mod bind;
 mod config;
 mod connector;
@@ -25,6 +24,7 @@ mod tls;
 mod tonic;
 #[cfg(feature = "tower")]
 mod tower;
+mod wakers;
 
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;

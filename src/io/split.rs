@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use super::bells::Side;
 use super::inner::StreamInner;
 use super::shared::Shared;
+use super::wakers::Side;
 
 /// The read half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
 pub struct ReadHalf<'a>(&'a Shared);

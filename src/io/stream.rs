@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::bells::Side;
 use super::config::StreamConfig;
 use super::connector::within;
 use super::inner::StreamInner;
 use super::resources::StreamResources;
 use super::shared::Shared;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+use super::wakers::Side;
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;

@@ -287,7 +287,7 @@ async fn options_that_a_request_does_not_take_are_refused() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_out_with_its_bell() {
+async fn a_batch_goes_out_with_its_doorbell() {
     for (adapter, variant) in variants() {
         let pair = connected(&adapter).await;
         let (sender, receiver) = (&pair.active.queue_pair, &pair.passive.queue_pair);

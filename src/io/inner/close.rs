@@ -7,7 +7,7 @@ use tokio::task::coop;
 
 use super::{Confirmation, State, StreamInner};
 use crate::error::StreamBroken;
-use crate::io::bells::Side;
+use crate::io::wakers::Side;
 use crate::types::DisconnectReason;
 
 impl StreamInner {

@@ -8,8 +8,8 @@ use tokio::task::coop;
 
 use super::{State, StreamInner};
 use crate::error::StreamBroken;
-use crate::io::bells::Side;
 use crate::io::resources::RING;
+use crate::io::wakers::Side;
 use crate::types::DisconnectReason;
 
 impl StreamInner {

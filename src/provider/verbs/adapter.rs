@@ -18,7 +18,7 @@ use super::devices::{self, Device};
 use super::info;
 use super::queue_pair::QueuePair;
 use super::reactor;
-use super::requests::RequestId;
+use super::work_queue::RequestId;
 use crate::error::OpenError;
 use crate::provider::info::AdapterInfo;
 use crate::provider::net::kernel::interfaces::source_for;

@@ -17,8 +17,8 @@ use tracing::debug;
 
 use super::adapter::{Adapter, Opened};
 use super::queue_pair::QueuePair;
-use super::requests::RequestId;
 use super::shared::Receives;
+use super::work_queue::RequestId;
 use crate::sync::Mutex;
 use crate::sys::{self, BATCH, Batch, CompletionQueue};
 

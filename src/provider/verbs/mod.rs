@@ -10,7 +10,7 @@
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
 //! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
 //! | [`for_now`] | the reject of a passive side that cannot take a connection for now |
-//! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`requests`], [`finish`] takes them |
+//! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`work_queue`], [`finish`] takes them |
 //! | [`drain`] | the end of a queue pair of the device |
 //! | [`completions`] | completion queues, which queue pairs share |
 //! | [`shared`] | receive queues of several queue pairs |
@@ -28,16 +28,12 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod devices;
-mod drain;
-mod finish;
 mod for_now;
 mod info;
-mod keepalive;
 pub(crate) mod listen;
-mod post;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod region;
-mod requests;
 pub(crate) mod shared;
 pub(crate) mod window;
+mod work_queue;

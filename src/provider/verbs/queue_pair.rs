@@ -1,10 +1,9 @@
 //! A queue pair: its two queues, their completions, and the connection it belongs to.
 //!
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
-//! [`Queue::outstanding`]. [`post`](super::post) adds them, [`finish`](super::finish) takes them. When a connection ends, the
-//! queue pair of the device is destroyed, see [`drain`](super::drain), and what is outstanding finishes CANCELED. The user's queue
-//! pair gets a new one of the device when the old one was only an attempt.
-//! Completions come by way of an inbox, see [`completions`](super::completions).
+//! [`WorkQueue::outstanding`]. [`post`] adds them, [`finish`] takes them. When a connection ends, the queue pair of the
+//! device is destroyed, see [`drain`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
+//! the device when the old one was only an attempt. Completions come by way of an inbox, see [`completions`](super::completions).
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,13 +16,9 @@ use super::adapter::{Adapter, failed};
 use super::cm_id::CmId;
 use super::completions::DeviceQp;
 use super::connector::Connector;
-use super::drain::Draining;
-use super::finish::Found;
-use super::keepalive::{self, Silence};
-use super::post::Deferred;
-use super::requests::{Outstanding, Queue, WcResult};
 use super::shared::SharedReceives;
 use super::window::Window;
+use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason};
 use crate::inflight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
@@ -37,70 +32,81 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Capacities, Element, QpState, async_event};
 use crate::types::ReadLimits;
 
+use drain::Draining;
+use finish::Found;
+use keepalive::Silence;
+pub(super) use keepalive::TICKS;
+use post::Deferred;
+
+mod drain;
+mod finish;
+mod keepalive;
+mod post;
+
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePair {
     pub(crate) adapter: Arc<Adapter>,
-    pub(super) me: Weak<Self>,
+    me: Weak<Self>,
     /// The number of requests of the send queue that the user may have outstanding.
-    pub(super) send_depth: u32,
-    pub(super) capacities: Capacities,
+    send_depth: u32,
+    capacities: Capacities,
     /// The shared receive queue, if it has no receive queue of its own.
-    pub(super) shared: Option<Arc<SharedReceives>>,
+    shared: Option<Arc<SharedReceives>>,
     /// The vector by which its completions come.
     vector: u32,
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
-    pub(super) inbox: Mutex<Inbox>,
+    inbox: Mutex<Inbox>,
     _registered: Registered,
 }
 
 /// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
 type Inbox = SmallVec<[(u32, u64, WcResult); 4]>;
 
-pub(super) struct Inner {
-    pub(super) state: QueuePairState,
+struct Inner {
+    state: QueuePairState,
     /// The connection it is being used for.
-    pub(super) cm: Weak<Connector>,
+    cm: Weak<Connector>,
     /// The last handle of the user is gone.
     released: bool,
     /// The device's queue pair; `None` when it is over.
-    pub(super) device: Option<Arc<DeviceQp>>,
+    device: Option<Arc<DeviceQp>>,
     /// It has left the state in which it was made, for an attempt.
-    pub(super) used: bool,
+    used: bool,
     /// It was flushed while a connector was connecting it: the end of that attempt does not keep its receives.
     flushed: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
-    pub(super) lent: bool,
+    lent: bool,
     /// Those before it that are over and are not destroyed yet.
-    pub(super) draining: Vec<Draining>,
+    draining: Vec<Draining>,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
-    pub(super) reads: u32,
-    pub(super) initiator: Queue,
-    pub(super) receives: Queue,
+    reads: u32,
+    initiator: WorkQueue,
+    receives: WorkQueue,
     /// Requests that wait for the doorbell: the last of the send queue.
-    pub(super) deferred: Vec<Deferred>,
+    deferred: Vec<Deferred>,
     /// The device has refused some of these: nothing is posted any more.
-    pub(super) refused: bool,
+    refused: bool,
     /// The number of last requests in a row that the device will not report.
-    pub(super) unsignaled: u32,
+    unsignaled: u32,
     /// The state of the detection of a silent peer.
-    pub(super) silence: Silence,
+    silence: Silence,
     /// The windows that were bound on it.
-    pub(super) windows: Vec<Weak<Window>>,
+    windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
-    pub(super) failed: Vec<(bool, Ticket, Completed)>,
+    failed: Vec<(bool, Ticket, Completed)>,
     /// The connector has been told of the first of them.
-    pub(super) broken: bool,
+    broken: bool,
 }
 
 impl Inner {
-    pub(super) fn queue(&mut self, receive: bool) -> &mut Queue {
+    fn queue(&mut self, receive: bool) -> &mut WorkQueue {
         if receive { &mut self.receives } else { &mut self.initiator }
     }
 
     /// Adds a window that was bound on it, without those that are gone.
-    pub(super) fn add_window(&mut self, window: &Arc<Window>) {
+    fn add_window(&mut self, window: &Arc<Window>) {
         self.windows.retain(|other| other.strong_count() > 0);
         if !self.windows.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(window))) {
             self.windows.push(Arc::downgrade(window));
@@ -149,8 +155,8 @@ impl QueuePair {
                 lent: false,
                 draining: Vec::new(),
                 reads: 0,
-                initiator: Queue::new(parts.initiator),
-                receives: Queue::new(parts.receive),
+                initiator: WorkQueue::new(parts.initiator),
+                receives: WorkQueue::new(parts.receive),
                 deferred: Vec::new(),
                 refused: false,
                 unsignaled: 0,
@@ -170,7 +176,7 @@ impl QueuePair {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
@@ -279,7 +285,7 @@ impl QueuePair {
     }
 
     /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
-    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
+    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
         inner.state.end();
         let mut found = Found::default();
         let free = self.stop(&mut inner, status, &mut found);
@@ -291,7 +297,7 @@ impl QueuePair {
             inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
         }
         for receive in [false, true] {
-            let Queue { sink, outstanding, .. } = inner.queue(receive);
+            let WorkQueue { sink, outstanding, .. } = inner.queue(receive);
             for outstanding in outstanding.drain(..) {
                 let (ticket, completed) = outstanding.ended(status, free);
                 sink.complete(ticket, completed, &mut found.wakes);

@@ -1,4 +1,5 @@
-//! The reactor: three tasks per adapter, each with one long-lived registration of one descriptor at the runtime's epoll.
+//! The reactor: three tasks per adapter, each with one long-lived registration of one descriptor at the runtime's epoll, and
+//! one that looks for silent peers.
 //!
 //! | task | descriptor | what it does with it |
 //! |---|---|---|
@@ -20,15 +21,16 @@ use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::adapter::{Adapter, Opened};
-use super::keepalive;
+use super::queue_pair::TICKS;
 use crate::provider::net::kernel::readiness::{Descriptor, readable};
 use crate::sync::Spin;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
-/// The number of events that are handled in one turn, so that a storm of them leaves time for other tasks.
+/// The number of events that are handled, or of queue pairs that are looked at, before other tasks have a turn.
 const TURN: usize = 64;
 
 /// The number of times that the queues are polled before the channel is, while spinning: the other queues
@@ -52,7 +54,7 @@ pub(crate) fn start(adapter: &Arc<Adapter>, opened: &Opened) -> io::Result<Vec<A
         spawn(Box::pin(run_device(alive(), device))),
     ];
     let keepalive =
-        adapter.config.path_timeout.map(|timeout| keepalive::run(Arc::downgrade(adapter), timeout));
+        adapter.config.path_timeout.map(|timeout| run_keepalive(Arc::downgrade(adapter), timeout));
     tasks.extend(keepalive.map(|task| spawn(Box::pin(task))));
     Ok(tasks)
 }
@@ -63,6 +65,26 @@ type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Descriptor for Arc<EventChannel> {}
 impl Descriptor for Arc<CompletionChannel> {}
 impl Descriptor for AsyncEvents {}
+
+/// Looks at the queue pairs of an adapter, [`TICKS`] times in a path timeout.
+async fn run_keepalive(adapter: Weak<Adapter>, path_timeout: Duration) {
+    let mut ticks = interval(path_timeout / TICKS);
+    // A runtime that was busy for long has not seen the signs of life either.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(queue_pairs) = adapter.upgrade().map(|adapter| {
+            adapter.progress();
+            adapter.all_queue_pairs()
+        }) else {
+            return;
+        };
+        for some in queue_pairs.chunks(TURN) {
+            some.iter().for_each(|queue_pair| queue_pair.tick());
+            tokio::task::yield_now().await;
+        }
+    }
+}
 
 /// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
 struct Alive(Weak<Adapter>);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use slab::Slab;
 
 use super::adapter::{Adapter, failed};
-use super::requests::{Outstanding, RequestId, entries};
+use super::work_queue::{Outstanding, RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};

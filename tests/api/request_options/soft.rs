@@ -77,7 +77,7 @@ async fn sends_say_what_they_invalidate_and_solicit() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_batch_is_sent_before_its_bell() {
+async fn nothing_of_a_batch_is_sent_before_its_doorbell() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(8, 8)).await;
     let batch = end.queue_pair.batch();
@@ -90,7 +90,7 @@ async fn nothing_of_a_batch_is_sent_before_its_bell() {
         assert!(op.now_or_never().expect("sent").0.is_ok());
         assert_eq!(peer.message().await.expect("sent").payload(), b"later");
     }
-    // Without a bell of its own a deferred request goes with the connection.
+    // Without a doorbell of its own a deferred request goes with the connection.
     let batch = end.queue_pair.batch();
     let never = batch.send(bytes(&adapter, b"never")).expect("posted");
     end.queue_pair.flush();
@@ -175,7 +175,7 @@ async fn a_window_lets_go_of_its_region_when_it_is_dropped_or_its_connection_end
     let window = adapter.memory_window().expect("a window");
     within(bind(&window).expect("posted")).await.0.expect("bound");
     drop(window);
-    // What waits for the bell is pending.
+    // What waits for the doorbell is pending.
     let window = adapter.memory_window().expect("a window");
     let batch = pair.active.queue_pair.batch();
     let slice = region.slice(0..8).expect("in bounds");

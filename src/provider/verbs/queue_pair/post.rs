@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::queue_pair::{Inner, QueuePair};
-use super::requests::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
-use super::window::{Free, Window};
+use super::{Inner, QueuePair};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::provider::connector::ConnectorDriver;
+use crate::provider::verbs::window::{Free, Window};
+use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
 use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;

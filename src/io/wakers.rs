@@ -17,13 +17,14 @@ pub(super) enum Side {
 
 const BOTH: u8 = Side::Reader as u8 | Side::Writer as u8;
 
-/// The wakers of the two directions. Completion queues ring; they may do so while the state of the stream is locked, even by
-/// the thread that has locked it, and a waker is foreign code. So who holds the lock says so, and wakes when it lets go.
+/// The wakers of the two directions. Completion queues wake them, perhaps while the state of the stream is locked, even by
+/// the thread that has locked it, and a waker is foreign code. So the holder of the lock defers them, and wakes them when
+/// it has unlocked.
 #[derive(Debug, Default)]
-pub(super) struct Bells {
-    held: AtomicBool,
+pub(super) struct Wakers {
+    deferred: AtomicBool,
     /// The sides whose tasks are to be woken, as bits.
-    rung: AtomicU8,
+    pending: AtomicU8,
     /// The reader waits for completions of its own requests, too.
     eager: AtomicBool,
     reader: Tasks,
@@ -64,9 +65,9 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Bells {
+impl Wakers {
     /// Sets the waker of the task that waits in this direction. It must not be called while the state is
-    /// held.
+    /// locked.
     pub(super) fn register(&self, side: Side, waker: &Waker) {
         self.tasks(side).poller.register(waker);
     }
@@ -90,61 +91,62 @@ impl Bells {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    /// The state has been locked: nobody is woken until [`let_go`](Self::let_go).
-    pub(super) fn hold(&self) {
-        self.held.store(true, Ordering::SeqCst);
+    /// The state has been locked: nobody is woken until [`release`](Self::release).
+    pub(super) fn defer(&self) {
+        self.deferred.store(true, Ordering::SeqCst);
     }
 
     /// The state is about to be unlocked; [`wake`](Self::wake) once it is.
-    pub(super) fn let_go(&self) {
-        self.held.store(false, Ordering::SeqCst);
+    pub(super) fn release(&self) {
+        self.deferred.store(false, Ordering::SeqCst);
     }
 
-    fn ring(&self, sides: u8) {
-        // Either this sees that nobody holds the state, or who does sees this.
-        self.rung.fetch_or(sides, Ordering::SeqCst);
-        if !self.held.load(Ordering::SeqCst) {
+    fn wake_sides(&self, sides: u8) {
+        // Either this sees that nobody has locked the state, or the holder of the lock sees this.
+        self.pending.fetch_or(sides, Ordering::SeqCst);
+        if !self.deferred.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Wakes those for whom it has rung.
+    /// Wakes the tasks of the sides that are pending.
     pub(super) fn wake(&self) {
-        if self.rung.load(Ordering::SeqCst) == 0 {
+        if self.pending.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let rung = self.rung.swap(0, Ordering::SeqCst);
-        if rung & Side::Reader as u8 != 0 {
+        let pending = self.pending.swap(0, Ordering::SeqCst);
+        if pending & Side::Reader as u8 != 0 {
             self.reader.wake();
         }
-        if rung & Side::Writer as u8 != 0 {
+        if pending & Side::Writer as u8 != 0 {
             self.writer.wake();
         }
     }
 
     /// The waker for the queue of receives: what arrives may matter to both.
     pub(super) fn for_receives(self: &Arc<Self>) -> Waker {
-        Arc::new(Bell { bells: self.clone(), completions: false }).into()
+        Arc::new(QueueWaker { wakers: self.clone(), completions: false }).into()
     }
 
     /// The waker for the queue of requests, whose completions are mostly the writer's affair.
     pub(super) fn for_completions(self: &Arc<Self>) -> Waker {
-        Arc::new(Bell { bells: self.clone(), completions: true }).into()
+        Arc::new(QueueWaker { wakers: self.clone(), completions: true }).into()
     }
 }
 
-struct Bell {
-    bells: Arc<Bells>,
+/// The waker of a completion queue.
+struct QueueWaker {
+    wakers: Arc<Wakers>,
     completions: bool,
 }
 
-impl Wake for Bell {
+impl Wake for QueueWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let patient = self.completions && !self.bells.eager.load(Ordering::Relaxed);
-        self.bells.ring(if patient { Side::Writer as u8 } else { BOTH });
+        let patient = self.completions && !self.wakers.eager.load(Ordering::Relaxed);
+        self.wakers.wake_sides(if patient { Side::Writer as u8 } else { BOTH });
     }
 }

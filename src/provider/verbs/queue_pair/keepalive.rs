@@ -10,25 +10,19 @@
 //! has them, so there the empty request may wait behind them: a peer that reads nothing for half of the path timeout is
 //! given up.
 
-use std::sync::Weak;
-use std::time::Duration;
-
-use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
-use super::adapter::Adapter;
 use super::finish::Found;
-use super::queue_pair::{Inner, QueuePair};
-use super::requests::{RequestId, nothing};
+use super::{Inner, QueuePair};
 use crate::error::Reason;
 use crate::proto::qp::QueuePairState;
+use crate::provider::verbs::adapter::Adapter;
+use crate::provider::verbs::work_queue::{RequestId, nothing};
 use crate::status::Status;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest, wc_status};
 
 /// The number of parts of the path timeout. A dead peer is noticed at most one part late.
-const TICKS: u32 = 10;
-/// The number of queue pairs that are looked at before other tasks have a turn.
-const TURN: usize = 64;
+pub(crate) const TICKS: u32 = 10;
 
 /// The silence of a peer, in ticks.
 #[derive(Default)]
@@ -66,29 +60,9 @@ impl Silence {
     }
 }
 
-/// Looks at the queue pairs of an adapter, [`TICKS`] times in a path timeout.
-pub(super) async fn run(adapter: Weak<Adapter>, path_timeout: Duration) {
-    let mut ticks = interval(path_timeout / TICKS);
-    // A runtime that was busy for long has not seen the signs of life either.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(queue_pairs) = adapter.upgrade().map(|adapter| {
-            adapter.progress();
-            adapter.all_queue_pairs()
-        }) else {
-            return;
-        };
-        for some in queue_pairs.chunks(TURN) {
-            some.iter().for_each(|queue_pair| queue_pair.tick());
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 impl QueuePair {
     /// One of [`TICKS`] parts of the path timeout has passed.
-    fn tick(&self) {
+    pub(crate) fn tick(&self) {
         let mut inner = self.lock();
         if inner.state != QueuePairState::Connected || inner.broken || inner.refused {
             return;

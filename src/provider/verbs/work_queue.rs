@@ -1,4 +1,4 @@
-//! Requests while the device has them, and how they are named to it.
+//! A work queue: the requests that the device has, how they are named to it, and what has come of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,14 +80,14 @@ impl WcResult {
 }
 
 /// One of the queues of a queue pair.
-pub(crate) struct Queue {
+pub(crate) struct WorkQueue {
     pub(crate) sink: CompletionSink,
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// The sequence number of the request at the front.
     front: u32,
 }
 
-impl Queue {
+impl WorkQueue {
     pub(crate) fn new(sink: CompletionSink) -> Self {
         Self { sink, outstanding: VecDeque::new(), front: 0 }
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::queue_pair::{Inner, QueuePair};
-use super::requests::{Held, Outstanding, RequestId, WcResult, status_of};
-use super::shared::Receives;
+use super::{Inner, QueuePair};
 use crate::error::Reason;
 use crate::inflight::{self, Completed, CompletionInfo, WakeList};
 use crate::proto::qp::QueuePairState;
+use crate::provider::verbs::shared::Receives;
+use crate::provider::verbs::work_queue::{Held, Outstanding, RequestId, WcResult, status_of};
 use crate::status::Status;
 use crate::sys::{Told, WorkCompletion, wc_status};
 

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::completions::DeviceQp;
 use super::finish::Found;
-use super::queue_pair::{Inner, QueuePair};
-use super::requests::{Held, Outstanding, RequestId, WcResult, status_of};
-use super::shared::Receives;
+use super::{Inner, QueuePair};
 use crate::inflight::Completed;
+use crate::provider::verbs::completions::DeviceQp;
+use crate::provider::verbs::shared::Receives;
+use crate::provider::verbs::work_queue::{Held, Outstanding, RequestId, WcResult, status_of};
 use crate::status::Status;
 
 /// The longest wait for the word about the last receive, which firmware gives within milliseconds. Not every driver gives it.
@@ -104,7 +104,7 @@ impl QueuePair {
     }
 
     /// The device has said that this queue pair of it takes no receive of a shared queue any more.
-    pub(super) fn last_receive(&self, key: u32) {
+    pub(crate) fn last_receive(&self, key: u32) {
         let inner = self.lock();
         match inner.device.as_ref().filter(|device| device.key() == key) {
             // It has failed. Once it is over, there is nothing to wait for.
