@@ -89,7 +89,7 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
 
 // CQ-02, CQ-03
 #[test]
-fn what_one_waiter_did_not_hear_the_other_does() {
+fn a_missed_wakeup_reaches_the_other_waiter() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
@@ -132,7 +132,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
 
 // SRQ-03
 #[test]
-fn who_waits_for_few_receives_is_told() {
+fn a_wait_below_the_threshold_resolves() {
     loom::model(|| {
         let count = Arc::new(ReceiveCounter::new(4, 1));
         assert!(count.reserve() && count.reserve());

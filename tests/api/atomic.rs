@@ -93,7 +93,7 @@ async fn atomics_change_eight_bytes_and_tell_what_was_there() {
 }
 
 #[tokio::test]
-async fn what_is_not_eight_aligned_bytes_is_refused_inline() {
+async fn atomics_need_eight_aligned_bytes() {
     let adapter = adapter();
     if !has_atomics(&adapter).await {
         return;
@@ -230,7 +230,7 @@ async fn an_atomic_needs_the_right() {
 }
 
 #[tokio::test]
-async fn a_write_with_immediate_data_takes_a_receive_and_is_in_place_by_then() {
+async fn a_write_with_immediate_data_takes_a_receive() {
     for (adapter, variant) in variants() {
         let pair = connected(&adapter).await;
         let (writer, peer) = (&pair.active.queue_pair, &pair.passive.queue_pair);

@@ -33,7 +33,7 @@ where
 
 // CAN-01, CAN-02
 #[tokio::test]
-async fn cancelling_a_listener_ends_every_wait_in_order_and_not_the_listener() {
+async fn listener_cancel_ends_waits_in_order() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let log = Log::default();
@@ -111,7 +111,7 @@ async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
 
 // CAN-02
 #[tokio::test]
-async fn cancelled_waits_of_several_objects_complete_in_the_order_of_the_cancels() {
+async fn cancelled_waits_complete_in_order() {
     let adapter = adapter();
     let listeners: Vec<_> = (0..3).map(|_| listening(&adapter).0).collect();
     for round in 0..often(1000, 30) {
@@ -182,7 +182,7 @@ async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
 
 // CAN-07
 #[tokio::test]
-async fn what_is_answered_at_once_wakes_nobody() {
+async fn a_ready_call_wakes_nobody() {
     let adapter = adapter();
     let config = QueuePairConfig::default().receive_depth(4).send_depth(4);
     let full = adapter.queue_pair(config).expect("a queue pair");
@@ -262,7 +262,7 @@ async fn a_listener_with_requests_that_nobody_fetched_goes_at_once() {
 
 // CAN-12
 #[tokio::test]
-async fn a_connection_with_unread_data_and_uncollected_completions_goes_at_once() {
+async fn a_drop_with_unread_data_is_immediate() {
     let adapter = adapter();
     for wait_for_data in [false, true] {
         let Pair { active, passive } = connected(&adapter).await;

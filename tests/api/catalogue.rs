@@ -27,7 +27,7 @@ fn the_catalogue_contains_soft_iwarp() {
 
 // PRV-01
 #[test]
-fn without_a_device_verbs_is_absent_and_asking_for_it_names_the_reason() {
+fn verbs_without_a_device_names_the_reason() {
     assert!(Provider::all().iter().all(Provider::is_software), "no device, so nothing but software");
     let error = Provider::verbs().expect_err("no device");
     assert!(matches!(error, OpenError::Unsupported(why) if !why.is_empty()), "{error:?}");
@@ -191,7 +191,7 @@ fn without_a_route_a_peer_is_unreachable() {
 
 // PRV-05
 #[test]
-fn what_can_never_be_a_peer_is_an_invalid_address() {
+fn addresses_that_no_peer_has_are_invalid() {
     for text in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"] {
         let error = soft().local_for(address(text)).expect_err(text);
         assert_eq!(error.status(), Status::INVALID_ADDRESS, "{text}: {error:?}");
@@ -235,7 +235,7 @@ fn an_address_of_an_interface_that_is_down_is_not_usable() {
 
 // PRV-07
 #[tokio::test]
-async fn after_everything_is_dropped_nothing_runs_and_all_can_be_opened_again() {
+async fn dropped_adapters_leave_nothing_running() {
     let mut port = 0;
     for round in 0..3 {
         let adapter = adapter();

@@ -87,7 +87,7 @@ async fn any_number_may_wait_and_all_are_told() {
 
 // DIS-05
 #[tokio::test]
-async fn what_was_sent_arrives_before_the_end_does() {
+async fn sent_messages_arrive_before_the_end() {
     const MESSAGES: usize = 100;
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
@@ -268,7 +268,7 @@ async fn an_indication_that_comes_late_hurts_nobody() {
 
 // DIS-09
 #[tokio::test]
-async fn what_is_not_connected_cannot_be_disconnected() {
+async fn disconnect_needs_a_connection() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let mut first = pin!(active.connection.disconnect());

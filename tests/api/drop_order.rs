@@ -123,7 +123,7 @@ async fn handles_may_be_dropped_in_any_order() {
 
 // CAN-10
 #[tokio::test]
-async fn what_was_posted_finishes_in_whatever_order_the_rest_goes() {
+async fn requests_finish_in_any_drop_order() {
     let peers = adapter();
     for (i, order) in orders(5).iter().enumerate() {
         let Whole { adapter, listener, connector, queue_pair, connection, receive, peer } =

@@ -81,7 +81,7 @@ async fn those_who_wait_are_served_in_turn() {
 }
 
 #[tokio::test]
-async fn the_buffer_of_a_forgotten_request_comes_back_when_the_provider_is_done() {
+async fn forgotten_requests_return_their_buffers() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let pool = pool(&adapter, 16, 1);
@@ -284,7 +284,7 @@ async fn bytes_that_everybody_forgets_arrive_whole_and_come_back() {
 }
 
 #[tokio::test]
-async fn what_a_pool_has_lent_outlives_it() {
+async fn lent_buffers_outlive_their_pool() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let pool = pool(&adapter, 8, 3);

@@ -328,7 +328,7 @@ async fn abuse(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connectio
 
 // CAN-13
 #[tokio::test]
-async fn an_operation_may_be_awaited_on_another_thread_than_it_was_posted_on() {
+async fn operations_may_change_threads() {
     device::run_clock();
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;

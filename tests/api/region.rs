@@ -81,7 +81,7 @@ async fn regions_are_copied_in_and_out_within_their_bounds() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_registered_is_refused_with_its_status() {
+async fn refused_registrations_have_their_status() {
     let adapter = adapter();
     let maximum = adapter.info().max_registration;
     for rights in combinations() {

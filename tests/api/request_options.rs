@@ -325,7 +325,7 @@ async fn a_batch_goes_out_with_its_doorbell() {
 }
 
 #[tokio::test]
-async fn a_flush_of_a_connected_queue_pair_cancels_everything_and_ends_the_connection() {
+async fn a_flush_ends_the_connection() {
     for (adapter, variant) in variants() {
         let pair = connected(&adapter).await;
         let receives: Vec<_> = (0..3)

@@ -262,7 +262,7 @@ async fn depth_and_threshold_can_be_changed() {
 }
 
 #[tokio::test]
-async fn results_go_to_the_completion_queue_of_the_queue_pair_that_took_the_receive() {
+async fn shared_receives_complete_in_the_takers_queue() {
     for (adapter, variant) in variants() {
         let Some(queue) = shared(&adapter, SharedReceiveConfig::default().threshold(2)) else { return };
         let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
@@ -286,7 +286,7 @@ async fn results_go_to_the_completion_queue_of_the_queue_pair_that_took_the_rece
 
 // QP-01, QP-26: CreateQueuePairWithSrq has neither depth nor entries of receives, and numbers the rest by itself.
 #[tokio::test]
-async fn the_arguments_of_a_queue_pair_that_shares_are_checked_and_numbered() {
+async fn arguments_with_shared_receives_are_checked() {
     let (adapter, stranger) = (adapter(), common::adapter());
     let info = adapter.info();
     let (depth, entries, inline) = (info.max_queue_depth, info.max_entries, info.max_inline);

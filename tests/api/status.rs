@@ -114,7 +114,7 @@ fn only_success_is_finished_and_well() {
 
 // ERR-05
 #[test]
-fn what_a_provider_invents_is_carried() {
+fn unknown_statuses_are_kept() {
     assert_eq!(Status::from_code(0xC000_020C), Status::CONNECTION_DISCONNECTED);
 
     let unknown = Status::from_code(0xC0FF_EE01);

@@ -275,7 +275,7 @@ async fn a_window_cannot_give_what_its_region_has_not() {
 }
 
 #[tokio::test]
-async fn what_is_invalidated_is_out_of_reach() {
+async fn an_invalidated_window_is_out_of_reach() {
     for (adapter, variant) in variants() {
         if !has_windows(&adapter) {
             return;

@@ -54,7 +54,7 @@ fn connector(adapter: &Adapter, bound_to: Option<IpAddr>) -> Connector {
 }
 
 #[test]
-fn routes_that_refuse_are_unreachable_and_the_connector_may_try_again() {
+fn refusing_routes_are_unreachable() {
     with_two_interfaces(async || {
         for (kind, v4, v6) in [
             ("unreachable", "10.81.0.0/16", "fd81::/16"),
@@ -102,7 +102,7 @@ fn routes_that_refuse_are_unreachable_and_the_connector_may_try_again() {
 }
 
 #[test]
-fn a_connect_that_hears_nothing_ends_with_the_callers_timeout_and_may_be_repeated() {
+fn a_silent_connect_times_out() {
     with_two_interfaces(async || {
         let (left, right) =
             (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));
@@ -134,7 +134,7 @@ fn a_connect_that_hears_nothing_ends_with_the_callers_timeout_and_may_be_repeate
 }
 
 #[test]
-fn without_a_timeout_of_the_caller_the_kernel_gives_an_unreachable_peer_up() {
+fn the_kernel_gives_unreachable_peers_up() {
     with_two_interfaces(async || {
         std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1").expect("sysctl");
         let adapter = soft_at(LEFT[0], SoftConfig::default());
@@ -239,7 +239,7 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
 }
 
 #[tokio::test]
-async fn a_traffic_class_that_reaches_into_congestion_control_is_not_supported() {
+async fn congestion_bits_in_a_traffic_class_are_refused() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
@@ -436,7 +436,7 @@ fn failed_attempts_and_finished_connections_give_their_ports_back() {
 }
 
 #[test]
-fn a_bound_connector_keeps_its_address_through_refusals_and_timeouts_of_the_handshake() {
+fn a_bound_connector_keeps_its_address() {
     with_two_interfaces(async || {
         let (left, right) =
             (soft_at(LEFT[0], SoftConfig::default()), soft_at(RIGHT[0], SoftConfig::default()));

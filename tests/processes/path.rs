@@ -240,7 +240,7 @@ fn a_disconnect_that_nobody_answers_times_out() {
 }
 
 #[test]
-fn what_is_dropped_on_the_way_is_sent_again() {
+fn dropped_packets_are_sent_again() {
     const MESSAGES: u32 = 1000;
     const DEPTH: u32 = 64;
     with_two_interfaces(async || {

@@ -213,7 +213,7 @@ impl Live {
 }
 
 #[tokio::test]
-async fn when_the_peer_is_killed_the_connection_ends() {
+async fn a_killed_peer_ends_the_connection() {
     let mut live = live(SoftConfig::default()).await;
     let receives = [live.receive(), live.receive()];
     let other = live.connection.clone();
@@ -231,7 +231,7 @@ async fn when_the_peer_is_killed_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn when_the_peer_is_killed_over_its_work_the_oldest_request_fails_and_the_others_are_canceled() {
+async fn a_killed_peer_fails_the_oldest_request() {
     for large in [false, true] {
         let mut live = live(SoftConfig::default()).await;
         // Frozen first, so that the requests are surely pending when it dies.
@@ -254,7 +254,7 @@ async fn when_the_peer_is_killed_over_its_work_the_oldest_request_fails_and_the_
 }
 
 #[tokio::test]
-async fn a_connect_to_a_process_that_is_killed_is_refused_and_may_be_repeated() {
+async fn a_connect_to_a_killed_process_is_refused() {
     let adapter = adapter();
     let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
     for _ in 0..2 {
@@ -455,7 +455,7 @@ async fn a_disconnect_that_a_frozen_peer_does_not_answer_times_out() {
 }
 
 #[tokio::test]
-async fn a_connect_to_a_frozen_listener_times_out_and_succeeds_once_it_thaws() {
+async fn a_connect_to_a_frozen_listener_times_out() {
     let adapter = adapter();
     let mut peer = Peer::start("accept");
     let (address, _) = (peer.address(), peer.region());

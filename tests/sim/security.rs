@@ -25,7 +25,7 @@ fn adapter_with(host: &Host, config: SoftConfig) -> Adapter {
 
 // SEC-02: ten seconds of data have completed when the disconnect begins, which waits for an answer for five.
 #[test]
-fn what_has_completed_arrives_at_160_kib_per_second() {
+fn completed_writes_arrive_at_160_kib_per_second() {
     const PIECE: usize = 50_000;
     sim::check(0..5, async |network: Network| {
         let (server, client) = hosts(&network);
@@ -173,7 +173,7 @@ fn a_message_without_a_receive_is_lost_with_its_connection() {
 
 // SRQ-02 SEC-02: the peer has given up, but the receive is there when this end looks.
 #[test]
-fn a_message_finds_the_receive_that_was_posted_before_the_loss_is_seen() {
+fn a_late_receive_gets_its_message_before_the_loss() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (receives, theirs, ours) = starved(&server, &client).await;

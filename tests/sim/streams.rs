@@ -89,7 +89,7 @@ fn every_byte_arrives_across_cuts() {
 
 // IO-02
 #[test]
-fn what_arrived_before_a_loss_is_read_before_the_error() {
+fn bytes_before_a_loss_are_read_before_its_error() {
     sim::check(0..20, async |network: Network| {
         let (server, client) = hosts(&network);
         let (mut theirs, mut ours) = streams(&server, &client).await;
@@ -194,7 +194,7 @@ fn each_direction_ends_for_itself() {
 
 // IO-03: thirty seconds without a byte, while the last ones have been written and the direction has ended.
 #[test]
-fn what_was_written_before_shutdown_arrives() {
+fn bytes_written_before_shutdown_arrive() {
     sim::check(0..20, async |network: Network| {
         let (server, client) = hosts(&network);
         let (mut theirs, mut ours) = streams(&server, &client).await;

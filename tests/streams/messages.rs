@@ -105,7 +105,7 @@ async fn a_peer_that_does_not_read_stops_who_writes_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn who_closes_with_a_message_that_waits_sends_it_first() {
+async fn close_sends_the_waiting_message_first() {
     let adapter = adapter();
     let config = MessagesConfig::default().receive_depth(1);
     let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
@@ -159,7 +159,7 @@ async fn each_direction_ends_for_itself() {
 }
 
 #[tokio::test]
-async fn who_closes_and_goes_loses_nothing() {
+async fn a_drop_after_close_loses_nothing() {
     let adapter = adapter();
     let config = MessagesConfig::default().receive_depth(30);
     let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
@@ -183,7 +183,7 @@ async fn who_closes_and_goes_loses_nothing() {
 }
 
 #[tokio::test]
-async fn who_closes_second_finds_nothing_wrong() {
+async fn a_second_close_succeeds() {
     let adapter = adapter();
     for passive_first in [false, true] {
         let mut pair = ends(&adapter).await;
@@ -208,7 +208,7 @@ async fn who_closes_second_finds_nothing_wrong() {
 }
 
 #[tokio::test]
-async fn who_closes_second_hears_of_a_message_that_did_not_go() {
+async fn a_second_close_reports_an_unsent_message() {
     let adapter = adapter();
     let config = MessagesConfig::default().receive_depth(1);
     let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
@@ -262,7 +262,7 @@ async fn a_peer_that_goes_without_a_word_breaks_the_stream() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_when_the_connection_ends() {
+async fn the_end_of_the_connection_wakes_waiters() {
     let adapter = adapter();
     let config = MessagesConfig::default().receive_depth(1);
     let [mut one, other] = ends_with(&adapter, [config; 2]).await;

@@ -118,7 +118,7 @@ async fn an_error_tells_every_attempt() {
 }
 
 #[tokio::test]
-async fn what_leads_nowhere_is_an_error_that_says_so() {
+async fn unknown_names_are_an_error() {
     let error = within(connector().connect("host.invalid:7")).await.expect_err("no such host");
     assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
     let error = within(connector().connect(&[][..])).await.expect_err("no address");

@@ -293,7 +293,7 @@ async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_goes_on_after_the_end_loses_the_connection() {
+async fn data_after_the_end_loses_the_connection() {
     let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
     peer.message(SHUTDOWN).await;
     peer.message(1).await;
@@ -393,7 +393,7 @@ async fn memory_is_used_when_all_of_its_entry_is_written() {
 }
 
 #[tokio::test]
-async fn a_peer_that_offers_memory_that_it_has_not_loses_its_own_connection() {
+async fn offered_memory_that_is_missing_breaks_the_connection() {
     let nowhere = |half: &Half| {
         let known = half.region.remote();
         RemoteRegion::new(known.address(), RemoteKey(!known.key().0), 4096)

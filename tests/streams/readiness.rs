@@ -19,7 +19,7 @@ use tokio_rdma::{Messages, MessagesConfig, RdmaStream, StreamConfig};
 
 // IO-12: peeked bytes stay, also where the ring has an end among them.
 #[tokio::test]
-async fn what_is_peeked_stays_to_be_read() {
+async fn peeked_bytes_are_read_again() {
     let config = StreamConfig::default().receive_buffer(4096);
     let (mut left, mut right) = streams_with(&adapter(), &config, &config).await;
     let mut place = 0;

@@ -149,7 +149,7 @@ async fn slow() {
 // IO-03: what was written before the shutdown arrives, and both ends return `Ok`. So does what was written before a drop
 // within the close timeout.
 #[tokio::test]
-async fn what_was_written_arrives_however_slow_the_path() {
+async fn written_bytes_arrive_over_a_slow_path() {
     let all = async {
         tokio::join!(
             stalled(Duration::from_secs(7), true),

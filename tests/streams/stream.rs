@@ -149,7 +149,7 @@ async fn each_direction_is_shut_down_by_itself() {
 }
 
 #[tokio::test]
-async fn what_was_written_arrives_though_the_stream_is_dropped() {
+async fn written_bytes_arrive_after_a_drop() {
     let (mut left, mut right) = streams(&adapter()).await;
     // What the peer takes without being asked: half of its ring.
     within(left.write_all(&pattern(0, 1 << 16))).await.expect("written");
@@ -171,7 +171,7 @@ async fn what_was_written_arrives_though_the_stream_is_dropped() {
 
 // IO-02: an end of file that had arrived stays one.
 #[tokio::test]
-async fn what_had_arrived_is_read_after_the_peer_has_gone() {
+async fn received_bytes_are_read_after_the_end() {
     let (mut left, mut right) = streams(&adapter()).await;
     left.write_all(b"gone").await.expect("written");
     within(left.shutdown()).await.expect("shut down");
@@ -407,7 +407,7 @@ fn hello(targets: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn whoever_speaks_something_else_is_rejected_and_the_next_is_served() {
+async fn other_protocols_are_rejected() {
     let adapter = adapter();
     let listener = listening(&adapter, &StreamConfig::default());
     let address = listener.local_addr().expect("an address");

@@ -131,7 +131,7 @@ async fn one_connection_on(adapter: &tokio_rdma::Adapter) -> (ConnectionId, Conn
 }
 
 #[tokio::test]
-async fn what_is_done_for_a_connection_can_be_told_by_its_span() {
+async fn events_of_a_connection_are_in_its_span() {
     let log = Log::default();
     let _guard = log.listen();
     let pair = connected(&adapter()).await;
@@ -381,7 +381,7 @@ async fn trace_has_the_frames() {
 }
 
 #[tokio::test]
-async fn who_wants_nothing_gets_nothing() {
+async fn no_events_below_the_level() {
     let deaf = Deaf::default();
     let _guard = set_default(deaf.clone());
     one_connection().await;

@@ -154,7 +154,7 @@ fn nothing_of_windows_and_shared_queues_is_left() {
 }
 
 #[tokio::test]
-async fn a_shared_queue_grows_beyond_the_completion_queue_that_it_began_with() {
+async fn a_shared_queue_outgrows_its_completion_queue() {
     const MANY: usize = 1500;
     if driver().is_none() {
         return;

@@ -96,8 +96,8 @@ async fn any_call_may_fail() {
 
 // HW-13: a peer whose address nobody knows, and one that does not answer, are given up and asked again.
 #[tokio::test]
-async fn what_is_not_answered_can_be_asked_again() {
-    if !alone(module_path!(), "what_is_not_answered_can_be_asked_again") {
+async fn an_unanswered_connect_can_be_repeated() {
+    if !alone(module_path!(), "an_unanswered_connect_can_be_repeated") {
         return;
     }
     let Some(_) = fake("reset") else { return };

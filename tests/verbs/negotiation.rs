@@ -33,7 +33,7 @@ async fn replied(inbound: u16, outbound: u16) -> (Result<Reply, ConnectError>, R
 
 // SEC-15: RFC 6581 section 9.1: insufficient IRD resources. siw raises its own limit as far as the device goes.
 #[tokio::test]
-async fn a_reply_that_announces_more_reads_than_the_device_serves_ends_the_connection() {
+async fn excessive_read_limits_end_the_connection() {
     if driver().is_none() {
         return;
     }

@@ -58,7 +58,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>)> {
 
 // SEC-14
 #[tokio::test]
-async fn what_is_no_request_is_hung_up_on_without_a_word() {
+async fn invalid_requests_are_closed_without_a_reply() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -103,7 +103,7 @@ async fn markers_are_declined_with_a_reply() {
 }
 
 #[tokio::test]
-async fn private_data_of_every_length_the_standard_allows_is_delivered_whole() {
+async fn private_data_of_every_length_is_delivered() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let lengths = [0, 1, 251, 252, 253, 255, 256, 257, 507, 508, 509, 511, 512];
@@ -185,7 +185,7 @@ async fn half_open_places_are_given_to_the_next_when_their_holders_leave() {
 
 // SEC-14
 #[tokio::test]
-async fn replies_that_are_none_fail_the_connect_and_leave_the_connector_usable() {
+async fn invalid_replies_leave_the_connector_usable() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let good = Start::peer_to_peer(4, 4);
@@ -248,7 +248,7 @@ async fn a_reply_that_asks_for_what_was_not_offered_gets_a_terminate() {
 
 // SEC-15: more reads than this side has offered to serve, which it would have to end the connection for later.
 #[tokio::test]
-async fn a_reply_that_announces_more_reads_than_were_offered_gets_a_terminate() {
+async fn excessive_read_limits_get_a_terminate() {
     let adapter = adapter();
     for (announced, accepted) in [(16, true), (17, false), (0x3ffe, false), (0x3fff, true)] {
         let reply = Start::enhanced(4, announced).encode(REPLY_KEY);
@@ -486,7 +486,7 @@ fn terminates() -> Vec<(&'static str, Vec<u8>, Why, Status)> {
 
 // SEC-14
 #[tokio::test]
-async fn a_terminate_says_why_the_connection_and_the_oldest_request_are_lost() {
+async fn a_terminate_is_the_reason_of_the_loss() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     for (case, content, why, status) in terminates() {
@@ -540,7 +540,7 @@ async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
 
 // SEC-14
 #[tokio::test]
-async fn a_first_frame_that_is_none_aborts_the_accept_and_leaves_the_queue_pair_usable() {
+async fn an_invalid_first_frame_aborts_the_accept() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -702,7 +702,7 @@ async fn a_peer_that_stops_reading_holds_up_nobody_but_itself() {
 }
 
 #[tokio::test]
-async fn a_peer_that_asks_and_does_not_read_keeps_at_most_the_agreed_number_of_answers() {
+async fn unread_answers_are_limited() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let region = adapter.register(16 << 20, Access::REMOTE_READ).await.expect("registered");

@@ -291,7 +291,7 @@ async fn a_peer_that_closes_in_order_has_disconnected() {
 }
 
 #[tokio::test]
-async fn our_disconnect_is_an_end_of_stream_behind_everything_that_completed() {
+async fn a_disconnect_ends_the_stream_behind_all_data() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(4, 4)).await;
     success(end.queue_pair.send(bytes(&adapter, b"last")).expect("posted")).await;

@@ -52,7 +52,7 @@ fn delivered(stream: &[u8]) -> (usize, bool) {
 
 // SEC-02: the peer reads nothing until the disconnect has given up.
 #[tokio::test]
-async fn what_completed_arrives_after_a_disconnect_that_timed_out() {
+async fn completed_sends_arrive_after_a_disconnect_that_timed_out() {
     let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(200)));
     let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let (completed, waiting) = fill(&adapter, &end).await;

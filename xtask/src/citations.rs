@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_row_is_none() {
+    fn text_like_a_row_is_no_row() {
         for text in [
             "RFC-5044", "CRC-32C", "CM-1", "CM-190", "cm-19", "X-01", "ABCD-01", "UTF-8", "a-b", "-19", "CM-",
         ] {

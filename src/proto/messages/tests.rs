@@ -77,7 +77,7 @@ fn credits_run_out_and_come_back() {
 }
 
 #[test]
-fn half_of_the_credits_go_back_at_once_and_fewer_with_the_next_message() {
+fn half_of_the_credits_are_returned_at_once() {
     let mut channel = passive();
     for _ in 0..5 {
         assert_eq!(channel.received(&[DATA, 0, 0, 0, 7, 7]), Ok(Received::Data));

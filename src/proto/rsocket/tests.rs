@@ -241,7 +241,7 @@ fn pair(carrier: Carrier) -> [Side; 2] {
 }
 
 #[test]
-fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_half_is_free() {
+fn a_full_ring_stops_the_writer_until_half_is_free() {
     let mut sides = pair(Carrier::Immediate);
     drain(&mut sides);
     let [writer, reader] = &mut sides;
@@ -345,7 +345,7 @@ fn both_may_shut_down_at_once() {
 }
 
 #[test]
-fn who_has_shut_down_can_still_go() {
+fn a_drop_after_shutdown_disconnects() {
     let mut sides = pair(Carrier::Immediate);
     drain(&mut sides);
     sides[0].machine.shutdown();
@@ -446,7 +446,7 @@ fn no_message_is_short_for_lack_of_room() {
 }
 
 #[test]
-fn a_ring_in_which_a_byte_is_free_has_no_room_and_an_empty_one_is_used_from_its_start() {
+fn an_empty_ring_is_used_from_its_start() {
     let mut sides = with_send_ring(4096);
     let writer = &mut sides[0];
     writer.write(4095).expect("room");

@@ -239,7 +239,7 @@ impl<O: Observer> Driver<O> {
         let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
         let tick = ready!(path_timeout.poll(cx));
         let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
-        self.receiver.settle();
+        self.receiver.shrink();
         match tick {
             Tick::Nudge if self.receiver.has_heard() => {}
             Tick::Nudge => match self.connection.role {

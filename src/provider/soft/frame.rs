@@ -90,12 +90,12 @@ impl Frame {
     /// The turn is over: a frame of which little has come needs no room.
     pub(super) fn park(&mut self) {
         if self.gathered < MUCH {
-            self.settle();
+            self.shrink();
         }
     }
 
     /// Nothing more has come for a while: the frame keeps what has come, and no room.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if !self.room.is_empty() {
             self.kept.reserve_exact(self.gathered);
             self.kept.extend_from_slice(&self.room[..self.gathered]);
@@ -144,7 +144,7 @@ mod tests {
         frame.park();
         assert_eq!(frame.room.len(), ROOM, "it is worth it");
         assert!(frame.room.starts_with(b"abcd"));
-        frame.settle();
+        frame.shrink();
         assert_eq!(frame.memory(), 3 + MUCH);
         assert!(frame.push(b"e") == 1 && frame.room.starts_with(b"abcd") && frame.gathered == 4 + MUCH);
     }

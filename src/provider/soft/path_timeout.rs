@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_owes_nothing_is_never_given_up() {
+    async fn a_peer_that_owes_nothing_is_never_given_up() {
         let (start, mut clock) = (Instant::now(), clock());
         for round in 1..10 {
             assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8 * round));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_expected() {
+    fn unpredictable_segments_are_not_expected() {
         let rest = Payload::from_iter([sink().whole()]);
         assert!(PredictedSegments::new(7, 99, 99, &rest).is_none(), "padding");
         assert!(PredictedSegments::new(7, 96, 96, &Payload::new()).is_none(), "nothing left");

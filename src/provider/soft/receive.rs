@@ -279,8 +279,8 @@ impl Receiver {
     }
 
     /// A while has passed, in which nothing more of a frame may have come.
-    pub(crate) fn settle(&mut self) {
-        self.frame.settle();
+    pub(crate) fn shrink(&mut self) {
+        self.frame.shrink();
     }
 
     /// The memory that a frame keeps of which a part has come.
@@ -622,15 +622,7 @@ impl Receiver {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let mut inbound = self.inbound;
         let segment = inbound.segment(header, length).map_err(named)?;
-        let invalidate = match segment {
-            // RFC 5040 section 4.8: a window is the peer's to give back, a region is its owner's alone. To deliver the
-            // message all the same would let the peer believe otherwise.
-            Segment::Send { invalidate: Some(key), .. } => {
-                let window = self.connection.keys.window(key, self.connection.number);
-                Some(window.ok_or_else(|| named(Terminate::CANNOT_INVALIDATE))?)
-            }
-            _ => None,
-        };
+        let invalidate = self.invalidated(&segment).map_err(named)?;
         let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
         if takes && self.connection.receives.is_shared() && self.receive.is_none() {
             let Some(receive) = self.connection.receives.take(self.connection.number) else {
@@ -678,6 +670,14 @@ impl Receiver {
         };
         self.state = State::Payload { destination, left: length, trailer, on_complete };
         Ok(true)
+    }
+
+    /// The window that this segment gives back. RFC 5040 section 4.8: a window is the peer's to give back, a region is its
+    /// owner's alone. To deliver the message all the same would let the peer believe otherwise.
+    fn invalidated(&self, segment: &Segment) -> Result<Option<Arc<Binding>>, Terminate> {
+        let Segment::Send { invalidate: Some(key), .. } = segment else { return Ok(None) };
+        let window = self.connection.keys.window(*key, self.connection.number);
+        window.map(Some).ok_or(Terminate::CANNOT_INVALIDATE)
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as `begin`, whose last word it is")]

@@ -253,7 +253,7 @@ mod tests {
 
     // SRQ-02
     #[tokio::test]
-    async fn what_is_not_used_goes_to_the_next() {
+    async fn an_unused_receive_goes_to_the_next() {
         let (shared, table) = queue();
         let mut cx = Context::from_waker(Waker::noop());
         for connection in [1, 2, 3] {

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unread_survives_the_turn() {
+    fn unread_bytes_survive_the_turn() {
         let mut staging = Staging::new(b"abc");
         assert!(!staging.is_empty());
         staging.lend();

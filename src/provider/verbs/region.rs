@@ -347,7 +347,7 @@ mod tests {
 
     // MR-06: only where it must be is the sink of a read reachable for peers.
     #[test]
-    fn the_sink_of_a_read_is_remotely_writable_where_the_device_asks_for_it() {
+    fn read_sinks_are_remotely_writable_if_required() {
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         assert_eq!(flags(Access::READ_SINK, true), writable);
         assert_eq!(flags(Access::READ_SINK | Access::REMOTE_READ, true), writable | AccessFlags::REMOTE_READ);

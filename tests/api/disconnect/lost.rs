@@ -51,7 +51,7 @@ async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
 
 // DIS-06
 #[tokio::test]
-async fn sends_writes_and_reads_that_the_peer_left_standing_are_all_flushed() {
+async fn requests_left_by_the_peer_are_flushed() {
     let adapter = adapter();
     let (end, mut peer) = connected_to_raw(&adapter).await;
     let mut operations: Vec<Op<Buffer>> = (0..20).map(|_| read_of_nobody(&end, &adapter)).collect();

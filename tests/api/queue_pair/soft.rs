@@ -51,7 +51,7 @@ async fn a_send_behind_an_unanswered_read_does_not_complete_before_it() {
 }
 
 #[tokio::test]
-async fn what_the_passive_side_posts_first_waits_for_a_peer_that_says_no_word_of_readiness() {
+async fn passive_sends_wait_for_the_first_frame() {
     let adapter = adapter();
     for start in [Start::enhanced(4, 4), Start::plain(1), Start::plain(0)] {
         let (end, mut peer, _) = raw::raw_connects(&adapter, start.clone(), AcceptParams::default()).await;
@@ -163,7 +163,7 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_connection_that_waits_for_a_shared_receive_notices_that_nothing_can_be_sent() {
+async fn a_starved_connection_notices_a_broken_socket() {
     let config = SoftConfig::default().path_timeout(None).disconnect_timeout(Duration::from_millis(50));
     let adapter = adapter_with(config);
     let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a shared queue");

@@ -12,7 +12,7 @@ use tokio_rdma::{Access, MemoryWindow, RemoteRegion, Status, WorkOptions};
 const THERE: RemoteRegion = RemoteRegion::new(0x1000, RemoteKey(7), 64);
 
 #[tokio::test]
-async fn a_fence_keeps_requests_back_until_all_reads_and_atomics_are_answered() {
+async fn a_fence_waits_for_reads_and_atomics() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(8, 8)).await;
     let queue_pair = &end.queue_pair;
@@ -164,7 +164,7 @@ async fn a_window_that_is_bound_anew_has_a_new_key() {
 }
 
 #[tokio::test]
-async fn a_window_lets_go_of_its_region_when_it_is_dropped_or_its_connection_ends() {
+async fn a_window_releases_its_region() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let region = adapter.register(64, Access::REMOTE_READ).await.expect("registered");

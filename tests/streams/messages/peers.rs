@@ -18,7 +18,7 @@ fn small() -> MessagesConfig {
 }
 
 #[tokio::test]
-async fn what_goes_over_the_wire_is_what_is_documented() {
+async fn the_wire_format_is_the_documented_one() {
     let adapter = adapter();
     let (mut peer, mut messages) = ByHand::active(&adapter, &small(), hello(3, 50)).await;
     assert_eq!((&peer.private_data[..12], messages.max_message()), (&hello(4, 100)[..], 50));
@@ -124,7 +124,7 @@ async fn a_peer_that_breaks_the_protocol_breaks_the_stream() {
 }
 
 #[tokio::test]
-async fn what_came_before_a_loss_comes_before_its_error() {
+async fn messages_before_a_loss_come_before_its_error() {
     let adapter = adapter();
     for passive in [false, true] {
         let (peer, mut messages) = if passive {
@@ -148,7 +148,7 @@ async fn what_came_before_a_loss_comes_before_its_error() {
 }
 
 #[tokio::test]
-async fn what_follows_an_end_is_a_lie() {
+async fn messages_after_the_end_are_a_violation() {
     let adapter = adapter();
     for second in [vec![4, 0, 0, 0], data(b"")] {
         let (peer, mut messages) = ByHand::active(&adapter, &small(), hello(3, 50)).await;

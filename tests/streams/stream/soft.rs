@@ -22,7 +22,7 @@ fn hello() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_takes_too_long_is_dropped() {
+async fn slow_handshakes_are_dropped() {
     let config = StreamConfig::default().handshake_timeout(Duration::from_millis(20));
     let listener = listening(&adapter(), &config);
     let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
@@ -35,7 +35,7 @@ async fn who_takes_too_long_is_dropped() {
 }
 
 #[tokio::test]
-async fn who_waits_for_the_first_frame_is_no_hindrance() {
+async fn a_wait_for_the_first_frame_delays_nobody() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
     raw.say(&Start::peer_to_peer(16, 16).data(&hello()).encode(REQUEST_KEY)).await;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_when_the_machine_broke_has_failed() {
+    fn tests_running_at_a_crash_have_failed() {
         let output = [ONE, "\x1ebegin 1\nrunning 1 test\n"].concat();
         let (begun, tally, remembered) =
             read(&[("x", 2), ("y", 2), ("z", 1)], &output, Err("an oops".into()));

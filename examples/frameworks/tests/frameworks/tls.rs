@@ -188,7 +188,7 @@ async fn an_end_that_nobody_announced_is_not_the_end_of_the_file() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_nonsense_holds_up_nobody() {
+async fn silent_and_invalid_clients_delay_nobody() {
     let authority = Authority::new();
     let mut listener = listen(authority.server()).handshake_timeout(patience());
     let address = listener.local_addr().expect("an address");

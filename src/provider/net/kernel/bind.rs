@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_lacks_is_said() {
+    fn options_that_the_kernel_lacks_are_not_supported() {
         in_namespace(|| {
             // Absent from kernels without MPTCP, where the answer must be the same.
             let _ = std::fs::write("/proc/sys/net/mptcp/enabled", "0");

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_found() {
+    fn foreign_addresses_are_not_found() {
         for text in ["203.0.113.77", "0.0.0.0", "::", "224.0.0.1", "255.255.255.255"] {
             assert_eq!(interface_of(address(text)).expect("interfaces"), None, "{text}");
             assert!(!is_usable(address(text)).expect("usable"), "{text}");

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_accepted_has_the_options() {
+    async fn accepted_sockets_inherit_the_options() {
         let path_timeout = Some(std::time::Duration::from_secs(60));
         let options = SocketOptions { path_timeout, ..SocketOptions::default() };
         let mut bound = bind_listener(&addresses(&["127.0.0.1", "::1"]), 0, PortRange::EPHEMERAL, &options)

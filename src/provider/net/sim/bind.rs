@@ -60,7 +60,7 @@ impl Host {
             return lease(namespace, ip, port)
                 .ok_or_else(|| BindError::SharingViolation(SocketAddr::new(ip, port)));
         }
-        // Whoever names a port does not need one that is left.
+        // A port that is named need not be one of those that are left.
         let tries = if self.namespace.held() < self.ports.limit() { range.count() } else { 0 };
         for _ in 0..tries {
             let place = self.world.with(|state| {
