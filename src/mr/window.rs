@@ -41,8 +41,8 @@ impl MemoryWindow {
     /// Returns the address, key and length by which a peer can access the bound memory. Source:
     /// `IND2MemoryWindow::GetRemoteToken`.
     ///
-    /// Returns `Some` after `bind` has been called and until `invalidate` is called, and otherwise `None`. A length of
-    /// more than 4 GiB is reduced to the largest `u32`.
+    /// Returns `Some` after `bind` has been called, until `invalidate` is called, the peer invalidates the window, or the
+    /// connection ends. Otherwise `None`. A length of more than 4 GiB is reduced to the largest `u32`.
     pub fn remote(&self) -> Option<RemoteRegion> {
         let (key, address, length) = self.provider.bound()?;
         Some(RemoteRegion::new(address, RemoteKey(key), u32::try_from(length).unwrap_or(u32::MAX)))

@@ -182,7 +182,6 @@ impl Batch {
         let end = self.arena.len();
         match self.parts.back_mut() {
             Some(Part::Copied(range)) if range.end == start => range.end = end,
-            _ if start == end => {}
             _ => self.parts.push_back(Part::Copied(start..end)),
         }
     }
@@ -271,5 +270,20 @@ mod tests {
         batch.advance(1);
         assert!(batch.access().is_none(), "what is left is somebody else's");
         assert!(!batch.is_empty());
+    }
+
+    // A batch is sent or not by one key: that of a second region is not looked at.
+    #[test]
+    fn answers_from_different_memory_do_not_join() {
+        let keys = KeyTable::default();
+        let region = || keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
+        let [first, second] = [region(), region()];
+        let answer = Payload::from_iter([first.memory().clone().whole()]);
+        let [first, second] = [first, second].map(|registration| RemoteAccess::new(registration, None));
+        let mut batch = Batch::new(false);
+        assert!(batch.admits(Some(&first)));
+        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        batch.tagged(&header, &answer, Some(&first));
+        assert!(batch.admits(Some(&first)) && batch.admits(None) && !batch.admits(Some(&second)));
     }
 }

@@ -135,8 +135,7 @@ impl SoftConfig {
     /// The number of places for half-open peers.
     pub(crate) fn half_open_places(&self) -> usize {
         self.half_open.unwrap_or_else(|| {
-            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit);
-            usize::try_from(limit / 2).map_or(MOST_HALF_OPEN, |half| half.clamp(1, MOST_HALF_OPEN))
+            most_half_open(getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit))
         })
     }
 
@@ -175,5 +174,21 @@ impl SoftConfig {
     pub fn capture(mut self, capture: &Capture) -> Self {
         self.capture = Some(capture.clone());
         self
+    }
+}
+
+/// Returns the number of half-open peers that leave a process with so many descriptors half of them.
+fn most_half_open(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 2).map_or(MOST_HALF_OPEN, |half| half.clamp(1, MOST_HALF_OPEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_open_peers_leave_half_of_the_descriptors() {
+        let found = [0, 3, 1024, 8191, 8192, u64::MAX].map(most_half_open);
+        assert_eq!(found, [1, 1, 512, 4095, 4096, 4096]);
     }
 }

@@ -11,6 +11,7 @@ use crate::wire::rdmap::{Opcode, Phase, Terminate};
 const START: usize = mpa::LENGTH_SIZE + 2;
 /// The longest frame that can be a Terminate.
 const LONGEST: usize = mpa::fpdu_length(Untagged::LEN + MAX_TERMINATE);
+const _: () = assert!(START < mpa::fpdu_length(0));
 
 /// Follows the frames of a stream whose content nobody takes any more.
 pub(super) struct LastWords {
@@ -59,13 +60,13 @@ impl LastWords {
         let untagged = start[mpa::LENGTH_SIZE] & 0x80 == 0;
         let terminate = untagged && start[mpa::LENGTH_SIZE + 1] & 0x0f == Opcode::Terminate as u8;
         let length = self.length();
-        if terminate && (START + 1..=LONGEST).contains(&length) { length } else { START }
+        if terminate && length <= LONGEST { length } else { START }
     }
 
-    /// The length of the current frame, at least that of its start.
+    /// The length of the current frame: more than that of its start.
     fn length(&self) -> usize {
         let field = self.frame.first_chunk().map_or(0, |field| u16::from_be_bytes(*field));
-        mpa::fpdu_length(usize::from(field)).max(START)
+        mpa::fpdu_length(usize::from(field))
     }
 }
 
