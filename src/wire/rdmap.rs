@@ -533,6 +533,15 @@ mod tests {
         assert_eq!(Terminate::BOUNDS_TAGGED.with_header(&write[..15]).header, None);
     }
 
+    #[test]
+    fn only_what_the_flags_announce_is_a_header() {
+        for (flags, expected) in [(0, None), (0x80, None), (0x40, None), (0xc0, Some(20)), (0xe0, Some(48))] {
+            let bytes = [&[0x01, 0, flags, 0][..], &read_fpdu()].concat();
+            let terminate = Terminate::decode(&bytes, Phase::Streaming).unwrap();
+            assert_eq!(terminate.header.map(|header| header.len()), expected, "{flags:#x}");
+        }
+    }
+
     /// siw's Terminate for a Read of an unknown STag: flags 07 and 48 bytes.
     #[test]
     fn siw_offending_header() {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
-use tokio_rdma::{Access, DisconnectReason, Status};
+use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, ReadLimits, Status};
 
-use crate::{NOTICED, PATH_TIMEOUT, SECOND, connected, exchange, hosts, starved};
+use crate::{
+    NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair, starved,
+};
 
 /// The seeds of each test here.
 const SEEDS: std::ops::Range<u64> = 0..20;
@@ -42,6 +44,35 @@ fn a_partition_is_a_loss_at_the_path_timeout() {
         // The last sign of life may be half of the time old: nobody asks earlier.
         assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
         assert_eq!(read.await.0.expect_err("no message").status(), Status::CANCELED);
+    });
+}
+
+// SEC-04: without reads a peer cannot be asked, but its kernel has to acknowledge what was sent.
+#[test]
+fn a_partition_is_a_loss_without_reads_too() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (listener, address) = listening(&passive, &server);
+        let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
+        let connector = active.connector();
+        let params = ConnectParams::default().read_limits(ReadLimits::new(0, 0));
+        let (accepted, connected) = tokio::join!(
+            listener.accept_next(&theirs, AcceptParams::default()),
+            connector.connect_and_complete(&ours, address, params)
+        );
+        let (_accepted, connection) = (accepted.expect("accepted"), connected.expect("connected"));
+        assert_eq!(connection.read_limits(), ReadLimits::new(0, 0));
+        sleep(4 * PATH_TIMEOUT).await;
+        assert!(connection.is_connected(), "nobody owes anything");
+        let begin = network.elapsed();
+        network.partition(&server, &client, 100 * SECOND);
+        let message = active.buffer_from(b"nobody hears it").expect("memory");
+        ours.send(message).expect("posted").await.0.expect("with the kernel");
+        let reason = connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT / 2 && silence <= NOTICED, "{silence:?}");
     });
 }
 

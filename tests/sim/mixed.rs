@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::CompletionError;
-use tokio_rdma::sim::{self, Network};
+use tokio_rdma::sim::{self, Host, Network};
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{Access, Completion, DisconnectReason, Op, Region, RemoteRegion, Status, WorkBuffer};
 
-use crate::{End, SECOND, connected, hosts};
+use crate::{End, SECOND, connected, hosts, joined, queue_pair};
 
 /// The parts of the region of the server: a canary, the pattern that is read, the place that is written, and a canary.
 const PART: usize = 4096;
@@ -163,4 +164,27 @@ fn whatever_happens_every_request_ends_and_no_byte_is_out_of_place() {
         let faults = network.faults([&server, &client]);
         tokio::join!(futures::future::join_all(lives), faults.run());
     });
+}
+
+// A read of several segments, of which a part arrives together with the one before.
+#[test]
+fn long_reads_arrive_whole_with_and_without_checksums() {
+    const LENGTH: usize = 300_000;
+    for crc in [false, true] {
+        sim::check(0..5, async |network: Network| {
+            let (server, client) = hosts(&network);
+            let config = SoftConfig::default().crc(crc);
+            let open = |host: &Host| host.provider_with(config.clone()).open(host.address()).expect("opened");
+            let (passive, active) = (open(&server), open(&client));
+            let (_theirs, ours) = joined(&server, (&passive, queue_pair(&passive)), &active).await;
+            let bytes: Vec<u8> = (0..LENGTH).map(|place| (place % 251) as u8).collect();
+            let region = passive.register(LENGTH, Access::REMOTE_READ).await.expect("registered");
+            region.write(0, &bytes).expect("in bounds");
+            let sink = active.buffer(LENGTH).expect("memory");
+            let read = ours.queue_pair.read(sink, &region.remote()).expect("posted");
+            let (result, found) = timeout(PATIENCE, read).await.expect("a request ends");
+            assert_eq!(result.expect("read").bytes, LENGTH);
+            assert!(found[..] == bytes[..], "CRC {crc}");
+        });
+    }
 }

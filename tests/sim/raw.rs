@@ -4,12 +4,13 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use common::raw::{REQUEST_KEY, Start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::sim::{self, Host, Network, TcpStream};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{ConnectParams, DisconnectReason, QueuePairConfig};
+use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, QueuePairConfig};
 
 use crate::{PORT, SECOND, adapter, hosts, queue_pair};
 
@@ -138,6 +139,50 @@ fn half_a_request_and_silence_is_hung_up_on() {
         assert!(reply.is_empty());
         assert!((LIMIT - SECOND..=LIMIT + SECOND).contains(&(network.elapsed() - begin)));
         timeout(SECOND, listener.request()).await.expect_err("half a request is none");
+    });
+}
+
+// To close the socket with bytes unread would be a reset, and the peer might not hear why it is refused.
+#[test]
+fn a_refused_peer_that_talks_on_hears_why() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let passive = adapter(&server);
+        let (listener, address) = crate::listening(&passive, &server);
+        let mut stream = client.tcp_connect(address).await.expect("connected");
+        stream.write_all(REQUEST).await.expect("written");
+        let request = listener.request().await.expect("a request");
+        request.reject(b"not now").await.expect("rejected");
+        for _ in 0..5 {
+            stream.write_all(b"and more").await.expect("nobody has hung up");
+            sleep(SECOND / 10).await;
+        }
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.expect("an end in order");
+        assert!(reply.ends_with(b"not now"));
+    });
+}
+
+// CM-21: a queue pair is free as soon as its accept has been taken back, whatever the peer does then.
+#[test]
+fn an_accept_that_is_taken_back_frees_its_queue_pair_at_once() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (listener, address) = crate::listening(&passive, &server);
+        let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
+        let mut silent = client.tcp_connect(address).await.expect("connected");
+        silent.write_all(&Start::peer_to_peer(4, 4).encode(REQUEST_KEY)).await.expect("written");
+        let accept = listener.accept_next(&theirs, AcceptParams::default());
+        timeout(SECOND, accept).await.map(drop).expect_err("its first frame does not come");
+        let connector = active.connector();
+        let (accepted, connected) = tokio::join!(
+            listener.accept_next(&theirs, AcceptParams::default()),
+            connector.connect_and_complete(&ours, address, ConnectParams::default())
+        );
+        connected.expect("connected");
+        accepted.expect("accepted");
+        drop(silent);
     });
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::poll;
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::{ConnectError, DisconnectError, PostErrorKind, Reason};
 use tokio_rdma::sim::{self, Host, Network};
@@ -46,6 +47,22 @@ fn completed_writes_arrive_at_160_kib_per_second() {
         let mut bytes = vec![0; 32 * PIECE];
         region.read(0, &mut bytes).expect("in bounds");
         assert!(bytes.chunks(PIECE).zip(1..).all(|(piece, value)| *piece == [value; PIECE]));
+    });
+}
+
+// Who posts is not held until all of a long message is with the kernel: the task of the connection goes on.
+#[test]
+fn a_post_of_much_returns_before_all_of_it_is_written() {
+    const LENGTH: usize = 24 << 20;
+    sim::check(0..1, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.buffers(2 * LENGTH, 2 * LENGTH);
+        let (theirs, ours) = connected(&server, &client).await;
+        let region = theirs.adapter.register(LENGTH, Access::REMOTE_WRITE).await.expect("registered");
+        let buffer = ours.adapter.buffer(LENGTH).expect("memory");
+        let mut write = ours.queue_pair.write(buffer, &region.remote()).expect("posted");
+        assert!(poll!(&mut write).is_pending(), "there is room for all of it");
+        write.await.0.expect("written");
     });
 }
 
@@ -154,6 +171,46 @@ fn half_a_message_gives_its_receive_back() {
         let (result, bytes) = timeout(SECOND, receive).await.expect("at once");
         assert_eq!(&bytes[..result.expect("received").bytes], b"honest");
         drop(half);
+    });
+}
+
+// SEC-06: 64 KiB within the limit are enough, and the limit is too short for a second segment.
+#[test]
+fn a_slow_message_in_a_shared_receive_goes_on() {
+    sim::check(0..5, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let config = SoftConfig::default().path_timeout(None).message_timeout(Some(20 * SECOND));
+        let (passive, active) = (adapter_with(&server, config), adapter(&client));
+        let (receives, make) = shared(&passive);
+        let receive = receives.receive(passive.buffer(200_000).expect("memory")).expect("posted");
+        let (_theirs, ours) = joined(&server, (&passive, make()), &active).await;
+        network.link(&server, &client).bandwidth(5000).segments(100..=1460);
+        let begin = network.elapsed();
+        ours.send(&[7; 200_000]).await;
+        let (result, bytes) = receive.await;
+        assert_eq!(result.expect("received").bytes, bytes.len());
+        assert!(network.elapsed() - begin > 35 * SECOND);
+    });
+}
+
+// SRQ-02: a receive is for the connections that are left.
+#[test]
+fn a_connection_that_is_over_waits_for_no_receive() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (receives, make) = shared(&passive);
+        let (gone, first) = joined(&server, (&passive, make()), &active).await;
+        let (_end, second) = joined(&server, (&passive, make()), &active).await;
+        first.send(b"nobody takes it").await;
+        sleep(SECOND).await;
+        second.send(b"this one").await;
+        sleep(SECOND).await;
+        gone.queue_pair.flush();
+        gone.connection.disconnected().await;
+        let receive = receives.receive(passive.buffer(64).expect("memory")).expect("posted");
+        let (result, bytes) = timeout(SECOND, receive).await.expect("it has waited");
+        assert_eq!(&bytes[..result.expect("received").bytes], b"this one");
     });
 }
 
@@ -353,6 +410,19 @@ fn calls_on_a_lost_connection_say_why() {
                 );
             }
         }
+    });
+}
+
+// A flush ends the connection: from then on posting fails, also before the task of the connection has acted.
+#[test]
+fn nothing_is_posted_behind_a_flush() {
+    sim::check(0..1, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_theirs, ours) = connected(&server, &client).await;
+        ours.queue_pair.flush();
+        let late = ours.queue_pair.send(ours.adapter.buffer_from(b"late").expect("memory"));
+        let kind = late.map(drop).expect_err("the connection is over").kind;
+        assert!(matches!(kind, PostErrorKind::ConnectionLost { .. }), "{kind:?}");
     });
 }
 

@@ -388,10 +388,11 @@ async fn a_frame_with_a_bad_checksum_places_nothing() {
     ];
     for (case, ulpdu) in ulpdus {
         let frame = raw::fpdu(&ulpdu, true);
-        // The opcode's reserved bits, the last byte of the content or padding, and each byte of the checksum.
-        for at in [3, frame.len() - 5, frame.len() - 4, frame.len() - 3, frame.len() - 2, frame.len() - 1] {
+        let end = frame.len();
+        // The version, the opcode's reserved bits, the last byte of the content or padding, and each byte of the checksum.
+        for at in [2, 3, end - 5, end - 4, end - 3, end - 2, end - 1] {
             let mut spoilt = frame.clone();
-            spoilt[at] ^= 0x10;
+            spoilt[at] ^= if at == 2 { 2 } else { 0x10 };
             let start = Start::peer_to_peer(4, 4).flag(CRC);
             let (end, mut peer, _) = raw_connects(&adapter, start, AcceptParams::default()).await;
             let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
@@ -440,6 +441,7 @@ async fn answers_that_differ_from_what_was_asked_fail_the_read() {
         ("too long", 0, 0, true, b"data!", (1, 1, 1)),
         ("too short", 0, 0, true, b"dat", (1, 1, 1)),
         ("no end", 0, 0, false, b"data", (1, 1, 1)),
+        ("nothing", 0, 0, true, b"", (1, 1, 1)),
     ] {
         let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(4, 4)).await;
         let read =
@@ -650,12 +652,15 @@ async fn reads_that_were_not_agreed_on_break_the_connection() {
     let bystander = Bystander::new(&adapter).await;
     let region = target(&adapter, Access::REMOTE_READ).await;
     let source = (region.key().0, region.remote().address());
-    let accept = AcceptParams::default().read_limits(ReadLimits::new(0, 4));
-    let (end, mut peer, _) = raw_connects(&adapter, Start::peer_to_peer(4, 4), accept).await;
-    assert_eq!(end.connection.read_limits().inbound, 0);
-    peer.post(&raw::read_request(1, (1, 0), 4, source)).await;
-    assert_eq!(peer.last_words().await, Some((1, 2, 2)));
-    assert_eq!(terminated(&end.connection).await.2, (1, 2, 2));
+    // One of no bytes is the handshake's only as the first frame.
+    for length in [4, 0] {
+        let accept = AcceptParams::default().read_limits(ReadLimits::new(0, 4));
+        let (end, mut peer, _) = raw_connects(&adapter, Start::peer_to_peer(4, 4), accept).await;
+        assert_eq!(end.connection.read_limits().inbound, 0);
+        peer.post(&raw::read_request(1, (1, 0), length, source)).await;
+        assert_eq!(peer.last_words().await, Some((1, 2, 2)), "{length} bytes");
+        assert_eq!(terminated(&end.connection).await.2, (1, 2, 2), "{length} bytes");
+    }
     bystander.is_well(&adapter, "a read that was not agreed on").await;
 }
 

@@ -7,6 +7,7 @@ use common::raw::{
     RTR_WRITE, Raw, Start, bytes, room, success,
 };
 use common::*;
+use tokio_rdma::error::{DisconnectError, Reason};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, ReadLimits, RemoteRegion};
@@ -326,5 +327,78 @@ async fn connecting_says_the_limits_and_data_that_were_asked_for() {
         let (ird, ord) = request.words.expect("limits");
         assert_eq!((ird & 0x3fff, ord & 0x3fff), words);
         assert_eq!(request.data, vec![9; 252]);
+    }
+}
+
+// A read that was filled is followed by another one: the peer sends nothing more that would say so.
+#[tokio::test]
+async fn bytes_behind_a_large_frame_are_read() {
+    const LENGTH: usize = 20_000;
+    for crc in [false, true] {
+        let adapter = adapter_with(SoftConfig::default().crc(crc));
+        let (end, mut peer, _) =
+            raw::raw_connects(&adapter, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
+        let receives = [(); 2].map(|()| end.queue_pair.receive(room(&adapter, LENGTH)).expect("posted"));
+        let frames =
+            [1, 2].map(|number| raw::fpdu(&raw::send(number, &[number as u8; LENGTH]), crc)).concat();
+        // The start of the first frame, and when that has been read, all the rest at once.
+        let (start, rest) = frames.split_at(LENGTH / 2);
+        peer.say(start).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        peer.say(rest).await;
+        for (receive, number) in receives.into_iter().zip(1..) {
+            assert_eq!(&success(receive).await.1[..], [number; LENGTH], "CRC {crc}");
+        }
+    }
+}
+
+// Large payload is not copied: what follows begins where that ends, padding included.
+#[tokio::test]
+async fn a_frame_behind_payload_of_any_length_is_whole() {
+    let adapter = adapter();
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
+    let remote = RemoteRegion::new(0, RemoteKey(7), 4000);
+    for length in 2000..2004 {
+        let batch = end.queue_pair.batch();
+        let write = batch.write(room(&adapter, length), &remote).expect("posted");
+        let read = batch.read(room(&adapter, 4), &remote).expect("posted");
+        batch.submit();
+        assert_eq!(peer.message().await.expect("the write").payload().len(), length);
+        let request = peer.message().await.expect("the read");
+        assert_eq!((request.opcode(), request.read_size()), (raw::READ_REQUEST, 4), "behind {length} bytes");
+        peer.post(&request.answer(b"rrrr")).await;
+        success(write).await;
+        success(read).await;
+    }
+}
+
+// ERR-08: it tells that something has been lost, wherever in a frame this end was when it began to disconnect.
+#[tokio::test]
+async fn a_terminate_behind_half_a_frame_is_heard() {
+    let request = raw::read_request(1, (1, 0), 0, (u32::MAX, u64::MAX));
+    for (ulpdu, crc) in [(&request, false), (&request, true), (&raw::write(0, 0, &[]), false)] {
+        let adapter = adapter_with(SoftConfig::default().crc(crc));
+        let frame = raw::fpdu(ulpdu, crc);
+        for cut in (0..frame.len()).step_by(3) {
+            let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
+            peer.say(&frame[..cut]).await;
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            let last_words = async {
+                while peer.frame().await.is_some() {}
+                peer.say(&frame[cut..]).await;
+                peer.post(&raw::terminate(&[0x12, 0x02, 0, 0])).await;
+                drop(peer);
+            };
+            let (outcome, ()) = within(async { tokio::join!(end.connection.disconnect(), last_words) }).await;
+            let Err(DisconnectError::Lost { reason, .. }) = outcome else {
+                panic!("{outcome:?}, cut at {cut}")
+            };
+            let expected = Reason::Terminate { sent: false, layer: 1, etype: 2, code: 2 };
+            assert_eq!(reason, expected, "cut at {cut}");
+        }
     }
 }

@@ -7,9 +7,10 @@ use common::*;
 use futures::future::join_all;
 use tokio::io::AsyncReadExt;
 use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, DisconnectReason, Op, QueuePair, QueuePairConfig,
-    SharedReceiveConfig, SharedReceiveQueue, Status,
+    RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status,
 };
 
 const MIB: usize = 1 << 20;
@@ -128,6 +129,20 @@ async fn a_slow_reader_is_not_lost() {
     let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
     peer.post(&raw::send(1, b"I live")).await;
     assert_eq!(success(receive).await.0, 6);
+}
+
+// SEC-04: a peer that owes an answer anyway is not asked for another one.
+#[tokio::test]
+async fn a_peer_that_owes_an_answer_is_not_asked() {
+    let adapter = adapter_with(SoftConfig::default().path_timeout(Some(Duration::from_secs(2))));
+    let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
+    let somewhere = RemoteRegion::new(0, RemoteKey(7), 4);
+    let read = end.queue_pair.read(room(&adapter, 4), &somewhere).expect("posted");
+    peer.message().await.expect("the read");
+    tokio::time::pause();
+    assert_eq!(failure(read).await, Status::IO_TIMEOUT);
+    tokio::time::resume();
+    assert_eq!(peer.message().await, None);
 }
 
 fn shared(adapter: &Adapter, depth: usize) -> SharedReceiveQueue {

@@ -479,3 +479,15 @@ fn a_target_of_another_length_is_a_lie() {
     }
     assert_eq!(machine.offered(target), Ok(true));
 }
+
+// IO-05: who may not begin speaks once the peer has; and a program in C may leave without a word.
+#[test]
+fn an_end_waits_for_the_first_message_of_its_peer() {
+    let settings = settings(Carrier::Send, 4096, 4096, 16);
+    let mut machine = Machine::new(settings, settings.hello(), false);
+    assert!(!machine.speaks() && machine.room(1) == 0 && !machine.is_end_silent());
+    machine.received(Message::Keepalive).expect("a message");
+    assert!(machine.speaks() && machine.room(1) == 1);
+    let foreign = Hello { says_its_end: false, ..settings.hello() };
+    assert!(Machine::new(settings, foreign, true).is_end_silent());
+}

@@ -480,8 +480,10 @@ struct Deregistered;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inflight::Table;
+    use crate::inflight::{RequestMeta, Table};
     use crate::memory::Owned;
+    use crate::provider::soft::batch::PieceRef;
+    use crate::provider::work::Operation;
     use crate::wire::ddp::Untagged;
     use crate::wire::rdmap::Opcode;
 
@@ -501,5 +503,49 @@ mod tests {
         let full = Err(io::ErrorKind::WouldBlock.into());
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+    }
+
+    // SEC-12: an idle connection keeps room for a few requests, however many there were.
+    #[test]
+    fn a_burst_leaves_little_room_behind() {
+        let table = std::sync::Arc::<Table>::default();
+        let mut queue = SendQueue::new(1000, 1, false, CompletionSink::to_futures(table.clone()));
+        for _ in 0..1000 {
+            let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 });
+            let operation = Operation::Send { invalidate: None, immediate: None };
+            let request = WorkRequest { ticket, operation, payload: Payload::new(), flags: Flags::empty() };
+            queue.post(request, None);
+        }
+        queue.flush(Status::CANCELED, Status::CANCELED, &mut WakeList::default());
+        assert!(queue.entries.is_empty() && queue.entries.capacity() <= KEEP_ENTRIES);
+    }
+
+    // What a silent peer makes this end say does not pile up, and comes neither early nor late.
+    #[test]
+    fn nothing_is_interjected_while_something_waits() {
+        let queue = || SendQueue::new(4, 9, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let mut busy = queue();
+        assert!(busy.probe());
+        let frames = |queue: &SendQueue| {
+            queue
+                .batch
+                .pieces()
+                .map(|piece| match piece {
+                    PieceRef::Bytes(bytes) => bytes.len(),
+                    PieceRef::Memory(_) | PieceRef::Rest(_) => 0,
+                })
+                .sum::<usize>()
+        };
+        let length = frames(&busy);
+        busy.nudge();
+        assert!(!busy.probe() && frames(&busy) == length, "it waits for the socket");
+        let (mut held, mut closed) = (queue(), queue());
+        held.held = true;
+        closed.close(None);
+        assert!(!held.probe() && !closed.probe());
+        let mut writing = queue();
+        writing.nudge();
+        let writer = writing.begin(&mut WakeList::default());
+        assert!(matches!(writer, Next::Write(_)) && !writing.probe(), "somebody is writing");
     }
 }

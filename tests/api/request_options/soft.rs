@@ -120,6 +120,8 @@ async fn messages_up_to_the_largest_transfer_are_carried() {
     let mut end = [0; 4];
     region.read(length - 4, &mut end).expect("in bounds");
     assert_eq!(&end, b"last");
+    // The peer has no receive for this one.
+    failure(pair.active.queue_pair.send(slice(most)).expect("posted")).await;
 }
 
 /// The end of a connection, which is told first, has reached the window.
