@@ -368,13 +368,14 @@ async fn a_frame_that_stops_keeps_no_room() {
 }
 
 // SEC-04: whenever the silent peer is to be asked, somebody is writing.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_peer_that_cannot_be_asked_is_given_up() {
     let config = SoftConfig::default().path_timeout(Some(Duration::from_secs(2)));
     let (mut end, driver) = End::passive_with(&config).await;
     end.peer.write_all(&rtr_frame(Rtr::Write, false)).await.expect("written");
     tokio::spawn(driver);
     assert_eq!(end.log.take(1).await, ["established"]);
+    tokio::time::pause();
     let writer = {
         let mut sending = end.connection.send_queue();
         sending.nudge();
