@@ -1,39 +1,21 @@
 //! Listeners of the soft provider that many peers connect to at once, most of whom say nothing.
+//!
+//! No time limit of a listener is over while a test runs: peers that make no room for others would delay them for an hour. The
+//! time that an honest peer waits is a test of the simulated network.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::crowd::{Crowd, raise_descriptors, request};
-use common::process::{OwnTime, alone, one_test};
+use common::process::{alone, one_test};
 use common::raw::{self, REJECT};
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptParams, AcceptorConfig, Adapter, ConnectParams, Listener, QueuePairConfig};
+use tokio_rdma::{AcceptParams, AcceptorConfig, ConnectParams, QueuePairConfig};
 
-/// As long as an honest peer may wait for the others.
-const DELAY: Duration = Duration::from_secs(1);
-
-/// Connects and is accepted, and returns how long that took.
-async fn connect(adapter: &Adapter, listener: &Listener) -> Duration {
-    let address = listener.local_addr().expect("it listens");
-    let (active, connector) = (queue_pair(adapter), adapter.connector());
-    let begin = OwnTime::begin();
-    let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
-    let passive = queue_pair(adapter);
-    let accept = listener.accept_next(&passive, AcceptParams::default());
-    let (connected, accepted) = within(async { tokio::join!(connect, accept) }).await;
-    connected.expect("connected");
-    accepted.expect("accepted");
-    begin.elapsed()
-}
-
-/// Half of them are short enough: tests share the machine.
-fn assert_delays(mut delays: Vec<Duration>) {
-    delays.sort();
-    assert!(delays[delays.len() / 2] < DELAY, "{delays:?}");
-}
+const HOUR: Duration = Duration::from_secs(3600);
 
 // SEC-07: the table of half-open peers has 1024 places, and the honest peer has the address of the others.
 #[tokio::test]
@@ -43,20 +25,22 @@ async fn silent_peers_delay_nobody() {
         return;
     }
     assert!(raise_descriptors() > 2 * SILENT + 100, "too few descriptors for this test");
-    let adapter = adapter_with(SoftConfig::default().half_open(1024));
+    let adapter = adapter_with(SoftConfig::default().half_open(1024).request_timeout(HOUR));
     let (listener, address) = listening(&adapter);
     let mut crowd = Crowd::new(address, SILENT, Vec::new()).await;
-    let mut delays = Vec::new();
     for _ in 0..9 {
         crowd.renewed(100).await;
-        delays.push(connect(&adapter, &listener).await);
+        let (active, passive, connector) = (queue_pair(&adapter), queue_pair(&adapter), adapter.connector());
+        let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
+        let accept = listener.accept_next(&passive, AcceptParams::default());
+        let (connected, accepted) = within(async { tokio::join!(connect, accept) }).await;
+        drop((connected.expect("connected"), accepted.expect("accepted")));
     }
-    assert_delays(delays);
 }
 
-/// A peer that asks for a connection, and completes it if it is accepted. Returns how long it waited for its answer, and whether
-/// it was accepted: a reject, or the end of its connection, is a refusal.
-async fn ask(address: SocketAddr, begin: Instant) -> (Duration, bool) {
+/// A peer that asks for a connection, and completes it if it is accepted. Returns whether it was accepted: a reject, or the end
+/// of its connection, is a refusal.
+async fn ask(address: SocketAddr) -> bool {
     let reply = async {
         let mut peer = TcpStream::connect(address).await?;
         peer.write_all(&request(b"")).await?;
@@ -64,26 +48,24 @@ async fn ask(address: SocketAddr, begin: Instant) -> (Duration, bool) {
         peer.read_exact(&mut header).await?;
         std::io::Result::Ok((peer, header))
     };
-    let reply = reply.await;
-    let answered = begin.elapsed();
-    let Ok((mut peer, header)) = reply else { return (answered, false) };
+    let Ok((mut peer, header)) = reply.await else { return false };
     let accepted = u16::from_be_bytes([header[16], header[17]]) & REJECT == 0;
     if accepted {
         let _ = peer.write_all(&raw::fpdu(&raw::write(0, 0, &[]), false)).await;
         // It stays until the listener has had enough of it.
         let _ = peer.read_to_end(&mut Vec::new()).await;
     }
-    (answered, accepted)
+    accepted
 }
 
-/// How many peers connect at once. A build without optimisation needs ten times as long for each.
+/// The number of peers that connect at once. A build without optimisation needs ten times as long for each.
 const AT_ONCE: usize = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
 
 /// The address of the listener, in the process of its peers.
 const LISTENER: &str = "TOKIO_RDMA_TEST_LISTENER";
 
 /// Not a test by itself: the peers of the listener, in a process of their own, which has their descriptors. Prints how many were
-/// accepted, and after how many milliseconds the last one had its answer.
+/// accepted, when all have been answered.
 #[test]
 #[allow(clippy::print_stdout, reason = "the process that started this one reads it")]
 fn peers() {
@@ -91,29 +73,24 @@ fn peers() {
     let address = address.parse().expect("an address");
     assert!(raise_descriptors() > AT_ONCE + 100, "too few descriptors for this test");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let time = OwnTime::begin();
     let asked = runtime.block_on(async {
-        let begin = Instant::now();
-        let asking: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(ask(address, begin))).collect();
-        futures::future::join_all(asking).await
+        let asking: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(ask(address))).collect();
+        within(futures::future::join_all(asking)).await
     });
-    let own = time.elapsed();
-    let asked: Vec<_> = asked.into_iter().map(|peer| peer.expect("answered")).collect();
-    let accepted = asked.iter().filter(|(_, accepted)| *accepted).count();
-    let last = asked.into_iter().map(|(answered, _)| answered).max().expect("many");
-    println!("\nanswered: {accepted} {}", last.min(own).as_millis());
+    let accepted = asked.into_iter().filter(|accepted| *accepted.as_ref().expect("answered")).count();
+    println!("\naccepted: {accepted}");
 }
 
-// SEC-19: a peer does not try again, so one that is neither served nor refused in time is seen.
+// SEC-19: a peer does not try again, so one that is neither served nor refused is seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_at_once_are_served_or_refused() {
     if !alone(module_path!(), "ten_thousand_at_once_are_served_or_refused") {
         return;
     }
     assert!(raise_descriptors() > AT_ONCE + 500, "too few descriptors for this test");
-    let adapter = adapter();
+    let adapter = adapter_with(SoftConfig::default().request_timeout(HOUR));
     let (listener, address) = listening(&adapter);
-    let acceptor = listener.acceptor(AcceptorConfig::default(), move |request| {
+    let acceptor = listener.acceptor(AcceptorConfig::default().handshake_timeout(HOUR), move |request| {
         let config = QueuePairConfig::default().send_depth(4).receive_depth(4);
         let queue_pair = adapter.queue_pair(config);
         async move { Ok(request.accept(&queue_pair?, AcceptParams::default()).await?) }
@@ -124,19 +101,12 @@ async fn ten_thousand_at_once_are_served_or_refused() {
             drop(connection);
         }
     });
-    let time = OwnTime::begin();
     let mut peers = one_test(module_path!(), "peers");
     peers.env(LISTENER, address.to_string());
     let output = tokio::task::spawn_blocking(move || peers.output()).await.expect("no panic");
-    let own = time.elapsed();
     server.abort();
     let output = output.expect("started");
     let printed = String::from_utf8_lossy(&output.stdout);
-    let answered = printed.lines().find_map(|line| line.strip_prefix("answered: "));
-    let numbers = answered.unwrap_or_else(|| panic!("{output:?}")).split(' ').map(str::parse);
-    let [accepted, last] = numbers.collect::<Result<Vec<u64>, _>>().expect("numbers")[..] else {
-        panic!("{printed}")
-    };
-    let last = Duration::from_millis(last).min(own);
-    assert!(accepted > 0 && last < 2 * DELAY, "{accepted} accepted, all answered in {last:?}");
+    let accepted = printed.lines().find_map(|line| line.strip_prefix("accepted: "));
+    assert!(accepted.is_some_and(|accepted| accepted != "0"), "{output:?}");
 }

@@ -76,11 +76,15 @@ impl Crowd {
         crowd
     }
 
-    /// Waits until so many more were thrown out, and returns how many it were in all.
-    pub async fn renewed(&mut self, more: usize) -> usize {
-        let before = *self.thrown_out.borrow();
-        let now = within(self.thrown_out.wait_for(|now| *now >= before + more)).await;
-        *now.expect("they are there")
+    /// Waits until so many more were thrown out.
+    pub async fn renewed(&mut self, more: usize) {
+        let before = self.thrown_out();
+        within(self.thrown_out.wait_for(|now| *now >= before + more)).await.expect("they are there");
+    }
+
+    /// Returns how many were thrown out so far.
+    pub fn thrown_out(&self) -> usize {
+        *self.thrown_out.borrow()
     }
 }
 

@@ -1,9 +1,6 @@
 //! Tests that run again in a separate process, and processes that act as the peer of a test.
 
-use std::collections::HashMap;
-use std::ffi::OsString;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The name by which the test harness knows `function` of the module that says `module_path!()`.
 pub fn test_name(module: &str, function: &str) -> String {
@@ -39,35 +36,4 @@ pub fn alone(module: &str, function: &str) -> bool {
     assert!(output.status.success(), "{}", output.status);
     assert!(stdout.contains("1 passed"), "no test has this name");
     false
-}
-
-/// Measures a time without that in which a thread of this process waited for a processor, because others had it. Of
-/// several threads, the one that waited for longest counts.
-pub struct OwnTime {
-    begin: Instant,
-    waited: HashMap<OsString, Duration>,
-}
-
-impl OwnTime {
-    pub fn begin() -> Self {
-        Self { begin: Instant::now(), waited: waited() }
-    }
-
-    pub fn elapsed(&self) -> Duration {
-        let before = |thread| self.waited.get(thread).copied().unwrap_or_default();
-        let waited = waited().iter().map(|(thread, now)| now.saturating_sub(before(thread))).max();
-        self.begin.elapsed().saturating_sub(waited.unwrap_or_default())
-    }
-}
-
-/// How long each thread of this process has waited for a processor (proc(5), schedstat). Nothing where the kernel does not
-/// count it.
-fn waited() -> HashMap<OsString, Duration> {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let waited = threads.filter_map(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let waited = stat.split_whitespace().nth(1)?.parse().ok()?;
-        Some((thread.file_name(), Duration::from_nanos(waited)))
-    });
-    waited.collect()
 }

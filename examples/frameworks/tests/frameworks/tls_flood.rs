@@ -1,4 +1,6 @@
 //! TLS over streams with many peers that begin no handshake, over the soft provider.
+//!
+//! No time limit of a listener is over while they are there: peers that make no room for others would delay them for an hour.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,12 +8,15 @@ use std::time::Duration;
 
 use crate::authority::{Authority, NAME};
 use common::crowd::{Crowd, connect_and_be_silent, hello, raise_descriptors, visit};
-use common::process::{OwnTime, alone};
+use common::process::alone;
 use common::stream::listening;
 use common::*;
 use tokio_rdma::io::TlsListener;
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{RdmaStream, StreamConfig};
 use tokio_rustls::rustls::pki_types::ServerName;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// The places for handshakes.
 const HANDSHAKES: usize = 256;
@@ -19,7 +24,7 @@ const HANDSHAKES: usize = 256;
 /// Peers that begin no handshake.
 const PEERS: usize = 2000;
 
-// IO-10: those that have a stream would have the places for ten seconds.
+// IO-10: those that have a stream would have the places of the TLS handshakes.
 #[tokio::test]
 async fn peers_that_begin_no_handshake_delay_nobody() {
     if !alone(module_path!(), "peers_that_begin_no_handshake_delay_nobody") {
@@ -28,9 +33,11 @@ async fn peers_that_begin_no_handshake_delay_nobody() {
     assert!(raise_descriptors() > 2 * PEERS + 100, "too few descriptors for this test");
     // Small ones, so that the time of a test without optimisation is not that of their preparation.
     let config = StreamConfig::default().send_buffer(1 << 14).receive_buffer(1 << 14);
-    let config = config.send_depth(16).receive_depth(16);
-    let (authority, own_adapter) = (Authority::new(), adapter());
-    let mut listener = TlsListener::new(listening(&own_adapter, &config), authority.server());
+    let config = config.send_depth(16).receive_depth(16).handshake_timeout(HOUR);
+    let own_adapter = adapter_with(SoftConfig::default().half_open(512).request_timeout(HOUR));
+    let authority = Authority::new();
+    let listener = TlsListener::new(listening(&own_adapter, &config), authority.server());
+    let mut listener = listener.handshake_timeout(HOUR);
     let address = listener.local_addr().expect("bound");
     let (accepted, mut peers) = tokio::sync::mpsc::unbounded_channel();
     let server = tokio::spawn(async move {
@@ -54,10 +61,8 @@ async fn peers_that_begin_no_handshake_delay_nobody() {
         }
     })
     .await;
-    let mut delays = Vec::new();
     for _ in 0..5 {
         crowd.renewed(50).await;
-        let begin = OwnTime::begin();
         let stream = within(RdmaStream::connect_on(&own_adapter, address, &config)).await.expect("connected");
         let (own, name) =
             (stream.local_addr().expect("connected"), ServerName::try_from(NAME).expect("a name"));
@@ -65,14 +70,10 @@ async fn peers_that_begin_no_handshake_delay_nobody() {
             within(async { tokio::join!(authority.good().connect(name, stream), peers.recv()) }).await;
         client.expect("secured");
         assert_eq!(server.expect("accepted").1, own);
-        delays.push(begin.elapsed());
     }
     server.abort();
     let complete = complete.load(Ordering::Relaxed);
     assert!(complete > HANDSHAKES, "{complete} have come as far as TLS");
-    delays.sort();
-    // Tests share the machine.
-    assert!(delays[delays.len() / 2] < Duration::from_secs(1), "{delays:?}");
 }
 
 // IO-10: what a peer has that is dropped is freed at once, though it confirms nothing.
