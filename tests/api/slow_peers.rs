@@ -13,17 +13,6 @@ use tokio_rdma::{AcceptParams, ConnectParams, Status};
 
 const TEN_SECONDS: Duration = Duration::from_secs(10);
 
-/// Lets time pass. Where all clocks are in this process they are set forward.
-async fn pass(time: Duration) {
-    if Device::under_test() == Device::Soft {
-        tokio::time::pause();
-        tokio::time::sleep(time).await;
-        tokio::time::resume();
-    } else {
-        tokio::time::sleep(time).await;
-    }
-}
-
 // LS-13, ERR-06: where there are three phases the accept is pending all the while; where there are two it is over.
 #[tokio::test]
 async fn a_complete_may_come_ten_seconds_late() {

@@ -95,6 +95,17 @@ fn simulated(config: SoftConfig) -> Provider {
     panic!("the device `sim` needs the feature `sim`: {config:?}");
 }
 
+/// Lets so much time pass; at once where no other clock than that of the runtime matters.
+pub async fn pass(time: Duration) {
+    if Device::under_test() == Device::Soft {
+        tokio::time::pause();
+        tokio::time::sleep(time).await;
+        tokio::time::resume();
+    } else {
+        tokio::time::sleep(time).await;
+    }
+}
+
 /// Lets real time pass, in a test that waits for other threads: virtual time would not wait for them. Only before the device
 /// is used.
 pub fn run_clock() {

@@ -9,7 +9,9 @@ use tokio_rdma::sim::{self, Network};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
-use crate::{CLIENT, PATH_TIMEOUT, PORT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+use crate::{
+    CLIENT, PATH_TIMEOUT, PORT, SECOND, adapter, connect, connected, exchange, hosts, listening, queue_pair,
+};
 
 const SEEDS: std::ops::Range<u64> = 0..20;
 
@@ -68,12 +70,8 @@ fn a_host_has_an_address_of_each_family() {
         client.add_address(CLIENT6);
         let active = adapter(&client);
         let (ours, theirs) = (queue_pair(&active), queue_pair(&passive));
-        let connector = active.connector();
-        let (accepted, connected) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, (v6, PORT).into(), ConnectParams::default()),
-        );
-        let (accepted, connected) = (accepted.expect("accepted"), connected.expect("connected"));
+        let (accepted, connected) =
+            connect((&listener, &theirs), (&active.connector(), &ours), ConnectParams::default()).await;
         assert_eq!(accepted.peer_addr().ip(), CLIENT6.parse::<IpAddr>().expect("an address"));
         assert_eq!(accepted.peer_addr(), connected.local_addr());
     });

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
-use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, ReadLimits, Status};
+use tokio_rdma::{Access, ConnectParams, DisconnectReason, ReadLimits, Status};
 
 use crate::{
-    NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair, starved,
+    NOTICED, PATH_TIMEOUT, SECOND, adapter, connect, connected, exchange, hosts, joined, listening,
+    queue_pair, starved,
 };
 
 /// The seeds of each test here.
@@ -53,15 +54,11 @@ fn a_partition_is_a_loss_without_reads_too() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (passive, active) = (adapter(&server), adapter(&client));
-        let (listener, address) = listening(&passive, &server);
+        let (listener, _) = listening(&passive, &server);
         let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
-        let connector = active.connector();
         let params = ConnectParams::default().read_limits(ReadLimits::new(0, 0));
-        let (accepted, connected) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, address, params)
-        );
-        let (_accepted, connection) = (accepted.expect("accepted"), connected.expect("connected"));
+        let (_accepted, connection) =
+            connect((&listener, &theirs), (&active.connector(), &ours), params).await;
         assert_eq!(connection.read_limits(), ReadLimits::new(0, 0));
         sleep(4 * PATH_TIMEOUT).await;
         assert!(connection.is_connected(), "nobody owes anything");
@@ -315,23 +312,11 @@ fn a_shorter_path_timeout_notices_sooner() {
         let (theirs, ours) = connected(&server, &client).await;
         let short = tokio_rdma::soft::SoftConfig::default().path_timeout(Some(2 * SECOND));
         let hasty = client.provider_with(short).open(client.address()).expect("opened");
-        let queue_pair = crate::queue_pair(&hasty);
-        let (listener, address) = {
-            let listener = theirs.adapter.listener();
-            listener.bind((server.address(), 1).into()).expect("bound");
-            listener.listen(0).expect("listening");
-            let address = listener.local_addr().expect("it listens");
-            (listener, address)
-        };
-        let passive = crate::queue_pair(&theirs.adapter);
-        let (_accepted, connection) = tokio::join!(
-            listener.accept_next(&passive, Default::default()),
-            hasty.connector().connect_and_complete(&queue_pair, address, Default::default())
-        );
-        let connection = connection.expect("connected");
+        let passive = queue_pair(&theirs.adapter);
+        let (_second, second) = joined(&server, (&theirs.adapter, passive), &hasty).await;
         let begin = network.elapsed();
         network.partition(&server, &client, 100 * SECOND);
-        let reason = connection.disconnected().await;
+        let reason = second.connection.disconnected().await;
         assert!(is_path_timeout(&reason), "{reason:?}");
         let silence = network.elapsed() - begin;
         assert!(silence <= Duration::from_millis(2000 + 125 + 2), "{silence:?}");

@@ -9,7 +9,8 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Status};
 
 use crate::{
-    NOTICED, PATH_TIMEOUT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair, starved,
+    NOTICED, PATH_TIMEOUT, SECOND, adapter, connect, connected, exchange, hosts, listening, queue_pair,
+    starved,
 };
 
 const SEEDS: std::ops::Range<u64> = 0..20;
@@ -107,16 +108,13 @@ async fn linger(network: &Network, count: usize) -> usize {
     let config = SoftConfig::default().path_timeout(None);
     let [passive, active] = [&server, &client]
         .map(|host| host.provider_with(config.clone()).open(host.address()).expect("opened"));
-    let (listener, address) = listening(&passive, &server);
+    let (listener, _) = listening(&passive, &server);
     let mut ends = Vec::new();
     for _ in 0..count {
         let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
-        let connector = active.connector();
-        let (accepted, completed) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, address, ConnectParams::default())
-        );
-        ends.push((theirs, accepted.expect("accepted"), ours, completed.expect("connected")));
+        let (accepted, completed) =
+            connect((&listener, &theirs), (&active.connector(), &ours), ConnectParams::default()).await;
+        ends.push((theirs, accepted, ours, completed));
     }
     network.partition_one_way(&client, &server, 8 * SECOND);
     let mut regions = Vec::new();

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio_rdma::sim::{Host, Network};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig,
+    AcceptParams, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, QueuePairConfig,
     SharedReceiveConfig, SharedReceiveQueue,
 };
 
@@ -90,21 +90,26 @@ impl End {
     }
 }
 
+/// Connects two queue pairs: the listener accepts with the first, and the connector connects the second. Returns their
+/// connections.
+async fn connect(
+    (listener, theirs): (&Listener, &QueuePair),
+    (connector, ours): (&Connector, &QueuePair),
+    params: ConnectParams,
+) -> (Connection, Connection) {
+    let address = listener.local_addr().expect("it listens");
+    let (accepted, completed) = tokio::join!(
+        listener.accept_next(theirs, AcceptParams::default()),
+        connector.connect_and_complete(ours, address, params)
+    );
+    (accepted.expect("accepted"), completed.expect("connected"))
+}
+
 /// A connection from the client to the server: the end of the server, and that of the client.
 async fn connected(server: &Host, client: &Host) -> (End, End) {
-    let (passive, active) = (adapter(server), adapter(client));
-    let (listener, address) = listening(&passive, server);
-    let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
-    let connector = active.connector();
-    let (accepted, completed) = tokio::join!(
-        listener.accept_next(&theirs, AcceptParams::default()),
-        connector.connect_and_complete(&ours, address, ConnectParams::default())
-    );
-    let (accepted, completed) = (accepted.expect("accepted"), completed.expect("connected"));
-    (
-        End { adapter: passive, queue_pair: theirs, connection: accepted },
-        End { adapter: active, queue_pair: ours, connection: completed },
-    )
+    let passive = adapter(server);
+    let theirs = queue_pair(&passive);
+    joined(server, (&passive, theirs), &adapter(client)).await
 }
 
 /// A connection to the server, whose end has this queue pair: the server's end, and the client's.
@@ -112,13 +117,9 @@ async fn joined(server: &Host, passive: (&Adapter, QueuePair), active: &Adapter)
     let listener = passive.0.listener();
     listener.bind((server.address(), 0).into()).expect("bound");
     listener.listen(0).expect("listening");
-    let address = listener.local_addr().expect("it listens");
     let (connector, ours) = (active.connector(), queue_pair(active));
-    let (accepted, completed) = tokio::join!(
-        listener.accept_next(&passive.1, AcceptParams::default()),
-        connector.connect_and_complete(&ours, address, ConnectParams::default())
-    );
-    let (accepted, completed) = (accepted.expect("accepted"), completed.expect("connected"));
+    let (accepted, completed) =
+        connect((&listener, &passive.1), (&connector, &ours), ConnectParams::default()).await;
     (
         End { adapter: passive.0.clone(), queue_pair: passive.1, connection: accepted },
         End { adapter: active.clone(), queue_pair: ours, connection: completed },

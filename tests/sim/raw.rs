@@ -12,7 +12,7 @@ use tokio_rdma::sim::{self, Host, Network, TcpStream};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, QueuePairConfig};
 
-use crate::{PORT, SECOND, adapter, hosts, queue_pair};
+use crate::{PORT, SECOND, adapter, connect, hosts, queue_pair};
 
 const SEEDS: std::ops::Range<u64> = 0..20;
 
@@ -175,13 +175,7 @@ fn an_accept_that_is_taken_back_frees_its_queue_pair_at_once() {
         silent.write_all(&Start::peer_to_peer(4, 4).encode(REQUEST_KEY)).await.expect("written");
         let accept = listener.accept_next(&theirs, AcceptParams::default());
         timeout(SECOND, accept).await.map(drop).expect_err("its first frame does not come");
-        let connector = active.connector();
-        let (accepted, connected) = tokio::join!(
-            listener.accept_next(&theirs, AcceptParams::default()),
-            connector.connect_and_complete(&ours, address, ConnectParams::default())
-        );
-        connected.expect("connected");
-        accepted.expect("accepted");
+        connect((&listener, &theirs), (&active.connector(), &ours), ConnectParams::default()).await;
         drop(silent);
     });
 }

@@ -50,7 +50,7 @@ fn completed_writes_arrive_at_160_kib_per_second() {
     });
 }
 
-// Who posts is not held until all of a long message is with the kernel: the task of the connection goes on.
+// A post returns before all of a long message is with the kernel: the task of the connection goes on.
 #[test]
 fn a_post_of_much_returns_before_all_of_it_is_written() {
     const LENGTH: usize = 24 << 20;

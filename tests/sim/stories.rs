@@ -9,7 +9,7 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair};
 
 use crate::tools::ms;
-use crate::{End, PORT, SECOND, adapter, connected, exchange, hosts, listening, queue_pair};
+use crate::{End, PORT, SECOND, adapter, connect, connected, exchange, hosts, listening, queue_pair};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -215,12 +215,10 @@ fn turned_away_and_tried_again() {
             find_the_backlog_full(&network, &connector, &ours, &server).await;
 
             let passive = adapter(&server);
-            let (listener, address) = listening(&passive, &server);
+            let (listener, _) = listening(&passive, &server);
             let theirs = queue_pair(&passive);
-            let connecting = connector.connect_and_complete(&ours, address, ConnectParams::default());
-            let accepting = listener.accept_next(&theirs, AcceptParams::default());
-            let (connection, accepted) = tokio::join!(connecting, accepting);
-            let (connection, _accepted) = (connection.expect("connected"), accepted.expect("accepted"));
+            let (_accepted, connection) =
+                connect((&listener, &theirs), (&connector, &ours), ConnectParams::default()).await;
             if bound {
                 assert_eq!(connection.local_addr().port(), 5000);
                 let another = active.connector().bind((client.address(), 0).into());

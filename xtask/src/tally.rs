@@ -10,7 +10,7 @@ pub(crate) struct Tally {
     pub(crate) passed: usize,
     /// Did not.
     pub(crate) failed: usize,
-    /// Could not run here, or are marked `#[ignore]`.
+    /// Could not run here.
     pub(crate) skipped: usize,
 }
 

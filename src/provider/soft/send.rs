@@ -520,7 +520,7 @@ mod tests {
         assert!(queue.entries.is_empty() && queue.entries.capacity() <= KEEP_ENTRIES);
     }
 
-    // What a silent peer makes this end say does not pile up, and comes neither early nor late.
+    // The probes of a silent peer do not pile up, and are sent neither early nor late.
     #[test]
     fn nothing_is_interjected_while_something_waits() {
         let queue = || SendQueue::new(4, 9, false, CompletionSink::to_futures(std::sync::Arc::default()));

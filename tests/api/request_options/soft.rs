@@ -177,7 +177,7 @@ async fn a_window_releases_its_region() {
     let window = adapter.memory_window().expect("a window");
     within(bind(&window).expect("posted")).await.0.expect("bound");
     drop(window);
-    // What waits for the doorbell is pending.
+    // A request that waits for the doorbell is pending.
     let window = adapter.memory_window().expect("a window");
     let batch = pair.active.queue_pair.batch();
     let slice = region.slice(0..8).expect("in bounds");

@@ -114,13 +114,6 @@ fn complete_connect_nd_device_removed() {
     });
 }
 
-/// Lets time pass on the clock of this process, on which every time limit of the provider is counted.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::sleep(time).await;
-    tokio::time::resume();
-}
-
 // CM-28, LS-15. ND_IO_TIMEOUT is for providers with a time limit of their own for a slow peer; here a path that has failed
 // between Accept and CompleteConnect is the loss of the peer (P14, A23), noticed within the path timeout by either call.
 #[test]
