@@ -83,22 +83,7 @@ impl Connector {
         peer: SocketAddr,
         params: ConnectParams,
     ) -> impl Future<Output = Result<Reply, ConnectError>> + Send + use<> {
-        let (provider, queue_pair) = (self.provider.clone(), queue_pair.clone());
-        async move {
-            let began = Instant::now();
-            match provider.connect(queue_pair.provider(), peer, &params).await {
-                Ok(()) => match Attempt::new(provider) {
-                    Ok(attempt) => Ok(Reply { attempt }),
-                    Err(provider) => Err(end_of(&provider).await),
-                },
-                // The system has limits of its own, which may be shorter.
-                Err(ConnectError::TimedOut { peer, .. }) => {
-                    let limit = params.timeout.filter(|limit| began.elapsed() >= *limit);
-                    Err(ConnectError::TimedOut { peer, limit })
-                }
-                Err(error) => Err(error),
-            }
-        }
+        ask(self.provider.clone(), queue_pair.clone(), peer, params)
     }
 
     /// Connects to a listener and completes the connection without inspecting the reply.
@@ -114,9 +99,9 @@ impl Connector {
         peer: SocketAddr,
         params: ConnectParams,
     ) -> impl Future<Output = Result<Connection, ConnectError>> + Send + use<> {
-        let connect = self.connect(queue_pair, peer, params);
+        let (provider, queue_pair) = (self.provider.clone(), queue_pair.clone());
         async move {
-            match connect.await?.complete().await {
+            match ask(provider, queue_pair, peer, params).await?.complete().await {
                 // Between the two calls only a cancel makes the state invalid.
                 Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
                 outcome => outcome,
@@ -169,6 +154,28 @@ impl Connector {
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// Connects: see [`Connector::connect`].
+async fn ask(
+    provider: provider::Connector,
+    queue_pair: QueuePair,
+    peer: SocketAddr,
+    params: ConnectParams,
+) -> Result<Reply, ConnectError> {
+    let began = Instant::now();
+    match provider.connect(queue_pair.provider(), peer, &params).await {
+        Ok(()) => match Attempt::new(provider) {
+            Ok(attempt) => Ok(Reply { attempt }),
+            Err(provider) => Err(end_of(&provider).await),
+        },
+        // The system has limits of its own, which may be shorter.
+        Err(ConnectError::TimedOut { peer, .. }) => {
+            let limit = params.timeout.filter(|limit| began.elapsed() >= *limit);
+            Err(ConnectError::TimedOut { peer, limit })
+        }
+        Err(error) => Err(error),
     }
 }
 

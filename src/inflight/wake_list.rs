@@ -29,12 +29,23 @@ impl WakeList {
     }
 
     /// Appends what `other` has collected.
+    #[inline]
     pub(crate) fn append(&mut self, other: Self) {
-        self.0.extend(other.0);
+        // Most lists are empty, and each that is moved is 264 bytes that are copied.
+        if !other.0.is_empty() {
+            self.0.extend(other.0);
+        }
     }
 
     /// Wakes, frees and calls, in the order of collection.
+    #[inline]
     pub(crate) fn wake_all(self) {
+        if !self.0.is_empty() {
+            self.run_all();
+        }
+    }
+
+    fn run_all(self) {
         for after in self.0 {
             match after {
                 After::Wake(waker) => waker.wake(),

@@ -121,6 +121,7 @@ pub(crate) struct AfterStep {
 
 impl AfterStep {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
+    #[inline]
     pub(crate) fn run(self) {
         // Metrics come first: a task that is woken finds the step counted.
         self.metrics.record();
@@ -207,7 +208,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         let progress = inner.as_mut();
         let (id, peer, before) = (self.id(), progress.peer, progress.state());
         let call = call(&input);
-        let outcome = progress.machine.handle(now(), input);
+        let outcome = progress.machine.handle(input);
         let phase = progress.state();
         if before != phase {
             after.metrics.moved(&mut progress.phase, name(phase));
@@ -527,7 +528,7 @@ fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, aft
     }
 }
 
-/// The time, by the clock that tests can stop.
-pub(crate) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+/// Returns whether it is over, by the clock that tests can stop.
+pub(crate) fn is_overdue(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now().into_std())
 }

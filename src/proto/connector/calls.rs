@@ -23,10 +23,10 @@ impl Connector {
     /// `Connect`: A4, A5, A6, C16.
     pub(super) fn connect(
         &mut self,
-        now: Instant,
         data_fits: bool,
         busy: bool,
         deadline: Option<Instant>,
+        overdue: bool,
     ) -> Result<Actions, Status> {
         match self.state {
             Idle | Bound => {
@@ -38,7 +38,7 @@ impl Connector {
                 }
                 self.refusal = None;
                 // A caller without any patience is answered before the peer could hear of it.
-                if deadline.is_some_and(|deadline| deadline <= now) {
+                if overdue {
                     return Ok(smallvec![Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }]);
                 }
                 self.enter(Connecting);

@@ -122,6 +122,8 @@ pub(crate) enum Input {
         busy: bool,
         /// When the caller stops waiting; without it nothing here ends the attempt.
         deadline: Option<Instant>,
+        /// Whether it has done so already.
+        overdue: bool,
     },
     /// `CompleteConnect`.
     CompleteConnect,
@@ -299,14 +301,14 @@ impl Connector {
     /// # Errors
     /// The call was not accepted, with this status. The state is as it was, except after a call that found
     /// the peer gone, which burns the connector.
-    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<Actions, Status> {
+    pub(crate) fn handle(&mut self, input: Input) -> Result<Actions, Status> {
         if self.fate == Some(Status::DEVICE_REMOVED) && input.needs_device() {
             return Err(Status::DEVICE_REMOVED);
         }
         Ok(match input {
             Input::Bind => self.bind()?,
-            Input::Connect { data, max_data, busy, deadline } => {
-                self.connect(now, data <= max_data, busy, deadline)?
+            Input::Connect { data, max_data, busy, deadline, overdue } => {
+                self.connect(data <= max_data, busy, deadline, overdue)?
             }
             Input::CompleteConnect => self.complete_connect()?,
             Input::Accept { data, max_data, busy } => self.accept(data <= max_data, busy)?,

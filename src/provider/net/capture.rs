@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::socket::MsgFlags;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::pcap::{ACK, FIN, File, HEADERS, PSH, Packet, RST, SYN};
@@ -277,22 +277,6 @@ impl Drop for Captured {
     fn drop(&mut self) {
         let aborting = matches!(SockRef::from(&self.stream).linger(), Ok(Some(Duration::ZERO)));
         self.tap.get_mut().end(OUT, if aborting { RST } else { FIN });
-    }
-}
-
-impl AsyncRead for Captured {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            match self.try_receive(&mut [memory::Target::Bytes(buffer.initialize_unfilled())]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return Poll::Ready(outcome.map(|length| buffer.advance(length))),
-            }
-        }
     }
 }
 

@@ -338,6 +338,18 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
+    /// The local address, which is that of each connection, too: there is a listener for each address of an adapter.
+    ///
+    /// # Errors
+    /// Those of getsockname(2).
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(listener) => listener.local_addr(),
+            #[cfg(feature = "sim")]
+            Self::Sim(listener) => Ok(listener.local_addr()),
+        }
+    }
+
     /// Takes the next connection.
     ///
     /// # Errors

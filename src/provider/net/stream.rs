@@ -1,5 +1,6 @@
 //! A connected byte stream.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,9 +10,10 @@ use std::time::Duration;
 
 use nix::sys::socket::MsgFlags;
 use socket2::{Protocol, SockRef};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::task::coop::consume_budget;
 
 use super::MOST_LINGERING;
 use super::capture::{Capture, Captured};
@@ -52,18 +54,6 @@ impl Stream {
                 Err(_) => Self::Kernel(stream),
             },
             (stream, _) => stream,
-        }
-    }
-
-    /// The local address.
-    ///
-    /// # Errors
-    /// Those of getsockname(2).
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.local_addr(),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.local_addr(),
         }
     }
 
@@ -109,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Waits until there may be something to read, with any number of other tasks.
+    /// Waits until there may be something to read: bytes, the end, or an error. One task waits at a time.
     ///
     /// # Errors
     /// The runtime is gone.
@@ -117,23 +107,32 @@ impl Stream {
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn readable(&self) -> io::Result<()> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.readable().await,
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.readable().await,
-        }
+        poll_fn(|cx| self.poll_read_ready(cx)).await
     }
 
-    /// Reads into a buffer; 0 is the end of the stream.
+    /// Reads into a buffer, as [`try_receive`](Self::try_receive) does; 0 is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock`, and those of read(2).
+    /// Those of [`try_receive`](Self::try_receive).
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Kernel(stream) => stream.try_read(bytes),
-            Self::Captured(stream) => stream.try_receive(&mut [memory::Target::Bytes(bytes)]),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.read(bytes),
+        let asked = bytes.len();
+        self.try_receive(&mut [memory::Target::Bytes(bytes)], asked)
+    }
+
+    /// Reads to the end of the stream, or until it fails, and throws the bytes away.
+    ///
+    /// # Cancel safety
+    /// The bytes that were read are gone.
+    pub(crate) async fn discard(&self) {
+        while self.readable().await.is_ok() {
+            // Otherwise a peer that floods would keep the thread.
+            consume_budget().await;
+            let mut bytes = [0; 1024];
+            match self.try_read(&mut bytes) {
+                Ok(length) if length > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(_) | Err(_) => return,
+            }
         }
     }
 
@@ -199,9 +198,7 @@ impl Stream {
     /// `WouldBlock`, and those of recv(2).
     pub(crate) fn read_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Kernel(stream) => {
-                Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT)?)
-            }
+            Self::Kernel(stream) => receive_now(stream, bytes, MsgFlags::empty()),
             Self::Captured(stream) => stream.receive_now(&mut [memory::Target::Bytes(bytes)]),
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.read(bytes),
@@ -215,15 +212,7 @@ impl Stream {
     pub(crate) fn peek_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-                let mut peek = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);
-                let mut asked = false;
-                // If tokio believes that there is something, it is told better, and waits for the next event.
-                let outcome = stream.try_io(Interest::READABLE, || {
-                    asked = true;
-                    peek()
-                });
-                if asked { outcome } else { peek() }
+                receive_now(stream, bytes, MsgFlags::MSG_PEEK)
             }
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.peek(bytes),
@@ -371,32 +360,6 @@ impl Stream {
             Self::Sim(stream) => stream.prepare(options),
         }
     }
-
-    /// Limits how long sent data may stay unacknowledged: see [`kernel::options::limit_unacknowledged`].
-    pub(crate) fn limit_unacknowledged(&self, limit: Option<Duration>) {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                kernel::options::limit_unacknowledged(stream, limit)
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.limit_unacknowledged(limit),
-        }
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Kernel(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Captured(stream) => Pin::new(stream).poll_read(cx, buffer),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
 }
 
 impl AsyncWrite for Stream {
@@ -426,4 +389,20 @@ impl AsyncWrite for Stream {
             Self::Sim(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
+}
+
+/// Asks the socket for what has arrived. If tokio believes that there is something, as it does of each socket that was just
+/// accepted, it is told better, and waits for the next event.
+///
+/// # Errors
+/// `WouldBlock`, and those of recv(2).
+fn receive_now(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
+    let flags = flags | MsgFlags::MSG_DONTWAIT;
+    let mut receive = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);
+    let mut asked = false;
+    let outcome = stream.try_io(Interest::READABLE, || {
+        asked = true;
+        receive()
+    });
+    if asked { outcome } else { receive() }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
@@ -20,7 +20,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
-use crate::provider::connector::{ConnectorDriver, OnDrop};
+use crate::provider::connector::{ConnectorDriver, OnDrop, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net::host::{ConnectFailure, Connected};
 use crate::provider::net::options::SocketError;
@@ -180,7 +180,7 @@ impl Connector {
                 inner.progress.reset(Op::Connect);
             }
             busy = fits && !taken;
-            Some(Input::Connect { data, max_data, busy, deadline })
+            Some(Input::Connect { data, max_data, busy, deadline, overdue: is_overdue(deadline) })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
@@ -258,9 +258,8 @@ impl Connector {
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<Dialled, DialError> {
-        let start_up = self.shake_hands(stream, peer, params);
-        let Some(deadline) = deadline else { return start_up.await };
-        match tokio::time::timeout_at(deadline.into(), start_up).await {
+        let Some(deadline) = deadline else { return self.shake_hands(stream, peer, params).await };
+        match tokio::time::timeout_at(deadline.into(), self.shake_hands(stream, peer, params)).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(DialError::new(ConnectError::TimedOut { peer, limit: None })),
         }
@@ -272,6 +271,11 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<Dialled, DialError> {
+        let offer = limits::offer(params.read_limits, READ_LIMITS);
+        let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
+        let mut initiator = Initiator::new(config, offer, &params.private_data);
+        stream.write_all(&initiator.request()).await.map_err(|error| DialError::io(&error, peer))?;
+        // While the peer reads the request: nothing of this concerns the first bytes of a connection.
         let options = self.adapter.socket_options(None, params.multipath);
         match stream.prepare(&options) {
             Ok(()) => {}
@@ -279,19 +283,21 @@ impl Connector {
             Err(SocketError::NotSupported(_)) if params.multipath => {}
             Err(error) => return Err(DialError::new(error.into())),
         }
-        // A path that breaks under the request is noticed; how long the peer takes to reply is its own affair (`X8`).
-        stream.limit_unacknowledged(options.path_timeout);
-        let offer = limits::offer(params.read_limits, READ_LIMITS);
-        let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
-        let mut initiator = Initiator::new(config, offer, &params.private_data);
-        stream.write_all(&initiator.request()).await.map_err(|error| DialError::io(&error, peer))?;
+        let mut limit = options.path_timeout;
         let reply = loop {
-            let mut bytes = [0; 1024];
-            let length = stream.read(&mut bytes).await.map_err(|error| DialError::io(&error, peer))?;
-            if length == 0 {
-                return Err(DialError::refused(peer, Reason::PeerClosed));
+            match limit {
+                None => stream.readable().await,
+                Some(time) => match tokio::time::timeout(time, stream.readable()).await {
+                    Ok(outcome) => outcome,
+                    // How long the peer takes to reply is its own affair (`X8`), if its host has the request.
+                    Err(_elapsed) => {
+                        limit = None;
+                        check_arrived(&stream)
+                    }
+                },
             }
-            match initiator.receive(&bytes[..length]) {
+            .map_err(|error| DialError::io(&error, peer))?;
+            match read_reply(&stream, &mut initiator).map_err(|error| DialError::io(&error, peer))? {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
@@ -301,7 +307,6 @@ impl Connector {
         };
         match reply {
             Reply::Accepted { negotiated, private_data } => {
-                stream.limit_unacknowledged(None);
                 let leftover = initiator.leftover();
                 let terms = Terms { limits: negotiated.limits, private_data };
                 Ok(Dialled { handshake: PendingHandshake::Active { stream, negotiated, leftover }, terms })
@@ -489,6 +494,27 @@ impl Connector {
             Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
             status => connect_error(status, self.take_reason(), self.peer()),
         })
+    }
+}
+
+/// Fails if the host of the peer has not acknowledged all that was sent: the path has failed.
+fn check_arrived(stream: &Stream) -> io::Result<()> {
+    if stream.unacknowledged()? > 0 {
+        return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+    }
+    Ok(())
+}
+
+/// Takes what has arrived of the reply. The buffer is on the stack, and not part of the future that waits.
+fn read_reply(stream: &Stream, initiator: &mut Initiator) -> io::Result<Result<Option<Reply>, StartError>> {
+    let mut bytes = [0; 1024];
+    match stream.try_read(&mut bytes) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(length) => Ok(initiator.receive(&bytes[..length])),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(Ok(None))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -56,7 +56,8 @@ pub(super) async fn accept_loop(
     arrived: impl Fn(Incoming) -> ControlFlow<()>,
 ) {
     let mut reading = FuturesUnordered::new();
-    let mut peers = Peers::new(adapter);
+    let Ok(local) = listener.local_addr() else { return };
+    let mut peers = Peers::new(adapter, local);
     let mut accepted = 0;
     loop {
         if accepted == TURN {
@@ -108,6 +109,8 @@ struct Place {
 /// The half-open peers of a listening socket.
 struct Peers {
     adapter: Arc<Adapter>,
+    /// The address that they have connected to.
+    local: SocketAddr,
     /// The number of places.
     most: usize,
     table: HalfOpen<Place>,
@@ -118,10 +121,11 @@ struct Peers {
 }
 
 impl Peers {
-    fn new(adapter: Arc<Adapter>) -> Self {
+    fn new(adapter: Arc<Adapter>, local: SocketAddr) -> Self {
         Self {
             most: adapter.config.half_open_places(),
             adapter,
+            local,
             table: HalfOpen::new(),
             lacking: None,
             lack_logged: Throttle::default(),
@@ -132,7 +136,7 @@ impl Peers {
     /// Takes a connection. Most peers have sent their request by now; the others are read from.
     fn admit(&mut self, stream: Stream, peer: SocketAddr) -> Admitted<impl Future<Output = Read> + use<>> {
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
-        let mut request = Request::new(stream, peer, &self.adapter);
+        let mut request = Request::new(stream, self.local, peer, &self.adapter);
         let progress = request.look();
         if !matches!(progress, Ok(None)) {
             return Admitted::Done(request.end(progress, &self.adapter));
@@ -222,6 +226,7 @@ enum Admitted<F> {
 /// A request that is being read. Only these bytes have a deadline: nobody waits for them yet (`X8`).
 struct Request {
     stream: Stream,
+    local: SocketAddr,
     peer: SocketAddr,
     responder: Responder,
 }
@@ -242,9 +247,9 @@ enum Closed {
 }
 
 impl Request {
-    fn new(stream: Stream, peer: SocketAddr, adapter: &Adapter) -> Self {
+    fn new(stream: Stream, local: SocketAddr, peer: SocketAddr, adapter: &Adapter) -> Self {
         let config = StartConfig { crc: adapter.config.crc, unsaid_limits: ReadLimits::default() };
-        Self { stream, peer, responder: Responder::new(config) }
+        Self { stream, local, peer, responder: Responder::new(config) }
     }
 
     /// Takes what has arrived, from the kernel: tokio knows only of what its last event told.
@@ -295,12 +300,16 @@ impl Request {
 
     /// The request as the listener takes it; or closes the connection.
     fn end(self, progress: Progress, adapter: &Adapter) -> Option<Incoming> {
-        let Self { stream, peer, responder } = self;
+        let Self { stream, local, peer, responder } = self;
         let closed = match progress {
-            Ok(Some(offer)) => match incoming(stream, peer, offer, responder, adapter) {
-                Ok(incoming) => return Some(incoming),
-                Err(closed) => closed,
-            },
+            Ok(Some(offer)) => {
+                stream.prepare_accepted(&adapter.socket_options(None, false));
+                let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
+                let terms = Terms { limits, private_data: offer.private_data };
+                let responder = Box::new(responder);
+                let handshake = PendingHandshake::Passive { stream, responder, reject_data: None };
+                return Some(Incoming { terms, handshake, local, peer: canonical(peer) });
+            }
             Ok(None) | Err(Closed::Gone) => Closed::Gone,
             Err(Closed::Invalid(error)) => {
                 debug!(%peer, error = ?error.error, "closed without a valid MPA request");
@@ -326,23 +335,6 @@ impl Request {
     }
 }
 
-/// A request that is whole, with its socket prepared.
-fn incoming(
-    stream: Stream,
-    peer: SocketAddr,
-    offer: Offer,
-    responder: Responder,
-    adapter: &Adapter,
-) -> Result<Incoming, Closed> {
-    let local = stream.local_addr().map_err(|_| Closed::Gone)?;
-    stream.prepare_accepted(&adapter.socket_options(None, false));
-    let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
-    let terms = Terms { limits, private_data: offer.private_data };
-    let responder = Box::new(responder);
-    let handshake = PendingHandshake::Passive { stream, responder, reject_data: None };
-    Ok(Incoming { terms, handshake, local, peer: canonical(peer) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::adapter::resolve;
@@ -354,7 +346,7 @@ mod tests {
     async fn only_a_lack_of_resources_pauses_accepting() {
         let id = resolve(&Host::Kernel, [127, 0, 0, 1].into()).expect("the loopback interface");
         let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
-        let mut peers = Peers::new(adapter);
+        let mut peers = Peers::new(adapter, ([127, 0, 0, 1], 7).into());
         // The own listener was closed; one connection has failed; resources are lacking.
         let cases = [
             (libc::EINVAL, true, false),

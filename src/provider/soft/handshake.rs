@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -119,8 +119,7 @@ impl LingeringClose {
                 stream.write_all(&rest).await?;
                 stream.shutdown().await?;
                 // Closing with unread bytes would send a reset, which may overtake the last words.
-                let mut discarded = [0; 256];
-                while stream.read(&mut discarded).await? > 0 {}
+                stream.discard().await;
                 std::io::Result::Ok(())
             };
             // The outcome is of no interest: nobody is left to tell.

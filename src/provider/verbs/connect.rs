@@ -12,7 +12,7 @@ use super::connector::{Connector, Dialing, Inner};
 use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
-use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
+use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
@@ -212,7 +212,7 @@ impl Connector {
                 };
             }
             busy = fits && !taken;
-            Some(Input::Connect { data, max_data, busy, deadline })
+            Some(Input::Connect { data, max_data, busy, deadline, overdue: is_overdue(deadline) })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {

@@ -50,7 +50,10 @@ kinds! {
 impl Kind {
     /// The input.
     fn input(self, now: Instant) -> Input {
-        let connect = |data, busy, deadline| Input::Connect { data, max_data: 8, busy, deadline };
+        let connect = |data, busy, deadline| {
+            let overdue = deadline == Some(now);
+            Input::Connect { data, max_data: 8, busy, deadline, overdue }
+        };
         let later = Some(now + PATIENCE);
         match self {
             Self::Bind => Input::Bind,
@@ -198,7 +201,7 @@ impl Scene {
 }
 
 fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Result<Actions, Status> {
-    machine.handle(now, kind.input(now))
+    machine.handle(kind.input(now))
 }
 
 /// The machine in a scene, ready for a story.
@@ -379,8 +382,8 @@ fn deadlines() {
         assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(Actions::new()));
     }
     let mut machine = Connector::new();
-    let forever = Input::Connect { data: 0, max_data: 0, busy: false, deadline: None };
-    assert!(machine.handle(start, forever).is_ok());
+    let forever = Input::Connect { data: 0, max_data: 0, busy: false, deadline: None, overdue: false };
+    assert!(machine.handle(forever).is_ok());
     assert_eq!(machine.next_timeout(), None);
     // LS-24, X8: nothing here limits how long Accept and CompleteConnect may take.
     for scene in [Scene::ConnectDone, Scene::Completing, Scene::RequestPending, Scene::Accepting] {
@@ -397,7 +400,7 @@ fn an_unknown_status_is_carried() {
         (Scene::Accepting, Op::Accept),
     ] {
         let mut machine = scene.build(Instant::now());
-        let actions = machine.handle(Instant::now(), Input::Failed(UNKNOWN));
+        let actions = machine.handle(Input::Failed(UNKNOWN));
         assert_eq!(actions.unwrap().last(), Some(&Action::Finish { op, status: UNKNOWN }));
         assert_eq!(machine.state(), State::Dead, "CM-20");
     }
@@ -409,12 +412,12 @@ fn a_bind_that_finds_the_device_removed() {
     let now = Instant::now();
     let removed = || Input::BindFailed(Status::DEVICE_REMOVED);
     let mut idle = Scene::Idle.build(now);
-    assert_eq!(idle.handle(now, removed()), Err(Status::DEVICE_REMOVED));
+    assert_eq!(idle.handle(removed()), Err(Status::DEVICE_REMOVED));
     let mut connecting = Scene::Connecting.build(now);
     let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
-    assert_eq!(connecting.handle(now, removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
+    assert_eq!(connecting.handle(removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
     for mut machine in [idle, connecting] {
         assert_eq!(machine.state(), State::Dead);
-        assert_eq!(machine.handle(now, Input::Bind), Err(Status::DEVICE_REMOVED));
+        assert_eq!(machine.handle(Input::Bind), Err(Status::DEVICE_REMOVED));
     }
 }

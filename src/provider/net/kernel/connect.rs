@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use socket2::{SockAddr, SockRef, Socket};
+use socket2::{SockRef, Socket};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -72,8 +72,7 @@ pub(crate) async fn connect(
     if peer.is_ipv4() != bound.local.is_ipv4() {
         return fail(errno(libc::EAFNOSUPPORT), Some(bound));
     }
-    let address = SockAddr::from(peer);
-    match bound.socket.connect(&address) {
+    match bound.socket.connect(&peer.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return fail(error, Some(bound)),
@@ -85,13 +84,13 @@ pub(crate) async fn connect(
         Err(error) => return fail(error, None),
     };
     let outcome = match timeout {
-        None => established(&stream, &address).await,
-        Some(limit) => match tokio::time::timeout(limit, established(&stream, &address)).await {
+        None => established(&stream, peer).await,
+        Some(limit) => match tokio::time::timeout(limit, established(&stream, peer)).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => give_up(&stream, &address),
+            Err(_elapsed) => give_up(&stream, peer),
         },
     };
-    match outcome.and_then(|()| reached(&stream)) {
+    match outcome.and_then(|()| reached(&stream, local, peer)) {
         Ok(local) => Ok(Connected { stream, local, lease }),
         Err(error) => {
             let socket = stream.into_std().map(Socket::from).ok();
@@ -104,12 +103,15 @@ pub(crate) async fn connect(
 
 /// Waits until the attempt that is under way has ended, and how.
 ///
-/// It ends when connect(2), called again, says so. That is more than reading `SO_ERROR`: on failure it also
-/// takes the socket back to unconnected, so that another attempt may follow.
-async fn established(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
+/// A socket that is writable and not hung up is connected. Of all others connect(2), called again, says more than
+/// `SO_ERROR` would: on failure it also takes the socket back to unconnected, so that another attempt may follow.
+async fn established(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
     loop {
-        stream.writable().await?;
-        match stream.try_io(Interest::WRITABLE, || connect_again(stream, address)) {
+        let ready = stream.ready(Interest::WRITABLE).await?;
+        if ready.is_writable() && !ready.is_write_closed() {
+            return Ok(());
+        }
+        match stream.try_io(Interest::WRITABLE, || connect_again(stream, peer)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return outcome,
         }
@@ -117,8 +119,8 @@ async fn established(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
 }
 
 /// Asks for the result of the attempt: `WouldBlock` when it goes on.
-fn connect_again(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
-    match SockRef::from(stream).connect(address) {
+fn connect_again(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
+    match SockRef::from(stream).connect(&peer.into()) {
         Err(error) => match error.raw_os_error() {
             Some(libc::EALREADY | libc::EINPROGRESS | libc::EINTR) => Err(io::ErrorKind::WouldBlock.into()),
             Some(libc::EISCONN) => Ok(()),
@@ -131,8 +133,8 @@ fn connect_again(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
 /// Ends an attempt whose time is up, unless it has ended in this moment.
 ///
 /// Shutting a socket down while it connects takes it back to unconnected without closing it (Linux).
-fn give_up(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
-    match connect_again(stream, address) {
+fn give_up(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
+    match connect_again(stream, peer) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             // It fails when the attempt fails right now, which is as good.
             let _ = SockRef::from(stream).shutdown(Shutdown::Both);
@@ -142,10 +144,11 @@ fn give_up(stream: &TcpStream, address: &SockAddr) -> io::Result<()> {
     }
 }
 
-/// The local address of a new connection, unless it is one with itself.
-fn reached(stream: &TcpStream) -> io::Result<SocketAddr> {
-    let local = stream.local_addr()?;
-    if stream.peer_addr()? == local {
+/// The local address of a new connection, unless it is one with itself. The kernel is asked for it if the socket was bound to
+/// no address in particular.
+fn reached(stream: &TcpStream, bound: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
+    let local = if bound.ip().is_unspecified() || bound.port() == 0 { stream.local_addr()? } else { bound };
+    if (peer.ip(), peer.port()) == (local.ip(), local.port()) {
         // Nobody reads what is left.
         let _ = abort(stream);
         return Err(errno(libc::ECONNREFUSED));

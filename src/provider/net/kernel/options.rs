@@ -93,16 +93,6 @@ pub(crate) fn prepare(socket: &impl AsFd, options: &SocketOptions) -> Result<(),
     })
 }
 
-/// Limits how long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`, tcp(7)), for a handshake, in which the peer
-/// always has room; `None` lifts the limit. A kernel without it for this kind of socket waits for longer.
-pub(crate) fn limit_unacknowledged(stream: &TcpStream, limit: Option<Duration>) {
-    // An int of milliseconds.
-    let limit = limit.map(|limit| {
-        limit.clamp(Duration::from_millis(1), Duration::from_millis(i32::MAX.unsigned_abs().into()))
-    });
-    let _ = SockRef::from(stream).set_tcp_user_timeout(limit);
-}
-
 /// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data (`SO_LINGER`,
 /// socket(7)).
 ///

@@ -32,7 +32,7 @@ impl Socket {
 
     /// When the peer is given up, as something is unanswered.
     fn limit(&self) -> Option<Duration> {
-        let limit = if self.orphan { ORPHAN_PATIENCE } else { self.times.limit.unwrap_or(PATIENCE) };
+        let limit = if self.orphan { ORPHAN_PATIENCE } else { PATIENCE };
         self.times.unanswered.map(|since| since.saturating_add(limit))
     }
 

@@ -71,6 +71,10 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
     /// Takes the next connection.
     ///
     /// # Errors

@@ -97,8 +97,6 @@ pub(super) struct Times {
     pub(super) recovering: bool,
     /// Since when something is unanswered.
     pub(super) unanswered: Option<Duration>,
-    /// The time that this may last.
-    pub(super) limit: Option<Duration>,
     pub(super) keepalive: Option<Keepalive>,
     /// When the peer was heard last.
     pub(super) heard: Duration,

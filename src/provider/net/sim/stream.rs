@@ -179,10 +179,6 @@ impl Stream {
         })
     }
 
-    pub(crate) async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_read_ready(cx)).await
-    }
-
     /// Takes bytes that have arrived, and tells the peer that there is room again.
     fn take(&self, take: impl FnOnce(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
         self.with(|state, frozen| {
@@ -282,15 +278,6 @@ impl Stream {
         self.with(|state, _| {
             if let Some(socket) = state.sockets.get_mut(&self.id) {
                 socket.times.keepalive = options.keepalive();
-            }
-            state.set_clock(self.id);
-        });
-    }
-
-    pub(crate) fn limit_unacknowledged(&self, limit: Option<Duration>) {
-        self.with(|state, _| {
-            if let Some(socket) = state.sockets.get_mut(&self.id) {
-                socket.times.limit = limit;
             }
             state.set_clock(self.id);
         });

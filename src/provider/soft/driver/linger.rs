@@ -19,24 +19,10 @@ pub(super) async fn linger(socket: Arc<Socket>) {
     let Ok(_place) = socket.stream().lingering().try_acquire() else { return };
     let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
     let mut queued = unacknowledged();
-    while timeout(LIMIT, discard(&socket)).await.is_err() {
+    while timeout(LIMIT, socket.stream().discard()).await.is_err() {
         let before = std::mem::replace(&mut queued, unacknowledged());
         if queued >= before {
             return;
-        }
-    }
-}
-
-/// Reads to the end of the stream.
-async fn discard(socket: &Socket) {
-    let mut bytes = [0; 1024];
-    while socket.stream().readable().await.is_ok() {
-        // Otherwise a peer that floods would keep the thread.
-        tokio::task::coop::consume_budget().await;
-        match socket.stream().try_read(&mut bytes) {
-            Ok(length) if length > 0 => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Ok(_) | Err(_) => return,
         }
     }
 }
