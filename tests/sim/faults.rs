@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use common::raw::{REPLY_KEY, Start};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
 use tokio_rdma::{Access, ConnectParams, DisconnectReason, ReadLimits, Status};
 
 use crate::{
-    NOTICED, PATH_TIMEOUT, SECOND, adapter, connect, connected, exchange, hosts, joined, listening,
+    NOTICED, PATH_TIMEOUT, PORT, SECOND, adapter, connect, connected, exchange, hosts, joined, listening,
     queue_pair, starved,
 };
 
@@ -45,6 +47,53 @@ fn a_partition_is_a_loss_at_the_path_timeout() {
         // The last sign of life may be half of the time old: nobody asks earlier.
         assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
         assert_eq!(read.await.0.expect_err("no message").status(), Status::CANCELED);
+    });
+}
+
+// SEC-04: the path breaks between the TCP connection and the request. A connect has no other limit than that of the path.
+#[test]
+fn a_request_that_does_not_arrive_is_given_up() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let foreign = server.tcp_listener(PORT).expect("listening");
+        let (active, address) = (adapter(&client), (server.address(), PORT).into());
+        let (connector, ours) = (active.connector(), queue_pair(&active));
+        let cutting = async {
+            let accepted = foreign.accept().await.expect("accepted");
+            network.partition(&server, &client, 100 * SECOND);
+            (accepted, network.elapsed())
+        };
+        let connecting = connector.connect(&ours, address, ConnectParams::default());
+        let (outcome, (_accepted, begin)) = tokio::join!(connecting, cutting);
+        let error = outcome.map(drop).expect_err("nobody hears the request");
+        assert_eq!(error.status(), Status::IO_TIMEOUT, "{error:?}");
+        assert!(error.is_connector_usable());
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT - SECOND && silence <= NOTICED, "{silence:?}");
+    });
+}
+
+// A request that arrives late is answered: the path is broken for half of the path timeout.
+#[test]
+fn a_request_survives_a_short_partition() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let foreign = server.tcp_listener(PORT).expect("listening");
+        let (active, address) = (adapter(&client), (server.address(), PORT).into());
+        let (connector, ours) = (active.connector(), queue_pair(&active));
+        let answering = async {
+            let (mut stream, _) = foreign.accept().await.expect("accepted");
+            network.partition(&server, &client, PATH_TIMEOUT / 2);
+            let mut request = [0; 24];
+            stream.read_exact(&mut request).await.expect("a request");
+            // The peer takes its time, which is its own affair.
+            sleep(4 * PATH_TIMEOUT).await;
+            stream.write_all(&Start::peer_to_peer(4, 4).encode(REPLY_KEY)).await.expect("written");
+            stream
+        };
+        let connecting = connector.connect(&ours, address, ConnectParams::default());
+        let (outcome, _stream) = tokio::join!(connecting, answering);
+        drop(outcome.expect("a reply"));
     });
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
@@ -283,20 +283,16 @@ impl Connector {
             Err(SocketError::NotSupported(_)) if params.multipath => {}
             Err(error) => return Err(DialError::new(error.into())),
         }
-        let mut limit = options.path_timeout;
+        let mut look = options.path_timeout;
         let reply = loop {
-            match limit {
+            let ready = match look {
                 None => stream.readable().await,
                 Some(time) => match tokio::time::timeout(time, stream.readable()).await {
-                    Ok(outcome) => outcome,
-                    // How long the peer takes to reply is its own affair (`X8`), if its host has the request.
-                    Err(_elapsed) => {
-                        limit = None;
-                        check_arrived(&stream)
-                    }
+                    Ok(ready) => ready,
+                    Err(_elapsed) => look_again(&stream, options.path_timeout).map(|next| look = next),
                 },
-            }
-            .map_err(|error| DialError::io(&error, peer))?;
+            };
+            ready.map_err(|error| DialError::io(&error, peer))?;
             match read_reply(&stream, &mut initiator).map_err(|error| DialError::io(&error, peer))? {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
@@ -497,12 +493,19 @@ impl Connector {
     }
 }
 
-/// Fails if the host of the peer has not acknowledged all that was sent: the path has failed.
-fn check_arrived(stream: &Stream) -> io::Result<()> {
-    if stream.unacknowledged()? > 0 {
-        return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+/// Returns when to look again whether the host of the peer has the request. Never if it has: how long the peer takes to reply
+/// is its own affair (`X8`).
+///
+/// # Errors
+/// `ETIMEDOUT` if the host has not been heard for the path timeout, although the request is repeated.
+fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    let Some(limit) = path_timeout.filter(|_| stream.unacknowledged().is_ok_and(|bytes| bytes > 0)) else {
+        return Ok(None);
+    };
+    match stream.unanswered()? {
+        Some(silence) if silence >= limit => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        _ => Ok(Some(limit / 16)),
     }
-    Ok(())
 }
 
 /// Takes what has arrived of the reply. The buffer is on the stack, and not part of the future that waits.
