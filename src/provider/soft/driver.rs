@@ -3,19 +3,19 @@
 //! It reports to an [`Observer`], and knows no connector.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::task::coop;
+use tokio::task::{coop, yield_now};
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, Socket, Transmitted};
 use super::message_timeout::MessageTimeout;
 use super::path_timeout::{PathTimeout, Question, Tick, Verdict};
-use super::receive::{Receiver, Stop, Turned};
+use super::receive::{Receiver, Stop, TURN, Turned};
 use super::send::SendQueue;
 use crate::error::Reason;
 use crate::inflight::WakeList;
@@ -83,6 +83,8 @@ pub(crate) struct Driver<O: Observer> {
     is_starved: bool,
     /// The time for which the socket is looked at without sleep after something has come.
     spin: Spin,
+    /// The work of this poll, as the reader counts it.
+    spent: u32,
     state: State,
     disconnect_timeout: Duration,
     /// The attempt was taken back: the receives are no longer this connection's.
@@ -112,6 +114,7 @@ impl<O: Observer> Driver<O> {
             starved: None,
             is_starved: false,
             spin: Spin::new(config.spin),
+            spent: 0,
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
             receives_detached: false,
@@ -144,7 +147,7 @@ impl<O: Observer> Driver<O> {
             self.connection.release();
         }
         if let Ok(Turned { cost, .. }) = &outcome {
-            spend(cx, *cost);
+            self.spent += cost;
         }
         wakes.wake_all();
         if let Err(stop) = outcome {
@@ -324,15 +327,6 @@ fn write_on<R>(connection: &ConnectionShared, change: impl FnOnce(&mut SendQueue
     result
 }
 
-/// Spends the cooperative budget of the task for work that was done: so much of it is left to others.
-fn spend(cx: &mut Context<'_>, cost: u32) {
-    // One unit was spent before the work.
-    for _ in 1..cost {
-        let Poll::Ready(unit) = coop::poll_proceed(cx) else { return };
-        unit.made_progress();
-    }
-}
-
 impl<O: Observer> Future for Driver<O> {
     type Output = ();
 
@@ -341,6 +335,7 @@ impl<O: Observer> Future for Driver<O> {
         ready!(self.socket.stream().poll_running(cx));
         // Once per wake-up is enough for the clock: it wakes the task when it is due.
         while matches!(self.state, State::Open) && self.poll_clock(cx).is_ready() {}
+        self.spent = 0;
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),
@@ -349,6 +344,11 @@ impl<O: Observer> Future for Driver<O> {
                 State::Over => return Poll::Ready(()),
             };
             if progress.is_pending() {
+                return Poll::Pending;
+            }
+            if self.spent >= TURN {
+                // Other tasks have their turn, and the sockets: a waker that is woken here would come before them.
+                let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
         }

@@ -36,10 +36,9 @@ const HEADERS_ONLY: usize = 20;
 /// The number of bytes that are read ahead between two frames of which the first was large.
 const BETWEEN: usize = 4096;
 
-/// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection
-/// spends as much of its cooperative budget, so that no peer keeps other tasks waiting by what it sends. It
-/// is as much as tokio gives a task at a time.
-const TURN: u32 = 128;
+/// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection does no more at a
+/// time, so that no peer keeps other tasks waiting by what it sends. It is as much as tokio gives a task.
+pub(super) const TURN: u32 = 128;
 /// A request of the peer is answered at once, mostly with a system call.
 pub(super) const REQUEST_COST: u32 = 8;
 /// So many bytes cost a unit.

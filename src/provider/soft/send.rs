@@ -359,13 +359,19 @@ impl SendQueue {
             completed.extra.silent = flags.contains(Flags::SILENT);
             self.sink.complete(ticket, completed, wakes);
         }
+        self.shrink();
     }
 
-    fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front()?;
+    /// Gives back the places of a burst that is over.
+    fn shrink(&mut self) {
         if self.entries.is_empty() && self.entries.capacity() > KEEP_ENTRIES {
             self.entries = VecDeque::new();
         }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
         self.head += 1;
         self.framed = self.framed.saturating_sub(1);
         self.sent = self.sent.saturating_sub(1);
@@ -386,6 +392,7 @@ impl SendQueue {
             self.sink.complete(ticket, Completed::failed(status, payload), wakes);
             status = rest;
         }
+        self.shrink();
     }
 
     /// Gives back what a burst left behind.
