@@ -78,13 +78,8 @@ impl Crowd {
 
     /// Waits until so many more were thrown out.
     pub async fn renewed(&mut self, more: usize) {
-        let before = self.thrown_out();
+        let before = *self.thrown_out.borrow();
         within(self.thrown_out.wait_for(|now| *now >= before + more)).await.expect("they are there");
-    }
-
-    /// Returns how many were thrown out so far.
-    pub fn thrown_out(&self) -> usize {
-        *self.thrown_out.borrow()
     }
 }
 
