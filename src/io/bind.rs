@@ -1,17 +1,18 @@
 //! The local addresses that listeners for streams are bound to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use futures::StreamExt;
 use futures::future::ready;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tracing::warn;
 
-use crate::cm::{Adapter, AdapterInfo, Listener, Provider, ProviderKind, none_later};
+use super::later::later;
+use super::places::{any, listener, places};
+use crate::cm::{Adapter, AdapterInfo, Listener, none_later};
 use crate::error::{BindError, OpenError, StreamError};
 use crate::provider::net::kernel::monitor::AddressMonitor;
-use crate::types::AdapterId;
 
 /// The number of searches for a port that is free at all addresses: a port that is free at one address may be
 /// taken at the next.
@@ -87,7 +88,7 @@ fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
     let monitor =
         AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
     let only_v4 = address.is_ipv4();
-    let places = places(only_v4, &|_| true)?;
+    let places = places(only_v4, &|_, _| true)?;
     let mut tries = if address.port() == 0 { PORTS } else { 1 };
     loop {
         tries -= 1;
@@ -100,94 +101,6 @@ fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
             }
         }
     }
-}
-
-/// Binds a listener to each address that is added, on the port of these listeners.
-fn later(
-    monitor: AddressMonitor,
-    only_v4: bool,
-    listeners: &[(Adapter, Listener)],
-) -> BoxStream<'static, (Adapter, Listener)> {
-    // An adapter that was removed takes its listeners along; its addresses may come back.
-    let mut served: Vec<(Adapter, SocketAddr)> = Vec::new();
-    for (adapter, listener) in listeners {
-        served.extend(listener.local_addr().ok().map(|local| (adapter.clone(), local)));
-    }
-    let port = served.first().map_or(0, |(_, local)| local.port());
-    let added = stream::unfold((monitor, served), move |(monitor, mut served)| async move {
-        // Without the monitor no address is noticed any more.
-        monitor.changed().await.ok()?;
-        served.retain(|(adapter, _)| !adapter.is_removed());
-        let is_new = |ip: &IpAddr| !served.iter().any(|(_, local)| local.ip() == *ip);
-        let mut added = Vec::new();
-        for (adapter, ip) in places(only_v4, &is_new).unwrap_or_default() {
-            let address = SocketAddr::new(ip, port);
-            match listener(&adapter, address) {
-                Ok(listener) => added.push((adapter, listener)),
-                Err(error) => warn!(%address, %error, "an address that was added is not served"),
-            }
-        }
-        let locals = added.iter().filter_map(|(adapter, listener): &(Adapter, Listener)| {
-            Some((adapter.clone(), listener.local_addr().ok()?))
-        });
-        served.extend(locals);
-        Some((stream::iter(added), (monitor, served)))
-    });
-    added.flatten().boxed()
-}
-
-/// Returns the unspecified address of a family.
-fn any(v4: bool) -> IpAddr {
-    if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
-}
-
-/// Returns every usable address that is wanted, of IPv4 or of both families, with its adapter. Each adapter is opened once.
-/// An adapter that cannot be opened is skipped.
-///
-/// # Errors
-/// The last error if no address remains.
-fn places(only_v4: bool, is_wanted: &dyn Fn(&IpAddr) -> bool) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
-    let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
-    let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
-    let mut last = OpenError::Unsupported("no provider can be used here");
-    for provider in Provider::all() {
-        let addresses = match provider.addresses() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        last = OpenError::InvalidAddress(any(only_v4));
-        let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
-        for ip in addresses.into_iter().filter(|ip| family(ip) && is_wanted(ip) && provider.is_usable(*ip)) {
-            if places.iter().any(|(_, taken)| *taken == ip) {
-                continue;
-            }
-            // The list is a moment old: an adapter that has lost its address since is skipped.
-            let id = match provider.resolve(ip) {
-                Ok(id) => id,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
-            let known = opened.iter().find(|(kind, known, _)| (*kind, *known) == (provider.kind(), id));
-            let adapter = match known {
-                Some((.., adapter)) => adapter.clone(),
-                None => {
-                    let adapter = provider.open(id).map_err(|error| {
-                        warn!(provider = ?provider.kind(), ?id, %error, "adapter skipped");
-                        last = error;
-                    });
-                    opened.push((provider.kind(), id, adapter.clone().ok()));
-                    adapter.ok()
-                }
-            };
-            places.extend(adapter.map(|adapter| (adapter, ip)));
-        }
-    }
-    if places.is_empty() { Err(last) } else { Ok(places) }
 }
 
 /// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
@@ -216,20 +129,14 @@ fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapt
     if bound.is_empty() { Err(last) } else { Ok(bound) }
 }
 
-/// Creates a listener that listens at this address of the adapter.
-///
-/// # Errors
-/// Those of [`Listener::bind`] and [`Listener::listen`].
-pub(super) fn listener(adapter: &Adapter, address: SocketAddr) -> Result<Listener, BindError> {
-    let listener = adapter.listener();
-    listener.bind(address)?;
-    listener.listen(0)?;
-    Ok(listener)
-}
-
 #[cfg(all(test, feature = "soft"))]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures::stream;
+
     use super::*;
+    use crate::cm::Provider;
 
     fn addresses(bound: &Bound) -> Vec<SocketAddr> {
         own(&bound.listeners)

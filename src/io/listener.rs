@@ -12,6 +12,7 @@ use tokio::net::ToSocketAddrs;
 use super::bind::{self, Bound};
 use super::config::StreamConfig;
 use super::messages::{Messages, MessagesConfig};
+use super::places;
 use super::stream::RdmaStream;
 use crate::cm::{Acceptor, AcceptorParts, Adapter, none_later};
 use crate::error::StreamError;
@@ -73,7 +74,7 @@ macro_rules! listener {
                 address: SocketAddr,
                 config: &$config,
             ) -> Result<Self, StreamError> {
-                let listeners = vec![(adapter.clone(), bind::listener(adapter, address)?)];
+                let listeners = vec![(adapter.clone(), places::listener(adapter, address)?)];
                 Self::new(Bound { listeners, later: none_later() }, *config)
             }
 
@@ -82,6 +83,8 @@ macro_rules! listener {
             /// The unspecified address means every address of this machine, with devices and without, all on one port:
             /// `0.0.0.0` those of IPv4, `[::]` those of both families. Addresses that are added later are served, too, if
             /// the port is free there. They must fit the settings; an address that cannot be served is logged.
+            /// A device may take an address some time after the kernel has it. From then on the device serves it, too, at most
+            /// 30 seconds later.
             ///
             /// The listener ends when its last adapter is removed, and does not wait for addresses to come back.
             ///

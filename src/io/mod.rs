@@ -8,9 +8,11 @@ mod connector;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod inner;
+mod later;
 mod listener;
 mod messages;
 mod options;
+mod places;
 mod race;
 mod resources;
 mod shared;

@@ -2,15 +2,20 @@
 //!
 //! Runs on: fake
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use common::device::Device;
 use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::verbs::{connected_at, fake};
 use common::*;
+use tokio::time::sleep;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RemoteRegion, SharedReceiveConfig,
-    SharedReceiveQueue, Status,
+    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RdmaConnector, RdmaListener, RemoteRegion,
+    SharedReceiveConfig, SharedReceiveQueue, Status,
 };
 
 /// A message arrives, and a read is answered.
@@ -201,4 +206,30 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
         drop((active, passive));
         eventually("the queue pairs are gone", || fake("count qp") == Some(0)).await;
     }
+}
+
+// IO-11: for RoCE an address is in the GID table some time after the kernel has announced it. Until then another provider
+// serves it.
+#[tokio::test]
+async fn an_address_that_the_device_takes_late_is_served_by_it() {
+    if !alone(module_path!(), "an_address_that_the_device_takes_late_is_served_by_it") {
+        return;
+    }
+    let Some(_) = fake(&format!("displace {}", v4())) else { return };
+    let listener = RdmaListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("bound");
+    let address = SocketAddr::new(v4(), listener.local_addr().expect("bound").port());
+    fake(&format!("place {} 1 0", v4()));
+    let connector = RdmaConnector::new().provider(Device::under_test().provider());
+    let connect = async {
+        // Nothing tells when the listener has looked.
+        loop {
+            match connector.connect(address).await {
+                Ok(stream) => break stream,
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    assert_eq!(accepted.expect("accepted").0.connection().local_addr(), address);
+    assert_eq!(connected.connection().peer_addr(), address);
 }

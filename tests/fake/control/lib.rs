@@ -17,6 +17,7 @@
 //! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
 //! | `rnr_retries COUNT`, `retries COUNT` | the number of those that repeat so often what finds no receive, or what is not acknowledged |
 //! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
+//! | `displace IP` | the address is not the device's |
 //! | `reset` | calls behave, and everything arrives |
 #![allow(unsafe_code, reason = "it calls a function of C")]
 

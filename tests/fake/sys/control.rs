@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -172,6 +173,11 @@ impl World {
                 let place = Place { ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
                 self.devices.addresses.retain(|other| other.ip != place.ip);
                 self.devices.addresses.push(place);
+                Ok(0)
+            }
+            ["displace", ip] => {
+                let ip: IpAddr = parse(ip)?;
+                self.devices.addresses.retain(|other| other.ip != ip);
                 Ok(0)
             }
             _ => self.script.line(line),

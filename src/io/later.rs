@@ -1,0 +1,118 @@
+//! Listeners at addresses that are added while a listener of the unspecified address exists.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::places::{listener, places};
+use crate::cm::{Adapter, Listener, Provider, ProviderKind};
+use crate::provider::net::kernel::monitor::AddressMonitor;
+
+/// The time between a change of the addresses and the second look at them.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
+/// The longest time between two looks.
+const LAST_LOOK: Duration = Duration::from_secs(30);
+
+/// Binds a listener to each address that is added, on the port of these listeners.
+pub(super) fn later(
+    monitor: AddressMonitor,
+    only_v4: bool,
+    listeners: &[(Adapter, Listener)],
+) -> BoxStream<'static, (Adapter, Listener)> {
+    let mut served = Served { only_v4, port: 0, by: Vec::new(), refused: Vec::new() };
+    for (adapter, listener) in listeners {
+        served.add(adapter, listener);
+    }
+    let looks = Looks { monitor, next: after(FIRST_LOOK) };
+    let added = stream::unfold((looks, served), |(mut looks, mut served)| async move {
+        if looks.next().await? {
+            served.refused.clear();
+        }
+        let added = served.look();
+        Some((stream::iter(added), (looks, served)))
+    });
+    added.flatten().boxed()
+}
+
+/// The moments at which the addresses of this machine are looked at.
+///
+/// A device has an address some time after the kernel has announced it: for RoCE a work queue enters it in the GID table, and
+/// nothing tells when. So each change is looked at again, at intervals that double.
+struct Looks {
+    monitor: AddressMonitor,
+    /// The time until the next look without a change.
+    next: Option<Duration>,
+}
+
+impl Looks {
+    /// Waits for the next look. Returns whether the addresses have changed since the last; `None` if changes are not noticed
+    /// any more.
+    async fn next(&mut self) -> Option<bool> {
+        let changed = match self.next {
+            Some(pause) => timeout(pause, self.monitor.changed()).await.ok(),
+            None => Some(self.monitor.changed().await),
+        };
+        let has_changed = changed.transpose().ok()?.is_some();
+        let pause = self.next.filter(|_| !has_changed).map_or(FIRST_LOOK, |pause| pause * 2);
+        self.next = after(pause.min(LAST_LOOK));
+        Some(has_changed)
+    }
+}
+
+/// The time until the next look; `None` without a device, which is all that is waited for.
+fn after(pause: Duration) -> Option<Duration> {
+    (Provider::all().len() > 1).then_some(pause)
+}
+
+/// The addresses that have a listener, or could not get one.
+struct Served {
+    only_v4: bool,
+    /// The port of all listeners.
+    port: u16,
+    by: Vec<(Adapter, ProviderKind, IpAddr)>,
+    /// The addresses at which a provider could not listen when they last changed.
+    refused: Vec<(ProviderKind, IpAddr)>,
+}
+
+impl Served {
+    fn add(&mut self, adapter: &Adapter, listener: &Listener) {
+        if let Ok(local) = listener.local_addr() {
+            self.port = local.port();
+            self.by.push((adapter.clone(), adapter.info().provider, local.ip()));
+        }
+    }
+
+    /// Returns whether this provider is to serve an address: one that has no listener, or whose listener is not a device's
+    /// while this provider has devices.
+    fn lacks(&self, kind: ProviderKind, ip: &IpAddr) -> bool {
+        let served = self.by.iter().map(|(_, by, ip)| (*by, *ip));
+        let mut tried = served.chain(self.refused.iter().copied());
+        !tried.any(|(by, tried)| tried == *ip && (by == kind || by == ProviderKind::Verbs))
+    }
+
+    /// Binds the listeners that are lacking.
+    fn look(&mut self) -> Vec<(Adapter, Listener)> {
+        // An adapter that was removed takes its listeners along; its addresses may come back.
+        self.by.retain(|(adapter, ..)| !adapter.is_removed());
+        let mut added = Vec::new();
+        for (adapter, ip) in places(self.only_v4, &|kind, ip| self.lacks(kind, ip)).unwrap_or_default() {
+            let address = SocketAddr::new(ip, self.port);
+            match listener(&adapter, address) {
+                Ok(listener) => {
+                    self.add(&adapter, &listener);
+                    added.push((adapter, listener));
+                }
+                Err(error) => {
+                    warn!(%address, %error, "an address that was added is not served");
+                    self.refused.push((adapter.info().provider, ip));
+                }
+            }
+        }
+        added
+    }
+}
