@@ -10,8 +10,12 @@ pub(crate) fn poll_budgeted<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
-    let turn = ready!(coop::poll_proceed(cx));
+    if !coop::has_budget_remaining() {
+        let _ = ready!(coop::poll_proceed(cx));
+    }
     let output = ready!(poll(cx));
-    turn.made_progress();
+    if let Poll::Ready(turn) = coop::poll_proceed(cx) {
+        turn.made_progress();
+    }
     Poll::Ready(output)
 }

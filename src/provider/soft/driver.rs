@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::task::{coop, yield_now};
+use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
@@ -158,10 +158,7 @@ impl<O: Observer> Driver<O> {
 
     /// Processes staged bytes, or reads once, when there may be something.
     fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
-        // Other tasks have their turn, however much the peer sends, also while this one spins.
-        let budget = ready!(coop::poll_proceed(cx));
         if self.receiver.has_unprocessed() {
-            budget.made_progress();
             return Poll::Ready(self.receiver.resume(wakes));
         }
         let outcome = if self.receiver.awaits_receive() {
@@ -179,7 +176,6 @@ impl<O: Observer> Driver<O> {
         } else {
             ready!(self.poll_read(cx, wakes))
         };
-        budget.made_progress();
         if let Some(path_timeout) = &mut self.path_timeout {
             path_timeout.received();
         }
