@@ -145,13 +145,14 @@ impl CompletionRing {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
         let count = most.min(inner.entries.len());
-        let taken: SmallVec<[Entry; AT_ONCE]> = inner.entries.drain(..count).collect();
+        let mut taken: SmallVec<[Entry; AT_ONCE]> = inner.entries.drain(..count).collect();
         if inner.entries.is_empty() {
             // Nothing is left to notify of.
             inner.pending = None;
         }
         drop(inner);
-        for Entry { queue_pair, table, ticket, completed } in taken {
+        // Not by value, which would move the list.
+        for Entry { queue_pair, table, ticket, completed } in taken.drain(..) {
             let Completed { status, bytes, extra, .. } = completed;
             let label = table.complete(ticket, completed, &mut wakes);
             take(Polled { label, queue_pair, status, bytes, extra });

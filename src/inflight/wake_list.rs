@@ -39,14 +39,15 @@ impl WakeList {
 
     /// Wakes, frees and calls, in the order of collection.
     #[inline]
-    pub(crate) fn wake_all(self) {
+    pub(crate) fn wake_all(mut self) {
         if !self.0.is_empty() {
             self.run_all();
         }
     }
 
-    fn run_all(self) {
-        for after in self.0 {
+    /// Not by value, which would move the list.
+    fn run_all(&mut self) {
+        for after in self.0.drain(..) {
             match after {
                 After::Wake(waker) => waker.wake(),
                 After::Free(completed) => drop(completed),
@@ -63,8 +64,12 @@ impl WakeList {
 }
 
 impl Extend<Waker> for WakeList {
+    #[inline]
     fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
-        self.0.extend(wakers.into_iter().map(After::Wake));
+        // Mostly one or none, for which `SmallVec::extend` is long.
+        for waker in wakers {
+            self.0.push(After::Wake(waker));
+        }
     }
 }
 

@@ -695,7 +695,8 @@ mod tests {
                 use std::os::fd::AsFd;
                 let (here, _there) = std::os::unix::net::UnixStream::pair().expect("a pair");
                 receive(here.as_fd(), &mut [Target::Memory(&slice)]).expect_err("there is no memory");
-                send(here.as_fd(), [Piece::Memory(&slice)].into_iter()).expect_err("there are no bytes");
+                send(here.as_fd(), [Piece::Memory { slice: &slice, skip: 0 }].into_iter())
+                    .expect_err("there are no bytes");
             }
             let owned = slice.into_shared().try_own().ok().expect("the only handle");
             assert!(owned.is_empty());

@@ -22,8 +22,8 @@ pub(crate) enum Target<'a> {
 
 /// A source of bytes to send.
 pub(crate) enum Piece<'a> {
-    /// Device-visible memory.
-    Memory(&'a Slice),
+    /// Device-visible memory behind its first `skip` bytes.
+    Memory { slice: &'a Slice, skip: usize },
     /// A buffer of the provider's own.
     Bytes(&'a [u8]),
 }
@@ -82,11 +82,13 @@ pub(crate) fn gather<'a>(
     let mut done = 0;
     for piece in pieces {
         match piece {
-            Piece::Memory(slice) if !slice.is_host_mapped() => {
+            Piece::Memory { slice, .. } if !slice.is_host_mapped() => {
                 let fault = || io::Error::from_raw_os_error(libc::EFAULT);
                 return if done > 0 { Ok(done) } else { Err(fault()) };
             }
-            Piece::Memory(slice) => done += slice.append_to(room - done, into),
+            Piece::Memory { slice, skip } => {
+                done += slice.part(skip, slice.length).append_to(room - done, into)
+            }
             Piece::Bytes(bytes) => {
                 let count = bytes.len().min(room - done);
                 into.put_slice(&bytes[..count]);
@@ -122,15 +124,17 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
 /// # Errors
 /// The errors of the system call, including `WouldBlock`.
 pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
-    let mut entries: SmallVec<[libc::iovec; MOST]> = pieces
-        .take(MOST)
-        .map(|piece| match piece {
-            // Memory of another device cannot be sent: null makes the call fail.
-            Piece::Memory(slice) if !slice.is_host_mapped() => entry(std::ptr::null_mut(), slice.length),
-            Piece::Memory(slice) => entry(slice.address(0), slice.length),
-            Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
-        })
-        .collect();
+    // Not collected, which would move the list.
+    let mut entries = SmallVec::<[libc::iovec; MOST]>::new();
+    entries.extend(pieces.take(MOST).map(|piece| match piece {
+        // Memory of another device cannot be sent: null makes the call fail.
+        Piece::Memory { slice, .. } if !slice.is_host_mapped() => entry(std::ptr::null_mut(), slice.length),
+        Piece::Memory { slice, skip } => {
+            let skip = skip.min(slice.length);
+            entry(slice.address(skip), slice.length - skip)
+        }
+        Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
+    }));
     // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no flags.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = entries.as_mut_ptr();

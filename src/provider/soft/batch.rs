@@ -187,13 +187,12 @@ impl Batch {
     }
 
     /// The pieces that are to be sent.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = PieceRef<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         self.parts.iter().enumerate().map(|(index, part)| {
             let skip = if index == 0 { self.sent } else { 0 };
             match part {
-                Part::Copied(range) => PieceRef::Bytes(&self.arena[range.start + skip..range.end]),
-                Part::InPlace { slice, .. } if skip == 0 => PieceRef::Memory(slice),
-                Part::InPlace { slice, .. } => PieceRef::Rest(slice.part(skip, slice.len() - skip)),
+                Part::Copied(range) => Piece::Bytes(&self.arena[range.start + skip..range.end]),
+                Part::InPlace { slice, .. } => Piece::Memory { slice, skip },
             }
         })
     }
@@ -219,23 +218,6 @@ impl Batch {
             self.parts.pop_front();
         }
         self.clear();
-    }
-}
-
-/// A piece of a batch: the first one may be a part of what was framed.
-pub(crate) enum PieceRef<'a> {
-    Bytes(&'a [u8]),
-    Memory(&'a Slice),
-    Rest(Slice),
-}
-
-impl PieceRef<'_> {
-    pub(crate) fn as_piece(&self) -> Piece<'_> {
-        match self {
-            Self::Bytes(bytes) => Piece::Bytes(bytes),
-            Self::Memory(slice) => Piece::Memory(slice),
-            Self::Rest(slice) => Piece::Memory(slice),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 use tracing::trace;
 
-use super::batch::{Batch, PieceRef};
+use super::batch::Batch;
 use super::receive_queue::ReceiveQueue;
 use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
@@ -72,8 +72,7 @@ impl Socket {
                 None => return Err(deregistered()),
             },
         };
-        let pieces: smallvec::SmallVec<[PieceRef<'_>; 64]> = batch.pieces().collect();
-        self.stream.try_send(pieces.iter().map(PieceRef::as_piece))
+        self.stream.try_send(batch.pieces())
     }
 }
 

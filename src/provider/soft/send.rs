@@ -488,8 +488,7 @@ struct Deregistered;
 mod tests {
     use super::*;
     use crate::inflight::{RequestMeta, Table};
-    use crate::memory::Owned;
-    use crate::provider::soft::batch::PieceRef;
+    use crate::memory::{Owned, Piece};
     use crate::provider::work::Operation;
     use crate::wire::ddp::Untagged;
     use crate::wire::rdmap::Opcode;
@@ -538,8 +537,8 @@ mod tests {
                 .batch
                 .pieces()
                 .map(|piece| match piece {
-                    PieceRef::Bytes(bytes) => bytes.len(),
-                    PieceRef::Memory(_) | PieceRef::Rest(_) => 0,
+                    Piece::Bytes(bytes) => bytes.len(),
+                    Piece::Memory { .. } => 0,
                 })
                 .sum::<usize>()
         };
