@@ -88,7 +88,7 @@ fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
     let monitor =
         AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
     let only_v4 = address.is_ipv4();
-    let places = places(only_v4, &|_, _| true)?;
+    let places = places(only_v4, &mut |_, _| true)?;
     let mut tries = if address.port() == 0 { PORTS } else { 1 };
     loop {
         tries -= 1;

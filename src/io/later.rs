@@ -24,14 +24,14 @@ pub(super) fn later(
     only_v4: bool,
     listeners: &[(Adapter, Listener)],
 ) -> BoxStream<'static, (Adapter, Listener)> {
-    let mut served = Served { only_v4, port: 0, by: Vec::new(), refused: Vec::new() };
+    let mut served = Served { only_v4, port: 0, by: Vec::new(), tried: Vec::new() };
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
     let looks = Looks { monitor, next: after(FIRST_LOOK) };
     let added = stream::unfold((looks, served), |(mut looks, mut served)| async move {
         if looks.next().await? {
-            served.refused.clear();
+            served.tried.clear();
         }
         let added = served.look();
         Some((stream::iter(added), (looks, served)))
@@ -69,14 +69,14 @@ fn after(pause: Duration) -> Option<Duration> {
     (Provider::all().len() > 1).then_some(pause)
 }
 
-/// The addresses that have a listener, or could not get one.
+/// The addresses that have a listener, or cannot get one.
 struct Served {
     only_v4: bool,
     /// The port of all listeners.
     port: u16,
     by: Vec<(Adapter, ProviderKind, IpAddr)>,
-    /// The addresses at which a provider could not listen when they last changed.
-    refused: Vec<(ProviderKind, IpAddr)>,
+    /// Those that a provider was to serve since the last change. One that it cannot serve is not tried again, nor logged.
+    tried: Vec<(ProviderKind, IpAddr)>,
 }
 
 impl Served {
@@ -87,30 +87,37 @@ impl Served {
         }
     }
 
-    /// Returns whether this provider is to serve an address: one that has no listener, or whose listener is not a device's
-    /// while this provider has devices.
-    fn lacks(&self, kind: ProviderKind, ip: &IpAddr) -> bool {
+    /// Returns whether a provider is to serve an address: one that has no listener, or none of a device if this is the
+    /// provider of devices.
+    fn lacks(&self, kind: ProviderKind, ip: IpAddr) -> bool {
         let served = self.by.iter().map(|(_, by, ip)| (*by, *ip));
-        let mut tried = served.chain(self.refused.iter().copied());
-        !tried.any(|(by, tried)| tried == *ip && (by == kind || by == ProviderKind::Verbs))
+        let mut known = served.chain(self.tried.iter().copied());
+        !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
     }
 
     /// Binds the listeners that are lacking.
     fn look(&mut self) -> Vec<(Adapter, Listener)> {
         // An adapter that was removed takes its listeners along; its addresses may come back.
         self.by.retain(|(adapter, ..)| !adapter.is_removed());
+        let mut lacking = Vec::new();
+        let mut is_wanted = |kind, ip| {
+            let lacks = self.lacks(kind, ip);
+            if lacks {
+                lacking.push((kind, ip));
+            }
+            lacks
+        };
+        let places = places(self.only_v4, &mut is_wanted).unwrap_or_default();
+        self.tried.append(&mut lacking);
         let mut added = Vec::new();
-        for (adapter, ip) in places(self.only_v4, &|kind, ip| self.lacks(kind, ip)).unwrap_or_default() {
+        for (adapter, ip) in places {
             let address = SocketAddr::new(ip, self.port);
             match listener(&adapter, address) {
                 Ok(listener) => {
                     self.add(&adapter, &listener);
                     added.push((adapter, listener));
                 }
-                Err(error) => {
-                    warn!(%address, %error, "an address that was added is not served");
-                    self.refused.push((adapter.info().provider, ip));
-                }
+                Err(error) => warn!(%address, %error, "an address that was added is not served"),
             }
         }
         added

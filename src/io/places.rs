@@ -20,7 +20,7 @@ pub(super) fn any(v4: bool) -> IpAddr {
 /// The last error if no address remains.
 pub(super) fn places(
     only_v4: bool,
-    is_wanted: &dyn Fn(ProviderKind, &IpAddr) -> bool,
+    is_wanted: &mut dyn FnMut(ProviderKind, IpAddr) -> bool,
 ) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn places(
         let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
         for ip in addresses
             .into_iter()
-            .filter(|ip| family(ip) && is_wanted(provider.kind(), ip) && provider.is_usable(*ip))
+            .filter(|ip| family(ip) && is_wanted(provider.kind(), *ip) && provider.is_usable(*ip))
         {
             if places.iter().any(|(_, taken)| *taken == ip) {
                 continue;
