@@ -14,8 +14,8 @@ use common::*;
 use tokio::time::sleep;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RdmaConnector, RdmaListener, RemoteRegion,
-    SharedReceiveConfig, SharedReceiveQueue, Status,
+    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream,
+    RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
 };
 
 /// A message arrives, and a read is answered.
@@ -206,6 +206,25 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
         drop((active, passive));
         eventually("the queue pairs are gone", || fake("count qp") == Some(0)).await;
     }
+}
+
+// IO-08: each end of a stream repeats as often as its peer has asked for.
+#[tokio::test]
+async fn options_of_a_stream_are_those_of_its_queue_pairs() {
+    if !alone(module_path!(), "options_of_a_stream_are_those_of_its_queue_pairs") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let here = SocketAddr::new(v4(), 0);
+    let accepting = StreamConfig::default().rnr_retry_count(1);
+    let listener = RdmaListener::bind_on(&adapter, here, &accepting).expect("bound");
+    let connecting = StreamConfig::default().retry_count(3).rnr_retry_count(2);
+    let connect = RdmaStream::connect_on(&adapter, listener.local_addr().expect("bound"), &connecting);
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    let _ends = (connected.expect("connected"), accepted.expect("accepted"));
+    let counts = ["retries 3", "rnr_retries 1", "rnr_retries 2"].map(fake);
+    assert_eq!(counts, [Some(2), Some(1), Some(1)]);
 }
 
 // IO-11: for RoCE an address is in the GID table some time after the kernel has announced it. Until then another provider
