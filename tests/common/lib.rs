@@ -25,6 +25,7 @@ pub mod seeds;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stream;
+pub mod tcp;
 pub mod transfer;
 pub mod verbs;
 

@@ -3,16 +3,18 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_rdma::error::{ConnectError, Reason};
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, Connection, DisconnectReason, Op, QueuePair, Reply, Status,
     WorkBuffer,
 };
 
-use super::{End, Pair, connected, listening, queue_pair, within};
+use super::tcp::{TcpListener, TcpStream};
+use super::{Device, End, Pair, connected, listening, queue_pair, within};
 
 pub const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 pub const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
@@ -232,23 +234,17 @@ pub struct Raw {
 impl Raw {
     /// A TCP connection on which nothing has been said.
     pub async fn dial(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("TCP connects");
-        stream.set_nodelay(true).expect("nodelay");
-        Self { stream, crc: false }
+        Self { stream: TcpStream::connect(address).await.expect("TCP connects"), crc: false }
     }
 
     /// A place to be dialled.
     pub async fn listener() -> (TcpListener, SocketAddr) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bound");
-        let address = listener.local_addr().expect("bound");
-        (listener, address)
+        TcpListener::bind(Ipv4Addr::LOCALHOST.into()).await.expect("bound")
     }
 
     /// Whoever comes.
     pub async fn answer_the_phone(listener: &TcpListener) -> Self {
-        let (stream, _) = within(listener.accept()).await.expect("accepted");
-        stream.set_nodelay(true).expect("nodelay");
-        Self { stream, crc: false }
+        Self { stream: within(listener.accept()).await.expect("accepted"), crc: false }
     }
 
     pub async fn say(&mut self, bytes: &[u8]) {
@@ -313,8 +309,11 @@ impl Raw {
         }
     }
 
-    /// A message that is already here.
+    /// A message that is already here, or on its way through a simulated network.
     pub async fn message_now(&mut self) -> Option<Frame> {
+        if Device::under_test() == Device::Sim {
+            return timeout(Duration::from_secs(1), self.message()).await.ok().flatten();
+        }
         for _ in 0..100 {
             tokio::task::yield_now().await;
             if self.has_bytes() {
@@ -330,7 +329,7 @@ impl Raw {
     /// Whether something can be read, or the stream has ended.
     pub fn has_bytes(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
-        match socket2::SockRef::from(&self.stream).peek(&mut byte) {
+        match self.stream.socket().peek(&mut byte) {
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
             Ok(_) => true,
         }
@@ -355,7 +354,7 @@ impl Raw {
 
     /// Closes with a reset.
     pub fn reset(self) {
-        self.stream.set_zero_linger().expect("linger");
+        self.stream.reset().expect("linger");
     }
 }
 

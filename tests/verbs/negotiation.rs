@@ -3,17 +3,16 @@
 //! Runs on: siw
 
 use common::raw::{CRC, ENHANCED, REPLY_KEY, REQUEST_KEY, Raw, Start, TERMINATE};
+use common::tcp::TcpListener;
 use common::verbs::driver;
 use common::*;
-use tokio::net::TcpListener;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::{ConnectParams, ReadLimits, Reply};
 
 /// The outcome of a connect whose peer replies with these limits, and that peer.
 async fn replied(inbound: u16, outbound: u16) -> (Result<Reply, ConnectError>, Raw) {
     let adapter = adapter();
-    let listener = TcpListener::bind((v4(), 0)).await.expect("bound");
-    let address = listener.local_addr().expect("bound");
+    let (listener, address) = TcpListener::bind(v4()).await.expect("bound");
     let own = queue_pair(&adapter);
     let peer = async {
         let mut raw = Raw::answer_the_phone(&listener).await;

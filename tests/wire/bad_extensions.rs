@@ -1,5 +1,7 @@
 //! Peers that violate the rules of RFC 7306 or of windows: the connection ends with a Terminate, and no other is
 //! affected.
+//!
+//! Runs on: soft, sim
 
 use common::raw::{
     self, Bystander, Raw, Start, failure, raw_connects, raw_connects_to, room, success, terminated,

@@ -1,8 +1,11 @@
 //! Peers that violate the protocol in each phase: the connection ends with an error, and no other is affected.
+//!
+//! Runs on: soft, sim
 
 use std::task::Poll;
 use std::time::Duration;
 
+use common::device::settled;
 use common::raw::{
     self, Bystander, CRC, ENHANCED, MARKERS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_SEND, Raw,
     Start, bytes, failure, raw_connects, room, success, terminated,
@@ -587,6 +590,7 @@ async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
     peer.say(&Start::enhanced(4, 4).encode(REQUEST_KEY)).await;
     let request = within(listener.request()).await.expect("a request");
     peer.post(&raw::send(1, b"too early")).await;
+    settled().await;
     let queue_pair = queue_pair(&adapter);
     let receive = queue_pair.receive(room(&adapter, 16)).expect("posted");
     let error = within(request.accept(&queue_pair, AcceptParams::default())).await.map(drop).expect_err("no");

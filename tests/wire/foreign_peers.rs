@@ -1,4 +1,6 @@
 //! Peers other than this crate: older revisions, other handshakes, and behaviour that is visible only on the wire.
+//!
+//! Runs on: soft, sim
 
 use std::task::Poll;
 

@@ -31,7 +31,7 @@ async fn fill(adapter: &Adapter, end: &End) -> (usize, Vec<Op<Buffer>>) {
 
 /// Limits what the kernel takes for a peer that does not read.
 fn keep_little(peer: &Raw) {
-    socket2::SockRef::from(&peer.stream).set_recv_buffer_size(64 * 1024).expect("a smaller buffer");
+    peer.stream.socket().set_recv_buffer_size(64 * 1024).expect("a smaller buffer");
 }
 
 /// The bytes of the Sends in a stream, and whether it ends between two frames.
