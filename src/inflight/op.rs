@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::table::{Completed, Table, Ticket};
+use super::table::{Table, Ticket};
 use crate::error::{CompletionError, PostErrorKind};
 use crate::status::Status;
 use crate::sync::poll_budgeted;
@@ -97,29 +97,13 @@ pub struct Op<B: WorkBuffer> {
     table: Arc<Table>,
     ticket: Ticket,
     kind: OpKind,
-    /// Its task has waited for it.
-    has_waited: bool,
     /// `None` once the output has been given.
     state: Option<B::State>,
 }
 
 impl<B: WorkBuffer> Op<B> {
     pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, state: B::State) -> Self {
-        Self { table, ticket, kind, has_waited: false, state: Some(state) }
-    }
-
-    /// Collects the completion. Only a request that was complete when its task first asked costs budget: a loop over those
-    /// would never yield. One that was waited for has yielded.
-    fn poll_completed(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
-        if self.has_waited {
-            return self.table.poll(self.ticket, cx);
-        }
-        let Self { table, ticket, has_waited, .. } = self;
-        poll_budgeted(cx, |cx| {
-            let polled = table.poll(*ticket, cx);
-            *has_waited = polled.is_pending();
-            polled
-        })
+        Self { table, ticket, kind, state: Some(state) }
     }
 }
 
@@ -131,7 +115,7 @@ impl<B: WorkBuffer> Future for Op<B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
-        let completed = ready!(self.poll_completed(cx));
+        let completed = ready!(poll_budgeted(cx, |cx| self.table.poll(self.ticket, cx)));
         let (Some(completed), Some(state)) = (completed, self.state.take()) else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };

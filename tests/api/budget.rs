@@ -66,21 +66,27 @@ async fn a_loop_of_awaited_writes_yields() {
     .await;
 }
 
-// SEC-01: a request that has completed before it is awaited.
+// SEC-01: requests that have completed before they are awaited. Whether a task has asked for them before makes no difference: a
+// set of futures asks for each, and is given the next one while it is still busy with the last.
 #[tokio::test]
 async fn requests_that_are_complete_yield() {
     let adapter = adapter();
-    let queue_pair =
-        adapter.queue_pair(QueuePairConfig::default().receive_depth(AWAITS)).expect("a queue pair");
-    let slice = one_byte(&adapter).await;
-    let mut receives: Vec<_> =
-        (0..AWAITS).map(|_| queue_pair.receive(slice.clone()).expect("posted")).collect();
-    queue_pair.flush();
-    assert_yields("Op", async || {
-        let (result, _slice) = receives.pop().expect("as many as awaits").await;
-        assert_eq!(result.expect_err("flushed").status, Status::CANCELED);
-    })
-    .await;
+    for (what, asked) in [("a new Op", false), ("an Op that was pending", true)] {
+        let queue_pair =
+            adapter.queue_pair(QueuePairConfig::default().receive_depth(AWAITS)).expect("a queue pair");
+        let slice = one_byte(&adapter).await;
+        let mut receives: Vec<_> =
+            (0..AWAITS).map(|_| queue_pair.receive(slice.clone()).expect("posted")).collect();
+        for receive in receives.iter_mut().filter(|_| asked) {
+            assert!(futures::poll!(receive).is_pending());
+        }
+        queue_pair.flush();
+        assert_yields(what, async || {
+            let (result, _slice) = receives.pop().expect("as many as awaits").await;
+            assert_eq!(result.expect_err("flushed").status, Status::CANCELED);
+        })
+        .await;
+    }
 }
 
 // SEC-01
