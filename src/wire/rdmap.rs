@@ -317,15 +317,18 @@ impl Terminate {
         })
     }
 
-    /// Adds the header of the offending segment. `fpdu` is the start of its FPDU, from the length field on.
+    /// Adds the header of the offending segment. `fpdu` is the start of its FPDU, from the length field on; more may follow
+    /// it.
     ///
-    /// The RDMAP part is included for RDMAP errors of a Read Request (RFC 5040 section 4.8). No header is added for LLP
-    /// errors, or if `fpdu` is shorter than the header.
+    /// The RDMAP part is included for RDMAP errors of a Read Request that has one (RFC 5040 section 4.8). No header is added
+    /// for LLP errors, or if `fpdu` is shorter than the header.
     #[must_use]
     pub(crate) fn with_header(mut self, fpdu: &[u8]) -> Self {
         let opcode = fpdu.get(3).and_then(|control| Opcode::from_number(control & 0x0f));
         let read = self.layer == layer::RDMAP && opcode == Some(Opcode::ReadRequest);
-        self.header = if self.layer == layer::LLP { None } else { offending(fpdu, read) };
+        let length = fpdu.first_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
+        let segment = fpdu.get(..LENGTH_SIZE + length).unwrap_or(fpdu);
+        self.header = if self.layer == layer::LLP { None } else { offending(segment, read) };
         self
     }
 
@@ -531,6 +534,16 @@ mod tests {
         assert_eq!(encoded(&msn).len(), 24, "a DDP error has no RDMAP part");
         assert_eq!(Terminate::CRC.with_header(&write).header, None);
         assert_eq!(Terminate::BOUNDS_TAGGED.with_header(&write[..15]).header, None);
+    }
+
+    #[test]
+    fn a_header_ends_with_its_segment() {
+        let mut short = read_fpdu();
+        short[..LENGTH_SIZE].copy_from_slice(&26_u16.to_be_bytes());
+        let bytes = encoded(&Terminate::INVALID_STAG_REMOTE.with_header(&short));
+        assert_eq!((bytes.len(), bytes[2]), (24, 0xc0), "the rest of a Read Request is of the next frame");
+        short[..LENGTH_SIZE].copy_from_slice(&5_u16.to_be_bytes());
+        assert_eq!(Terminate::INVALID_STAG_REMOTE.with_header(&short).header, None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use futures::FutureExt;
 use tokio::io::AsyncWriteExt;
 use tokio_rdma::sim::TcpStream;
 
-/// The most writes that the queued bytes take.
-const PIECES: usize = 32;
+/// A write takes at least one of so many parts of the queued bytes.
+const LEAST_PART: usize = 8;
 
 pub(crate) struct Peer {
     stream: Option<TcpStream>,
@@ -54,8 +54,11 @@ impl Peer {
         let Some(stream) = &self.stream else { return false };
         let mut moved = false;
         let bytes = self.outgoing.make_contiguous();
-        let piece =
-            if self.piece == 0 { bytes.len() } else { self.piece.max(bytes.len() / PIECES).min(bytes.len()) };
+        let piece = if self.piece == 0 {
+            bytes.len()
+        } else {
+            self.piece.max(bytes.len() / LEAST_PART).min(bytes.len())
+        };
         if piece > 0 {
             match stream.try_write(&bytes[..piece]) {
                 Ok(written) => {

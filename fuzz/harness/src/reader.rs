@@ -240,7 +240,11 @@ impl Reader {
         };
         assert_eq!(start.len(), length);
         let known = start.is_empty() || self.sent.iter().any(|frame| frame.starts_with(start));
-        assert!(known || !self.framed, "the header of a frame that the peer has not sent");
+        assert!(
+            known || !self.framed,
+            "the header of no frame of the peer: {start:02x?} of {:02x?}",
+            self.sent
+        );
     }
 }
 

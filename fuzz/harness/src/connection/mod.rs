@@ -37,6 +37,8 @@ use crate::start_frame::{Parsed, parse};
 /// The most commands and payload bytes of one run.
 const COMMANDS: usize = 48;
 const PAYLOAD: usize = 512 * 1024;
+/// The most payload bytes where streams hold 4 KiB: they fill these many times, and each time takes long.
+const NARROW_PAYLOAD: usize = 32 * 1024;
 /// The byte that fills a receive buffer before.
 const BLANK: u8 = 0xee;
 /// The byte that the last check writes.
@@ -347,7 +349,8 @@ impl Session {
 
     /// The length of a payload, as long as there is some left.
     fn payload_length(&mut self, input: &mut Input<'_>) -> usize {
-        let length = input.length().min(PAYLOAD - self.payload);
+        let most = if self.options.narrow { NARROW_PAYLOAD } else { PAYLOAD };
+        let length = input.length().min(most.saturating_sub(self.payload));
         self.payload += length;
         length
     }
