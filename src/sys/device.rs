@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::number;
+use super::quirks::Quirks;
 use super::{call, ffi};
 
 /// The names of the devices of this machine: none without devices, without their drivers or without the libraries.
@@ -82,14 +83,8 @@ fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
-/// The vendor that `siw` says it is of: the letters `bmt`.
-pub(crate) const SIW_VENDOR: u32 = 0x62_6d_74;
-
-/// The vendor that `rxe` says it is of: none.
-pub(crate) const RXE_VENDOR: u32 = 0xff_ff_ff;
-
 /// Completions for more than 145 pages, of at least 32 bytes each.
-const SIW_FILLER_ENTRIES: c_int = 145 * 4096 / 32;
+const FILLER_ENTRIES: c_int = 145 * 4096 / 32;
 
 /// The transport of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +100,9 @@ pub(crate) struct Context {
     raw: NonNull<ffi::ibv_context>,
     name: String,
     transport: Transport,
-    /// See [`occupy_siw_pages`].
+    /// See [`occupy_pages`](Self::occupy_pages).
     filler: Option<NonNull<ffi::ibv_cq>>,
-    /// See [`invalidated_flag`](Self::invalidated_flag).
-    rxe: bool,
+    quirks: &'static Quirks,
     /// It is being taken out of the machine.
     removed: AtomicBool,
 }
@@ -140,15 +134,14 @@ impl Context {
             name: name.to_owned(),
             transport,
             filler: None,
-            rxe: false,
+            quirks: Quirks::of(0),
             removed: AtomicBool::new(false),
         };
         // SAFETY: the descriptor is open as long as the device.
         unsafe { call::do_not_wait(context.async_descriptor()) }?;
-        match context.attributes()?.vendor_id {
-            SIW_VENDOR => context.filler = context.occupy_siw_pages(),
-            RXE_VENDOR => context.rxe = true,
-            _ => {}
+        context.quirks = context.attributes()?.quirks;
+        if context.quirks.loses_page_144 {
+            context.filler = context.occupy_pages();
         }
         Ok(Arc::new(context))
     }
@@ -163,16 +156,16 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// Keeps the `siw` driver from numbers that it does not understand itself.
+    /// Keeps a driver that loses page 144 from that page.
     ///
-    /// Its kernel part gives user space the queues of an open device as pages, numbered from 0, and its part in user
-    /// space takes page 144 for none: every completion queue or queue pair (about the 72nd of small ones) with a queue
+    /// The kernel part of `siw` gives user space the queues of an open device as pages, numbered from 0, and its part in
+    /// user space takes page 144 for none: every completion queue or queue pair (about the 72nd of small ones) with a queue
     /// that begins there cannot be made, and nor can any after it. A completion queue that begins earlier and ends
     /// later is not affected. So this is the first thing made with such a device, and never used.
-    fn occupy_siw_pages(&self) -> Option<NonNull<ffi::ibv_cq>> {
+    fn occupy_pages(&self) -> Option<NonNull<ffi::ibv_cq>> {
         // SAFETY: the device is open, and the queue is destroyed before it is closed.
         let made = call::pointer(libc::ENOMEM, || unsafe {
-            ffi::ibv_create_cq(self.as_ptr(), SIW_FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
+            ffi::ibv_create_cq(self.as_ptr(), FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
         });
         match made {
             Ok(filler) => Some(filler),
@@ -183,10 +176,9 @@ impl Context {
         }
     }
 
-    /// The flag of a completion that tells of an invalidated key. `rxe` writes the kernel's number of it, which in user
-    /// space says that the checksum of a datagram is good.
+    /// The flag of a completion that tells of an invalidated key.
     pub(super) fn invalidated_flag(&self) -> u32 {
-        if self.rxe { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
+        if self.quirks.invalidates_by_kernel_flag { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
     }
 
     fn async_descriptor(&self) -> RawFd {
@@ -218,7 +210,7 @@ impl Context {
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
-            vendor_id: raw.vendor_id,
+            quirks: Quirks::of(raw.vendor_id),
         })
     }
 
@@ -313,7 +305,7 @@ pub(crate) struct DeviceAttributes {
     pub(crate) invalidates: bool,
     /// Windows of type 2.
     pub(crate) windows: bool,
-    pub(crate) vendor_id: u32,
+    pub(crate) quirks: &'static Quirks,
 }
 
 /// Returns a limit that C keeps in a signed integer; a negative one counts as 0, because no request could

@@ -48,6 +48,7 @@ pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod post;
 pub(crate) mod queue_pair;
+pub(crate) mod quirks;
 pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
@@ -57,8 +58,8 @@ pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvents, Context, DeviceAttributes, Element, RXE_VENDOR, SIW_VENDOR, Transport, async_event,
-    device_names, forget_removed_devices,
+    AsyncEvents, Context, DeviceAttributes, Element, Transport, async_event, device_names,
+    forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{ConnectionParams, RawCmId};
@@ -67,5 +68,6 @@ pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair};
+pub(crate) use quirks::Quirks;
 pub(crate) use shared_receive::SharedReceiveQueue;
 pub(crate) use window::{MemoryWindow, next_key};

@@ -134,6 +134,38 @@ async fn the_last_receive_is_not_waited_for_without_end() {
     eventually("the queue pairs are gone", || fake("count qp") == pairs).await;
 }
 
+// HW-07: a thousand queue pairs with a long shared queue would otherwise need room for millions of completions.
+#[tokio::test]
+async fn completions_of_shared_receives_have_room_once() {
+    const DEPTH: usize = 4096;
+    const PAIRS: usize = 64;
+    const SENDS: usize = 16;
+    if !alone(module_path!(), "completions_of_shared_receives_have_room_once") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(DEPTH)).expect("a queue");
+    let config = QueuePairConfig::default().send_depth(SENDS).shared_receives(&queue);
+    let pairs: Vec<_> =
+        (0..PAIRS).map(|_| adapter.queue_pair(config.clone()).expect("a queue pair")).collect();
+    let entries = || usize::try_from(fake("count cqe").expect("a number")).expect("positive");
+    assert!((DEPTH..PAIRS * DEPTH / 8).contains(&entries()), "{}", entries());
+    let before = entries();
+    queue.modify(Some(2 * DEPTH), None).expect("longer");
+    assert_eq!(entries(), before + DEPTH);
+    drop(pairs);
+    // All of the longer queue, by one connection.
+    let Pair { active, passive } = served_by(&adapter, &queue).await;
+    let receives: Vec<_> =
+        (0..2 * DEPTH).map(|_| queue.receive(room(&adapter, 1)).expect("there is room")).collect();
+    for receive in receives {
+        success(active.queue_pair.send(bytes(&adapter, b"r")).expect("posted")).await;
+        success(receive).await;
+    }
+    drop(passive);
+}
+
 // HW-04: a driver that is being unbound refuses every command before it destroys the objects of the device, which writes on.
 #[tokio::test]
 async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {

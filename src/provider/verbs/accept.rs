@@ -76,10 +76,14 @@ impl Connector {
         }
     }
 
-    /// The limits that an accept with these comes to. `siw` serves what it was offered, whatever it is told.
+    /// The limits that an accept with these comes to.
     pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
         let agreed = asked.capped_to(offered);
-        if self.adapter.is_iwarp() { ReadLimits { inbound: offered.inbound, ..agreed } } else { agreed }
+        if self.adapter.quirks().serves_offered_reads {
+            ReadLimits { inbound: offered.inbound, ..agreed }
+        } else {
+            agreed
+        }
     }
 
     /// Frees the queue pair of a call that was refused inline.

@@ -27,7 +27,7 @@ use crate::provider::registry::Registry;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
     self, AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
-    EventChannel, ProtectionDomain, QpAttributes, QpState, RXE_VENDOR, Transport, device_names, event,
+    EventChannel, ProtectionDomain, QpAttributes, QpState, Quirks, Transport, device_names, event,
     forget_removed_devices,
 };
 use crate::types::AdapterId;
@@ -263,15 +263,15 @@ impl Adapter {
         self.info.iwarp
     }
 
-    /// Returns whether the device is `rdma_rxe`.
-    pub(crate) fn is_rxe(&self) -> bool {
-        self.attributes.vendor_id == RXE_VENDOR
+    /// Returns the deviations of its driver.
+    pub(crate) fn quirks(&self) -> &'static Quirks {
+        self.attributes.quirks
     }
 
-    /// Returns whether it tells when a queue pair takes no receive of a shared queue any more. `rxe` does so from Linux 6.5 on, and
-    /// drivers of iWARP do not; on both the completions of a queue pair outlive it.
+    /// Returns whether it tells when a queue pair takes no receive of a shared queue any more. Drivers of iWARP do not: the
+    /// completions of a queue pair outlive it.
     pub(crate) fn reports_last_receive(&self) -> bool {
-        !self.is_iwarp() && !self.is_rxe()
+        !self.is_iwarp() && !self.quirks().hides_last_receive
     }
 
     /// The vector for completions that are best handled on this processor: by custom they are spread over them.

@@ -1,4 +1,5 @@
-//! Completion queues, each of which many queue pairs share: a queue pair reserves as much room as it has requests.
+//! Completion queues, each of which many queue pairs share: a queue pair reserves as much room as it has requests, and a
+//! shared receive queue as much as it has receives, whichever queue pairs take them.
 //!
 //! A completion names the queue pair of the device that it is for. The task that polls puts the completions
 //! into the inboxes of the queue pairs, under the lock of the completion queue, so that each gets them in
@@ -25,8 +26,6 @@ use crate::sys::{self, BATCH, Batch, CompletionQueue};
 /// The length of the first queue; each further one is twice as long as the one before, up to `MOST`.
 const FIRST: u32 = 512;
 const MOST: u32 = 8192;
-/// The time by which a completion queue of `rxe` outlives its last queue pair.
-const RXE_LINGER: Duration = Duration::from_secs(1);
 
 /// The completion queues of an adapter.
 #[derive(Default)]
@@ -43,8 +42,8 @@ struct CqSlot {
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     batch: Mutex<Batch>,
-    /// The runtime that destroys it after `RXE_LINGER`, if that is necessary.
-    lingers: Option<Handle>,
+    /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
+    lingers: Option<(Duration, Handle)>,
 }
 
 /// Queue pairs for which something was found, and the keys of it.
@@ -102,7 +101,7 @@ impl Completions {
             CompletionQueue::new(&opened.context, &opened.channel, length, adapter.router.key(), vector)?;
         completions.arm(false)?;
         let free = completions.entries().saturating_sub(entries);
-        let lingers = adapter.is_rxe().then(|| adapter.runtime.clone());
+        let lingers = adapter.quirks().completions_linger.map(|time| (time, adapter.runtime.clone()));
         let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
         self.0.lock().push(CqSlot { queue: queue.clone(), free, vector });
         // A removal may have closed all of them since the caller looked.
@@ -178,7 +177,7 @@ impl Queue {
             for completion in batch.iter() {
                 let named = RequestId::unpack(completion.wr_id).key;
                 let key = if named == RequestId::SHARED {
-                    // A queue pair that is gone has left no completion behind, see `CqReservation`.
+                    // A queue pair that is gone has left no completion behind, see `Route`.
                     let Some(key) = adapter.key_by_number(completion.qp_num) else { continue };
                     key
                 } else {
@@ -200,17 +199,72 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Before Linux 6.5 `rxe` tells of a completion by a tasklet, for which it does not wait when it frees the queue: one
-    /// that was still to run then, as it is when the processor is busy, brings the kernel down. Nothing says when it has
-    /// run, so the queue is kept for far longer than that takes.
     fn drop(&mut self) {
-        if let Some(runtime) = &self.lingers {
+        if let Some((time, runtime)) = self.lingers.take() {
             let completions = self.completions.clone();
             runtime.spawn(async move {
-                tokio::time::sleep(RXE_LINGER).await;
+                tokio::time::sleep(time).await;
                 drop(completions);
             });
         }
+    }
+}
+
+/// A part of a completion queue, for the completions of one queue pair, or for those of the receives that several share.
+pub(crate) struct Room {
+    queue: Arc<Queue>,
+    entries: AtomicU32,
+    vector: u32,
+    adapter: Arc<Adapter>,
+}
+
+impl Room {
+    /// Room for so many completions that come by this vector.
+    ///
+    /// # Errors
+    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
+    pub(crate) fn new(
+        adapter: &Arc<Adapter>,
+        opened: &Opened,
+        entries: u32,
+        vector: u32,
+    ) -> io::Result<Self> {
+        let queue = adapter.completions.reserve(adapter, opened, entries, vector)?;
+        Ok(Self { queue, entries: entries.into(), vector, adapter: adapter.clone() })
+    }
+
+    /// The vector by which its completions come.
+    pub(crate) fn vector(&self) -> u32 {
+        self.vector
+    }
+
+    /// Makes room for so many completions in all. One task does so at a time.
+    ///
+    /// # Errors
+    /// Those of ibv_resize_cq(3).
+    pub(crate) fn grow(&self, entries: u32) -> io::Result<()> {
+        let more = entries.saturating_sub(self.entries.load(Ordering::Relaxed));
+        if more > 0 {
+            self.queue.grow(more)?;
+            self.entries.fetch_add(more, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Never gives it back: a queue pair that could not be destroyed may still complete requests.
+    pub(crate) fn withhold(&self) {
+        self.entries.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether this key is that of the events of its completion queue.
+    fn is_in(&self, key: u64) -> bool {
+        self.queue.completions.key() == key
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.adapter.completions.release(&self.queue, self.entries.load(Ordering::Relaxed));
     }
 }
 
@@ -219,46 +273,47 @@ pub(crate) struct DeviceQp {
     // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
     // any more then.
     pub(crate) queue_pair: sys::QueuePair,
-    room: CqReservation,
+    route: Route,
     receives: Option<Arc<Receives>>,
     /// Notified when the device says that it takes no receive of a shared queue any more.
     pub(crate) last_receive: Arc<Notify>,
 }
 
 impl DeviceQp {
-    /// Makes a queue pair whose completions are for `owner`, with room for so many requests of the send queue and so
-    /// many receives, whose completions come by this vector. It may use the shared receives.
+    /// Makes a queue pair whose completions are for `owner`, with room for so many of them, which come by this vector. It may
+    /// use the shared receives, which have room of their own. `make` is given the completion queues of its send queue and of
+    /// its receives.
     ///
     /// # Errors
     /// Those of `make`, and of making a completion queue.
     pub(crate) fn new(
         owner: &Arc<QueuePair>,
         opened: &Opened,
-        (requests, received, vector): (u32, u32, u32),
+        (entries, vector): (u32, u32),
         receives: Option<Arc<Receives>>,
-        make: impl FnOnce(&Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
+        make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
     ) -> io::Result<Self> {
         let adapter = owner.adapter.clone();
-        let entries = requests.saturating_add(received);
-        let queue = adapter.completions.reserve(&adapter, opened, entries, vector)?;
+        let room = Room::new(&adapter, opened, entries, vector)?;
+        let shared = receives.as_ref().map(|receives| receives.room(opened, vector)).transpose()?;
         let key = adapter.enlist(Arc::downgrade(owner));
-        let (entries, shared) = (entries.into(), received.into());
-        let mut room = CqReservation { queue, entries, receives: shared, key, number: None, adapter };
-        let queue_pair = make(&room.queue.completions)?;
+        let mut route = Route { room, shared, key, number: None, adapter };
+        let received = route.shared.as_deref().unwrap_or(&route.room);
+        let queue_pair = make(&route.room.queue.completions, &received.queue.completions)?;
         if receives.is_some() {
-            room.number = Some(queue_pair.number());
-            room.adapter.enlist_number(queue_pair.number(), key);
+            route.number = Some(queue_pair.number());
+            route.adapter.enlist_number(queue_pair.number(), key);
         }
-        Ok(Self { queue_pair, room, receives, last_receive: Arc::default() })
+        Ok(Self { queue_pair, route, receives, last_receive: Arc::default() })
     }
 
     /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
     pub(crate) fn destroy(self) -> bool {
-        let Self { queue_pair, room, receives, .. } = self;
+        let Self { queue_pair, route, receives, .. } = self;
         let destroyed = queue_pair.destroy().is_ok();
         if !destroyed {
-            // It may still complete requests, and has the receives that it took.
-            room.entries.store(0, Ordering::Relaxed);
+            // It has the receives that it took, too.
+            route.rooms().for_each(Room::withhold);
             receives.iter().for_each(|receives| receives.withhold());
         }
         destroyed
@@ -266,7 +321,7 @@ impl DeviceQp {
 
     /// Returns whether its completions come in the queue whose events carry this key.
     pub(crate) fn completes_in(&self, key: u64) -> bool {
-        self.room.queue.completions.key() == key
+        self.route.rooms().any(|room| room.is_in(key))
     }
 
     /// The shared receives that it takes from.
@@ -274,48 +329,39 @@ impl DeviceQp {
         self.receives.clone()
     }
 
-    /// Makes room for the completions of so many shared receives.
-    ///
-    /// # Errors
-    /// Those of ibv_resize_cq(3).
-    pub(crate) fn grow(&self, receives: u32) -> io::Result<()> {
-        let more = receives.saturating_sub(self.room.receives.load(Ordering::Acquire));
-        if more > 0 {
-            self.room.queue.grow(more)?;
-            self.room.entries.fetch_add(more, Ordering::Relaxed);
-            // A task that does the same meanwhile makes too much room, and never too little.
-            self.room.receives.fetch_max(receives, Ordering::AcqRel);
-        }
-        Ok(())
-    }
-
     /// Returns the key that its completions carry.
     pub(crate) fn key(&self) -> u32 {
-        self.room.key
+        self.route.key
     }
 
     /// Has everything put into the inboxes that there is. The owner then looks into its own.
     pub(crate) fn collect(&self) {
-        self.room.collect();
+        self.route.collect();
     }
 }
 
-/// A part of a completion queue.
-struct CqReservation {
-    queue: Arc<Queue>,
-    entries: AtomicU32,
-    /// The number of these entries that are for receives.
-    receives: AtomicU32,
+/// The way of the completions of a queue pair of the device to its owner.
+struct Route {
+    room: Room,
+    /// Where its receives complete, if they are of a shared queue.
+    shared: Option<Arc<Room>>,
     key: u32,
     /// The number of the queue pair, where its completions need that to be told apart.
     number: Option<u32>,
     adapter: Arc<Adapter>,
 }
 
-impl CqReservation {
+impl Route {
+    fn rooms(&self) -> impl Iterator<Item = &Room> {
+        std::iter::once(&self.room).chain(self.shared.as_deref())
+    }
+
     /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
     fn collect(&self) {
-        let mut others = self.queue.collect(&self.adapter);
+        let mut others = Ready::new();
+        for room in self.rooms() {
+            others.extend(room.queue.collect(&self.adapter));
+        }
         others.retain(|(key, _)| *key != self.key);
         if !others.is_empty() {
             self.adapter.runtime.spawn(async move { others.iter().for_each(|(_, other)| other.progress()) });
@@ -323,11 +369,10 @@ impl CqReservation {
     }
 }
 
-impl Drop for CqReservation {
+impl Drop for Route {
     fn drop(&mut self) {
         // The room is only free when nothing of this queue pair is left in it.
         self.collect();
         self.adapter.strike(self.key, self.number);
-        self.adapter.completions.release(&self.queue, self.entries.load(Ordering::Relaxed));
     }
 }

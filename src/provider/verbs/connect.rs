@@ -360,8 +360,7 @@ impl Connector {
     /// The peer accepts: on InfiniBand it waits for us, on iWARP the connection is established (SEMANTICS 11.2).
     pub(crate) fn answered(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
-        // `siw` reports the peer's view to the active side.
-        let told = if self.adapter.is_iwarp() { told.swapped() } else { told };
+        let told = if self.adapter.quirks().swaps_read_limits { told.swapped() } else { told };
         let limits = told.capped_to(inner.offer.limits);
         if inner.progress.state() == State::Connecting {
             inner.limits = limits;

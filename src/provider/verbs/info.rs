@@ -5,16 +5,12 @@ use std::time::Duration;
 use super::devices::Device;
 use super::for_now;
 use crate::provider::info::{AdapterInfo, ProviderKind};
-use crate::sys::{DeviceAttributes, RXE_VENDOR, SIW_VENDOR};
+use crate::sys::DeviceAttributes;
 use crate::types::ReadLimits;
 
 /// The private data that fits behind the header of rdma_cm in two messages of InfiniBand's connection manager.
 const IB_REQUEST_DATA: usize = 56;
 const IB_REPLY_DATA: usize = 196;
-/// `siw` counts private data in a byte, four of which carry the read limits.
-const IWARP_DATA: usize = 251;
-/// The time that `siw` waits for the answer to its request.
-const IWARP_ANSWER: Duration = Duration::from_secs(10);
 /// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
 const IB_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
@@ -30,6 +26,7 @@ pub(crate) fn of(
     max_message: u32,
     inline: usize,
 ) -> AdapterInfo {
+    let quirks = attributes.quirks;
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
     // A queue pair has one completion queue for both its queues. One place is left for the request that asks an idle peer
     // for a sign of life.
@@ -44,9 +41,9 @@ pub(crate) fn of(
             attributes.max_qp_rd_atom.min(MAX_READS),
             attributes.max_qp_init_rd_atom.min(MAX_READS),
         ),
-        max_request_data: if iwarp { IWARP_DATA } else { IB_REQUEST_DATA },
-        max_reply_data: if iwarp { IWARP_DATA } else { IB_REPLY_DATA },
-        max_reject_data: if iwarp { IWARP_DATA } else { for_now::MAX_REJECT_DATA },
+        max_request_data: if iwarp { quirks.iwarp_data } else { IB_REQUEST_DATA },
+        max_reply_data: if iwarp { quirks.iwarp_data } else { IB_REPLY_DATA },
+        max_reject_data: if iwarp { quirks.iwarp_data } else { for_now::MAX_REJECT_DATA },
         // Nothing where the connection is already established by then.
         max_active_reject_data: if iwarp { 0 } else { for_now::REJECT_DATA },
         max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
@@ -64,14 +61,14 @@ pub(crate) fn of(
         early_completion: iwarp,
         passive_sends_first: !iwarp,
         per_request_errors: !iwarp,
-        accept_limits_reads: !iwarp,
+        accept_limits_reads: !quirks.serves_offered_reads,
         // The kernel has no event for it before the request is answered.
         detects_withdrawal: false,
-        checks_remote_read: !iwarp,
-        // Whether it writes the answer to a read as the peer's writes, which the memory must permit. So do the cards that
-        // speak iWARP, where a read names its sink to the peer; `siw` looks at who asked for the bytes.
-        read_sink_required: iwarp && attributes.vendor_id != SIW_VENDOR,
-        answer_timeout: Some(if iwarp { IWARP_ANSWER } else { IB_ANSWER }),
+        checks_remote_read: !quirks.lets_peers_read,
+        // Whether it writes the answer to a read as the peer's writes, which the memory must permit. So does
+        // iWARP, where a read names its sink to the peer.
+        read_sink_required: iwarp && !quirks.reads_into_any_memory,
+        answer_timeout: Some(if iwarp { quirks.iwarp_answer } else { IB_ANSWER }),
         max_inline: inline,
         max_completion_depth: 1 << 20,
         // All of them may complete on one queue pair, beside the requests of its send queue.
@@ -83,14 +80,12 @@ pub(crate) fn of(
         // Keys can be given by requests, and taken back.
         memory_windows: attributes.windows && attributes.invalidates,
         atomics: attributes.atomics,
-        // `siw` invalidates whole regions, and does not say which.
-        invalidates: !iwarp && attributes.invalidates,
+        invalidates: attributes.invalidates && !quirks.invalidates_regions,
         immediate: !iwarp,
         immediate_send: !iwarp,
         // A completion does not say so, only the kind of interrupt does.
         solicited_events: false,
-        // Up to now `rxe` looks at the bounds of the region.
-        checks_window_bounds: attributes.vendor_id != RXE_VENDOR,
+        checks_window_bounds: !quirks.ignores_window_bounds,
         // There is no way to say over iWARP that a receiver is not ready.
         waits_for_shared_receives: !iwarp,
     }

@@ -361,26 +361,16 @@ impl QueuePair {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives = self.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
         let queue = receives.as_ref().and_then(|receives| receives.queue());
-        // All receives of a shared queue may be taken by one queue pair.
-        let received = self.shared.as_ref().map_or(self.capacities.receive, |shared| shared.depth());
-        let room = (self.capacities.send, received, self.vector);
-        let device = DeviceQp::new(&me, &opened, room, receives.clone(), |completions| {
-            let queue_pair =
-                sys::QueuePair::new(&opened.domain, completions, completions, queue, self.capacities)?;
+        // Shared receives have room of their own.
+        let received = if receives.is_some() { 0 } else { self.capacities.receive };
+        let room = (self.capacities.send.saturating_add(received), self.vector);
+        let device = DeviceQp::new(&me, &opened, room, receives.clone(), |sends, receives| {
+            let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
-        // It may have become longer before it was known that this one uses it.
-        if let Some(shared) = &self.shared {
-            device.grow(shared.depth())?;
-        }
         inner.device = Some(Arc::new(device));
         Ok(())
-    }
-
-    /// Returns whether its receives come from this queue.
-    pub(crate) fn takes_from(&self, shared: &SharedReceives) -> bool {
-        self.shared.as_ref().is_some_and(|own| std::ptr::eq(&raw const **own, shared))
     }
 
     /// Returns whether this is its completion queue of the device, or its shared receive queue.
@@ -401,15 +391,6 @@ impl QueuePair {
         if let Some(shared) = &self.shared {
             shared.released();
         }
-    }
-
-    /// Makes room for the completions of so many shared receives.
-    ///
-    /// # Errors
-    /// Those of ibv_resize_cq(3).
-    pub(crate) fn grow(&self, receives: u32) -> io::Result<()> {
-        // With the lock: the memory of its requests is given back when the last handle of the device's queue pair is gone.
-        self.lock().device.as_ref().map_or(Ok(()), |device| device.grow(receives))
     }
 
     /// A completion queue of it has lost a result: nothing can be relied upon any more.

@@ -13,7 +13,7 @@ use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::registry::{Member, Registered};
 use crate::sync::RwLock;
-use crate::sys::{AccessFlags, MemoryRegion, memlock_limit};
+use crate::sys::{AccessFlags, MemoryRegion, Quirks, memlock_limit};
 use crate::types::Access;
 
 /// The registration of one allocation with the device. It exists until the memory is freed.
@@ -29,6 +29,7 @@ struct Attached {
     /// Read by each binding of a window, of which many queue pairs may make one at a time.
     region: RwLock<Option<MemoryRegion>>,
     runtime: Handle,
+    quirks: &'static Quirks,
     _registered: Registered,
 }
 
@@ -159,8 +160,8 @@ impl Registration {
     /// `Busy` when a window is bound to it: it is as before.
     pub(crate) fn deregister(&self) -> Result<(), RegisterError> {
         self.attached.end().map_err(|source| match source.raw_os_error() {
-            // `rxe` says that it is invalid.
-            Some(libc::EBUSY | libc::EINVAL) => RegisterError::Busy,
+            Some(libc::EBUSY) => RegisterError::Busy,
+            Some(libc::EINVAL) if self.attached.quirks.misnames_busy_regions => RegisterError::Busy,
             Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
             _ => RegisterError::Os { call: "ibv_dereg_mr", source: source.into() },
         })
@@ -287,6 +288,7 @@ impl Adapter {
             turns: AtomicU32::new(0),
             region: RwLock::new(None),
             runtime: self.runtime.clone(),
+            quirks: self.quirks(),
             _registered: registered,
         });
         let (key, turn) = attached.begin(region, self)?;

@@ -5,12 +5,15 @@
 //! the last queue pair of the device that could use it is gone. So is a receive that a message was arriving
 //! in when its connection ended: not every device reports its result.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use slab::Slab;
+use smallvec::SmallVec;
 
-use super::adapter::{Adapter, failed};
+use super::adapter::{Adapter, Opened, failed};
+use super::completions::Room;
 use super::work_queue::{Outstanding, RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
@@ -27,8 +30,6 @@ pub(crate) struct SharedReceives {
     receives: Mutex<Option<Arc<Receives>>>,
     /// The key that events of the queue carry.
     key: u64,
-    /// The number of completions of receives that each of its queue pairs has room for.
-    depth: AtomicU32,
     adapter: Arc<Adapter>,
     _registered: Registered,
 }
@@ -38,13 +39,47 @@ pub(crate) struct Receives {
     /// `None` while this is being dropped.
     queue: Option<Arc<SharedReceiveQueue>>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
+    completions: Mutex<Rooms>,
     /// A queue pair of it could not be destroyed.
     withheld: AtomicBool,
     sink: CompletionSink,
     adapter: Arc<Adapter>,
 }
 
+/// Where the receives of a queue complete.
+struct Rooms {
+    /// The number of receives, all of which may be taken by the queue pairs of one room.
+    depth: u32,
+    /// One for each vector that a queue pair has asked for.
+    rooms: SmallVec<[Arc<Room>; 1]>,
+}
+
 impl Receives {
+    /// The room for the completions that come by this vector.
+    ///
+    /// # Errors
+    /// Those of making a completion queue.
+    pub(crate) fn room(&self, opened: &Opened, vector: u32) -> io::Result<Arc<Room>> {
+        let mut completions = self.completions.lock();
+        if let Some(room) = completions.rooms.iter().find(|room| room.vector() == vector) {
+            return Ok(room.clone());
+        }
+        let room = Arc::new(Room::new(&self.adapter, opened, completions.depth, vector)?);
+        completions.rooms.push(room.clone());
+        Ok(room)
+    }
+
+    /// Makes room for the completions of so many.
+    ///
+    /// # Errors
+    /// Those of ibv_resize_cq(3).
+    fn grow(&self, depth: u32) -> io::Result<()> {
+        let mut completions = self.completions.lock();
+        completions.rooms.iter().try_for_each(|room| room.grow(depth))?;
+        completions.depth = completions.depth.max(depth);
+        Ok(())
+    }
+
     pub(crate) fn queue(&self) -> Option<&Arc<SharedReceiveQueue>> {
         self.queue.as_ref()
     }
@@ -107,6 +142,7 @@ impl SharedReceives {
         let receives = Receives {
             queue: Some(queue),
             slots: Mutex::default(),
+            completions: Mutex::new(Rooms { depth: small(depth), rooms: SmallVec::new() }),
             withheld: AtomicBool::new(false),
             sink,
             adapter: adapter.clone(),
@@ -115,7 +151,6 @@ impl SharedReceives {
         Ok(adapter.regions.create(|_, registered| Self {
             receives: Mutex::new(Some(Arc::new(receives))),
             key,
-            depth: AtomicU32::new(small(depth)),
             adapter: adapter.clone(),
             _registered: registered,
         }))
@@ -131,11 +166,6 @@ impl SharedReceives {
         self.key
     }
 
-    /// Returns the number of receives that can complete on one queue pair.
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth.load(Ordering::Acquire)
-    }
-
     /// Posts a receive.
     ///
     /// # Errors
@@ -146,7 +176,7 @@ impl SharedReceives {
         let Some((receives, queue)) = queue else {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         };
-        let Some(entries) = entries(&payload, true) else {
+        let Some(entries) = entries(&payload, true, self.adapter.quirks()) else {
             return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
         };
         // Held until it is posted, so that its completion finds it.
@@ -162,7 +192,8 @@ impl SharedReceives {
         let kind = match source.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
             Some(libc::ENOMEM) => {
-                PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth: self.depth() as usize }
+                let depth = receives.completions.lock().depth as usize;
+                PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth }
             }
             code => PostErrorKind::Device(code.unwrap_or(0)),
         };
@@ -175,17 +206,11 @@ impl SharedReceives {
     /// `Os` where the device cannot (`EOPNOTSUPP`) or has no room.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
         let receives = self.receives();
-        let queue = receives.as_ref().and_then(|receives| receives.queue());
-        let queue = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
+        let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
+        let (receives, queue) = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        // First, so that a queue pair that is being made has room for all, and then those that there are.
-        self.depth.fetch_max(depth, Ordering::AcqRel);
-        let failed = |call| move |source: std::io::Error| ResizeError::Os { call, source: source.into() };
-        for queue_pair in self.adapter.all_queue_pairs() {
-            if queue_pair.takes_from(self) {
-                queue_pair.grow(depth).map_err(failed("ibv_resize_cq"))?;
-            }
-        }
+        let failed = |call| move |source: io::Error| ResizeError::Os { call, source: source.into() };
+        receives.grow(depth).map_err(failed("ibv_resize_cq"))?;
         queue.resize(depth).map_err(failed("ibv_modify_srq"))
     }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::window::{Bound, Window};
 use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::status::Status;
-use crate::sys::{ScatterEntry, Told, wc_status};
+use crate::sys::{Quirks, ScatterEntry, Told, wc_status};
 
 /// The entries of a request, most often one.
 pub(crate) type Entries = SmallVec<[ScatterEntry; 4]>;
@@ -169,8 +169,8 @@ impl RequestId {
 }
 
 /// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
-/// not be written. Never without an entry, which `siw` does not take: of no bytes neither address nor key matter.
-pub(crate) fn entries(payload: &Payload, writes: bool) -> Option<Entries> {
+/// not be written.
+pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
     let entries: Option<Entries> = payload
         .iter()
         .filter(|slice| slice.len() > 0)
@@ -179,11 +179,11 @@ pub(crate) fn entries(payload: &Payload, writes: bool) -> Option<Entries> {
             Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
         })
         .collect();
-    entries.map(or_nothing)
+    entries.map(|entries| or_nothing(entries, quirks))
 }
 
 /// The payload of a request that is copied by the call.
-pub(crate) fn inline_entries(payload: &Payload) -> Option<Entries> {
+pub(crate) fn inline_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
     let entries: Option<Entries> = payload
         .iter()
         .filter(|slice| slice.len() > 0)
@@ -192,25 +192,27 @@ pub(crate) fn inline_entries(payload: &Payload) -> Option<Entries> {
             Some(ScatterEntry { address: slice.to_be_copied()?, length, key: 0 })
         })
         .collect();
-    entries.map(or_nothing)
+    entries.map(|entries| or_nothing(entries, quirks))
 }
 
-fn or_nothing(entries: Entries) -> Entries {
-    if entries.is_empty() { nothing() } else { entries }
+fn or_nothing(entries: Entries, quirks: &Quirks) -> Entries {
+    if entries.is_empty() { nothing(quirks) } else { entries }
 }
 
-/// The entry of a request without bytes.
-pub(crate) fn nothing() -> Entries {
-    Entries::from_slice(&[ScatterEntry { address: 0, length: 0, key: 0 }])
+/// The entries of a request without bytes: of an entry of none neither address nor key matter.
+pub(crate) fn nothing(quirks: &Quirks) -> Entries {
+    let empty = ScatterEntry { address: 0, length: 0, key: 0 };
+    quirks.needs_an_entry.then_some(empty).into_iter().collect()
 }
 
 /// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
-pub(crate) fn status_of(completion: u32, receive: bool) -> Status {
+pub(crate) fn status_of(completion: u32, receive: bool, quirks: &Quirks) -> Status {
     match completion {
         wc_status::SUCCESS => Status::SUCCESS,
         wc_status::WR_FLUSH_ERR => Status::CANCELED,
-        // `rxe` says of a receive that is too short that it is malformed, and ours are not otherwise.
-        wc_status::LOC_LEN_ERR | wc_status::LOC_QP_OP_ERR if receive => Status::BUFFER_OVERFLOW,
+        wc_status::LOC_LEN_ERR if receive => Status::BUFFER_OVERFLOW,
+        // Ours are not malformed.
+        wc_status::LOC_QP_OP_ERR if receive && quirks.misnames_short_receives => Status::BUFFER_OVERFLOW,
         wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
         wc_status::LOC_PROT_ERR
         | wc_status::LOC_ACCESS_ERR

@@ -3,6 +3,7 @@
 //! | line | effect |
 //! |---|---|
 //! | `count KIND` | the number of objects: `qp`, `cq`, `mr`, `mw`, `pd`, `srq`, `context`, `channel`, `cm_id`, `cm_channel` |
+//! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long |
 //! | `refuse CALL ERRNO` | every call of this function fails |

@@ -19,7 +19,7 @@ pub(super) struct CompletionQueue {
     context: *mut ibv_context,
     channel: *mut ibv_comp_channel,
     entries: VecDeque<Completion>,
-    room: usize,
+    pub(super) room: usize,
     armed: Option<Arm>,
     /// A completion was lost.
     overrun: bool,

@@ -149,6 +149,7 @@ impl World {
     fn obey(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
+            ["count", "cqe"] => Ok(self.queues.values().map(|queue| queue.room).sum::<usize>() as i64),
             ["count", kind] => {
                 let counts = self.counts();
                 let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;

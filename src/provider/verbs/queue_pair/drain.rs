@@ -127,7 +127,7 @@ impl QueuePair {
             return;
         }
         let Some((ticket, payload)) = draining.receives.take(id.sequence) else { return };
-        let completed = match status_of(result.status, true) {
+        let completed = match status_of(result.status, true, self.adapter.quirks()) {
             Status::SUCCESS => {
                 Completed { extra: result.extra(), ..Completed::done(result.bytes as usize, payload) }
             }

@@ -119,7 +119,7 @@ impl QueuePair {
         found: &mut Found,
     ) {
         let Outstanding { ticket, payload, silent, held, .. } = outstanding;
-        let mut status = status_of(result.status, receive);
+        let mut status = status_of(result.status, receive, self.adapter.quirks());
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
         if status == Status::SUCCESS && !receive && inner.failed.iter().any(|(receive, ..)| !receive) {
@@ -165,7 +165,7 @@ impl QueuePair {
         };
         drop(inner);
         debug!(connection = %cm.id, status = wc_status::name(completion), "request failed");
-        let status = status_of(completion, false);
+        let status = status_of(completion, false, self.adapter.quirks());
         let reason = Reason::Completion(completion);
         if completion != wc_status::WR_FLUSH_ERR {
             cm.broken_by(key, status, reason);

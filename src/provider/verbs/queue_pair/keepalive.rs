@@ -101,7 +101,7 @@ impl QueuePair {
         let reads = self.adapter.is_iwarp() && inner.reads > 0;
         let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
         let id = RequestId { key: device.key(), receive: false, sequence: RequestId::KEEPALIVE };
-        let entries = nothing();
+        let entries = nothing(self.adapter.quirks());
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
         match unsafe { device.queue_pair.post_send(&[request]) } {

@@ -107,7 +107,7 @@ impl QueuePair {
     ) -> Result<(), Refused> {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let posted = match (full, inner.device.as_ref(), entries(&payload, true)) {
+        let posted = match (full, inner.device.as_ref(), entries(&payload, true, self.adapter.quirks())) {
             (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
@@ -231,13 +231,14 @@ impl QueuePair {
         operation: sys::Operation<'static>,
         flags: Flags,
     ) -> Result<bool, Refused> {
+        let quirks = self.adapter.quirks();
         let entries = match operation {
             sys::Operation::LocalInvalidate(_) => Some(Entries::new()),
-            _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload),
+            _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload, quirks),
             sys::Operation::Read(_)
             | sys::Operation::CompareSwap { .. }
-            | sys::Operation::FetchAdd { .. } => entries(&outstanding.payload, true),
-            _ => entries(&outstanding.payload, false),
+            | sys::Operation::FetchAdd { .. } => entries(&outstanding.payload, true, quirks),
+            _ => entries(&outstanding.payload, false, quirks),
         };
         let Some(entries) = entries else {
             return Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload });

@@ -1,0 +1,107 @@
+//! The table of quirks: what is true of one driver, and of no standard.
+//!
+//! A driver is known by the vendor that its devices claim. Nothing else in this crate asks for a driver. A card of a vendor
+//! that is not in the table behaves as the standards say.
+
+use std::time::Duration;
+
+/// The vendor that devices of `rdma_rxe` claim: none.
+const RXE: u32 = 0xff_ff_ff;
+/// The vendor that devices of `siw` claim: the letters `bmt`.
+const SIW: u32 = 0x62_6d_74;
+
+/// The deviations of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quirks {
+    /// Its library takes page 144 of the pages that the kernel has given it for none. See
+    /// [`Context`](super::Context).
+    pub(crate) loses_page_144: bool,
+    /// A completion that tells of an invalidated key has the kernel's number of that flag, which in user space says that the
+    /// checksum of a datagram is good.
+    pub(crate) invalidates_by_kernel_flag: bool,
+    /// The active side is told the read limits of an accept as the peer sees them.
+    pub(crate) swaps_read_limits: bool,
+    /// The passive side serves as many reads as it was offered, whatever the accept says.
+    pub(crate) serves_offered_reads: bool,
+    /// A peer can read any memory whose key it knows.
+    pub(crate) lets_peers_read: bool,
+    /// An RDMA Read needs no right to write of its peer to its sink, because the driver looks at who asked for the bytes.
+    pub(crate) reads_into_any_memory: bool,
+    /// A Send with Invalidate invalidates whole regions, and the completion does not say which.
+    pub(crate) invalidates_regions: bool,
+    /// The key of a window gives access to the whole region.
+    pub(crate) ignores_window_bounds: bool,
+    /// A request needs an entry, even if it has no bytes. Elsewhere an entry of no bytes can mean 2^31 of them.
+    pub(crate) needs_an_entry: bool,
+    /// A receive that is too short for its message is reported as malformed.
+    pub(crate) misnames_short_receives: bool,
+    /// The deregistration of a region with a window says that the call is invalid, and not that the region is busy.
+    pub(crate) misnames_busy_regions: bool,
+    /// The device does not tell when a queue pair takes no receive of a shared queue any more. The completions of a queue pair
+    /// outlive it.
+    pub(crate) hides_last_receive: bool,
+    /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` tells of a completion
+    /// by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as it is when the
+    /// processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer than that takes.
+    pub(crate) completions_linger: Option<Duration>,
+    /// The private data of a connection over iWARP. Its length has a byte in the interface of the connection manager.
+    pub(crate) iwarp_data: usize,
+    /// The time that a connect over iWARP waits for the reply of its peer.
+    pub(crate) iwarp_answer: Duration,
+}
+
+/// A device of no driver in the table.
+const NONE: Quirks = Quirks {
+    loses_page_144: false,
+    invalidates_by_kernel_flag: false,
+    swaps_read_limits: false,
+    serves_offered_reads: false,
+    lets_peers_read: false,
+    reads_into_any_memory: false,
+    invalidates_regions: false,
+    ignores_window_bounds: false,
+    needs_an_entry: false,
+    misnames_short_receives: false,
+    misnames_busy_regions: false,
+    hides_last_receive: false,
+    completions_linger: None,
+    iwarp_data: 255,
+    // `iw_cxgb4` waits that long; `irdma` repeats its request for less.
+    iwarp_answer: Duration::from_secs(60),
+};
+
+const RDMA_RXE: Quirks = Quirks {
+    invalidates_by_kernel_flag: true,
+    ignores_window_bounds: true,
+    misnames_short_receives: true,
+    misnames_busy_regions: true,
+    // From Linux 6.5 on it tells.
+    hides_last_receive: true,
+    completions_linger: Some(Duration::from_secs(1)),
+    ..NONE
+};
+
+const SOFT_IWARP: Quirks = Quirks {
+    loses_page_144: true,
+    swaps_read_limits: true,
+    serves_offered_reads: true,
+    lets_peers_read: true,
+    reads_into_any_memory: true,
+    invalidates_regions: true,
+    needs_an_entry: true,
+    // It counts private data in a byte, four of which carry the read limits.
+    iwarp_data: 251,
+    iwarp_answer: Duration::from_secs(10),
+    ..NONE
+};
+
+impl Quirks {
+    /// The quirks of devices of this vendor.
+    pub(crate) fn of(vendor: u32) -> &'static Self {
+        match vendor {
+            RXE => &RDMA_RXE,
+            SIW => &SOFT_IWARP,
+            _ => &NONE,
+        }
+    }
+}
