@@ -49,19 +49,8 @@ struct Failure {
 }
 
 impl Default for Script {
-    fn default() -> Self {
-        let mut script = Self::quiet();
-        for line in std::env::var(LINES).unwrap_or_default().split(';').filter(|line| !line.trim().is_empty())
-        {
-            assert!(script.line(line).is_ok(), "{LINES}: {line:?} is not understood");
-        }
-        script
-    }
-}
-
-impl Script {
     /// Calls behave.
-    fn quiet() -> Self {
+    fn default() -> Self {
         let (delays, failures, refusals) = Default::default();
         Self {
             delays,
@@ -76,7 +65,9 @@ impl Script {
             quiet: true,
         }
     }
+}
 
+impl Script {
     /// The wait and the failure that a call is to have.
     pub(super) fn called(&mut self, call: &str) -> (Duration, Option<c_int>) {
         if self.quiet {
@@ -113,7 +104,7 @@ impl Script {
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["reset"] => *self = Self::quiet(),
+            ["reset"] => *self = Self::default(),
             ["refuse", call, error] => {
                 self.refusals.insert(call.to_owned(), parse(error)?);
                 self.quiet = false;
@@ -155,6 +146,9 @@ impl World {
                 let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;
                 Ok(found.1 as i64)
             }
+            ["dress"] => Ok(self.card.dress as i64),
+            ["dress", name] => self.put_on(name).map(|()| 0),
+            ["vendor", number] => self.set_vendor(parse(number)?).map(|()| 0),
             ["remove"] => {
                 self.remove_device();
                 cm::device_removed(self);
@@ -198,12 +192,17 @@ unsafe extern "C" fn fake_control(line: *const c_char) -> i64 {
     world::lock().obey(line).unwrap_or_else(|error| -i64::from(error))
 }
 
-/// Has the objects counted at the end of the process, if that is asked for.
-pub(super) fn begin() {
+/// The device as the lines of the environment have it. Has the objects counted at the end of the process, if that is asked for.
+pub(super) fn begin() -> World {
     if std::env::var_os(COUNT).is_some() {
         // SAFETY: the function takes nothing and does not unwind.
         unsafe { libc::atexit(count) };
     }
+    let mut world = World::default();
+    for line in std::env::var(LINES).unwrap_or_default().split(';').filter(|line| !line.trim().is_empty()) {
+        assert!(world.obey(line).is_ok(), "{LINES}: {line:?} is not understood");
+    }
+    world
 }
 
 extern "C" fn count() {

@@ -5,17 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::MutexGuard;
 
 use super::events::{self, EventQueue};
-use super::status::asynchronous;
+use super::status::{asynchronous, node};
 use super::types::*;
 use super::world::{self, World, live};
 use super::{Answer, address, completion, free, memory, minus_one, number, number_of, pointer, post, zeroed};
 
 const NAME: &str = "fake0";
 const GUID: u64 = 0x00fa_ce00_00fa_ce01;
-/// A vendor that no driver has.
-const VENDOR: u32 = 0xface;
 const ACTIVE: u32 = 4;
-const ETHERNET: u8 = 2;
 const MTU_4096: u32 = 5;
 const VECTORS: c_int = 4;
 
@@ -27,7 +24,7 @@ pub(super) const MAX_SRQ_WR: u32 = 16_384;
 pub(super) const MAX_INLINE: u32 = 256;
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
-/// The devices of this machine: one, with one port.
+/// The devices of this machine: one.
 pub(super) struct Devices {
     raw: *mut ibv_device,
     /// The context by which the connection manager names the device.
@@ -62,8 +59,6 @@ impl Default for Devices {
         let raw: *mut ibv_device = unsafe { zeroed() };
         // SAFETY: the structure is new.
         let device = unsafe { &mut *raw };
-        device.node_type = 1;
-        device.transport_type = number::IBV_TRANSPORT_IB;
         for (to, from) in device.name.iter_mut().zip(NAME.bytes()) {
             *to = from as c_char;
         }
@@ -71,11 +66,20 @@ impl Default for Devices {
         let cm = new_context(raw, -1);
         let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses = own.map(|ip| Place { ip, port: 1, key: 0 }).into();
-        Self { raw, cm, addresses, removed: false }
+        let mut devices = Self { raw, cm, addresses, removed: false };
+        devices.show(node::CHANNEL_ADAPTER, number::IBV_TRANSPORT_IB);
+        devices
     }
 }
 
 impl Devices {
+    /// Shows a kind of card to whoever looks at the list.
+    pub(super) fn show(&mut self, node_type: c_int, transport: c_int) {
+        // SAFETY: devices are never freed, and this one was not given out yet.
+        let device = unsafe { &mut *self.raw };
+        (device.node_type, device.transport_type) = (node_type, transport);
+    }
+
     /// The context by which ids name the device that has an address, and what that address is of.
     pub(super) fn owner(&self, ip: IpAddr) -> Option<(*mut ibv_context, Place)> {
         let place = self.addresses.iter().find(|own| address::same_ip(own.ip, ip))?;
@@ -212,6 +216,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
             return Err(libc::ENODEV);
         }
         let events = EventQueue::new()?;
+        world.card.opened = true;
         let raw = new_context(device, events.descriptor());
         world.contexts.insert(raw.addr(), Context { events, taken: Vec::new(), objects: 0 });
         Ok(raw)
@@ -247,7 +252,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         to.sys_image_guid = GUID.to_be();
         to.max_mr_size = 1 << 40;
         to.page_size_cap = 4096;
-        to.vendor_id = VENDOR;
+        to.vendor_id = world.card.vendor;
         to.max_qp = 1 << 16;
         to.max_qp_wr = MAX_QP_WR as c_int;
         to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS | number::DEVICE_MEM_WINDOW_TYPE_2B;
@@ -267,6 +272,11 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         to.max_srq_sge = MAX_SGE as c_int;
         to.max_pkeys = PARTITIONS;
         to.phys_port_cnt = PORTS;
+        if world.is_iwarp() {
+            // A read has one sink, whose key the peer is told. Windows are of type 1, there are no atomics and no partitions.
+            (to.max_sge_rd, to.atomic_cap, to.max_pkeys) = (1, 0, 1);
+            to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS;
+        }
     }))
 }
 
@@ -282,13 +292,16 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, to: *mu
             return Err(libc::EINVAL);
         }
         // SAFETY: the structure is integers.
-        let mut port: ibv_port_attr = unsafe { std::mem::zeroed() };
-        (port.state, port.link_layer) = (ACTIVE, ETHERNET);
+        let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
+        let number = port;
+        let port = &mut attributes;
+        port.state = ACTIVE;
         (port.max_mtu, port.active_mtu, port.gid_tbl_len) = (MTU_4096, MTU_4096, 2);
         (port.max_msg_sz, port.pkey_tbl_len) = (MAX_MESSAGE, PARTITIONS);
+        world.card.dress.fill_port(number, port);
         let first = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
         // SAFETY: the caller's structure has at least these members.
-        unsafe { to.cast::<u8>().copy_from((&raw const port).cast(), first) };
+        unsafe { to.cast::<u8>().copy_from((&raw const attributes).cast(), first) };
         Ok(())
     }))
 }

@@ -16,6 +16,8 @@ use super::status::{asynchronous, opcode, wc};
 use super::timers::Timer;
 use super::world::World;
 
+mod stream;
+
 /// A request did not succeed.
 #[derive(Clone, Copy)]
 enum Stop {
@@ -79,21 +81,24 @@ pub(super) fn run(world: &mut World, at: usize) {
         queue_pair.lingered = false;
         let Some(send) = queue_pair.sends.pop_front() else { return };
         match carry_out(world, at, &send) {
+            result if world.is_iwarp() => stream::answered(world, at, send, result),
             Ok(bytes) => succeeded(world, at, &send, bytes),
             Err(Stop::Failed(status)) => failed(world, at, &send, status),
             Err(Stop::NotReady(code)) => pause(world, at, send, rnr_pause(code), true),
-            Err(Stop::CutOff) => {
-                if let Some(queue_pair) = world.queue_pairs.get_mut(&at) {
-                    queue_pair.resting = true;
-                    queue_pair.sends.push_front(send);
-                }
-                return;
-            }
+            Err(Stop::CutOff) => return rest(world, at, send),
             Err(Stop::Unanswered) => {
                 let code = world.queue_pairs[&at].attributes.timeout;
                 pause(world, at, send, ack_timeout(code), false);
             }
         }
+    }
+}
+
+/// Leaves a request under way.
+fn rest(world: &mut World, at: usize, send: Send) {
+    if let Some(queue_pair) = world.queue_pairs.get_mut(&at) {
+        queue_pair.resting = true;
+        queue_pair.sends.push_front(send);
     }
 }
 
@@ -185,18 +190,19 @@ fn local(world: &World, at: usize, source: &Source, writes: bool) -> Result<Vec<
         }
         Source::Pieces(pieces) => {
             let domain = world.queue_pairs[&at].domain;
-            stretches(world, domain, pieces, writes).ok_or(Stop::Failed(wc::LOC_PROT_ERR))
+            let access = if writes { ACCESS_LOCAL_WRITE } else { 0 };
+            stretches(world, domain, pieces, access).ok_or(Stop::Failed(wc::LOC_PROT_ERR))
         }
     }
 }
 
-/// The memory of pieces, if all of them are registered.
-fn stretches(world: &World, domain: usize, pieces: &[Piece], writes: bool) -> Option<Vec<Stretch>> {
+/// The memory of pieces, if all of them are registered with this access.
+fn stretches(world: &World, domain: usize, pieces: &[Piece], access: c_uint) -> Option<Vec<Stretch>> {
     let some = pieces.iter().filter(|piece| piece.length > 0);
     some.map(|piece| {
         let Key::Region(region) = world.keys.get(&piece.key)? else { return None };
         let region = &world.regions[region];
-        let permitted = !writes || region.access & ACCESS_LOCAL_WRITE != 0;
+        let permitted = region.access & access == access;
         let inside = within(piece.address, u64::from(piece.length), region.start, region.length);
         (region.domain == domain && permitted && inside)
             .then_some(Stretch { start: piece.address as usize, length: piece.length as usize })
@@ -266,7 +272,7 @@ fn take_receive(world: &mut World, at: usize) -> Result<(Receive, Option<Vec<Str
         }
     };
     let receive = receive.ok_or(not_ready)?;
-    let memory = stretches(world, domain, &receive.pieces, true);
+    let memory = stretches(world, domain, &receive.pieces, ACCESS_LOCAL_WRITE);
     Ok((receive, memory))
 }
 
@@ -276,7 +282,8 @@ fn received(world: &mut World, at: usize, done: Completion, solicited: bool) {
     let done = Completion { number: queue_pair.number, shared: queue_pair.shared, ..done };
     let queue = queue_pair.receive_queue;
     world.complete(queue, done, solicited);
-    if done.status != wc::SUCCESS {
+    // Over iWARP the connection ends with the request.
+    if done.status != wc::SUCCESS && !world.is_iwarp() {
         world.fail(at);
     }
 }
@@ -286,7 +293,9 @@ fn refuse(world: &mut World, at: usize, event: u32, status: u32) -> Stop {
     if let Some(queue_pair) = world.queue_pairs.get(&at) {
         let context = queue_pair.context;
         world.asynchronous(context, event, at);
-        world.fail(at);
+        if !world.is_iwarp() {
+            world.fail(at);
+        }
     }
     Stop::Failed(status)
 }
@@ -376,7 +385,8 @@ fn admits_read(world: &mut World, at: usize, peer: usize, access: u32) -> Result
 }
 
 fn read(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
-    let to = local(world, at, &send.source, true)?;
+    let to =
+        if world.is_iwarp() { stream::sink(world, at, send)? } else { local(world, at, &send.source, true)? };
     let peer = peer(world, at)?;
     admits_read(world, at, peer, ACCESS_REMOTE_READ)?;
     let bytes = length(&to);

@@ -17,6 +17,7 @@ mod cm;
 mod completion;
 mod control;
 mod device;
+mod dress;
 mod events;
 mod execute;
 mod memory;

@@ -153,6 +153,7 @@ pub(super) unsafe extern "C" fn post_send(
 /// # Safety
 /// A request as C posts it.
 unsafe fn add_send(world: &mut World, raw: *mut ibv_qp, request: &ibv_send_wr) -> Answer<()> {
+    let iwarp = world.is_iwarp();
     let queue_pair = live(&mut world.queue_pairs, raw);
     match queue_pair.state {
         IBV_QPS_RTS | IBV_QPS_ERR => {}
@@ -163,6 +164,9 @@ unsafe fn add_send(world: &mut World, raw: *mut ibv_qp, request: &ibv_send_wr) -
     }
     // SAFETY: the caller's.
     let send = unsafe { Send::of(request, &queue_pair.room) }?;
+    if iwarp && !is_iwarp(&send) {
+        return Err(libc::EINVAL);
+    }
     queue_pair.sends.push_back(send);
     if queue_pair.state == IBV_QPS_ERR {
         world.flush(raw.addr());
@@ -171,6 +175,15 @@ unsafe fn add_send(world: &mut World, raw: *mut ibv_qp, request: &ibv_send_wr) -
         execute::run(world, raw.addr());
     }
     Ok(())
+}
+
+/// Whether iWARP has such a request: there is no immediate data and no atomic, windows are of another type, and a read has one sink.
+fn is_iwarp(send: &Send) -> bool {
+    match (send.opcode, &send.source) {
+        (IBV_WR_RDMA_READ, Source::Pieces(pieces)) => pieces.len() <= 1,
+        (IBV_WR_SEND | IBV_WR_SEND_WITH_INV | IBV_WR_RDMA_WRITE | IBV_WR_LOCAL_INV, _) => true,
+        _ => false,
+    }
 }
 
 pub(super) unsafe extern "C" fn post_recv(

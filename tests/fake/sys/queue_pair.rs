@@ -12,7 +12,7 @@ use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
 use super::timers::Timer;
 use super::types::*;
 use super::world::{self, World, live};
-use super::{Answer, device, execute, free, number_of, pointer, zeroed};
+use super::{Answer, cm, device, dress::Dress, execute, free, number_of, pointer, zeroed};
 use crate::sys::completion::Completion;
 
 /// The time after which a queue pair in the error state gives back the receives that are cut off.
@@ -29,6 +29,10 @@ pub(super) struct QueuePair {
     pub(super) room: ibv_qp_cap,
     pub(super) all_signaled: bool,
     pub(super) state: u32,
+    /// The id of the connection manager that connects it or has connected it, over iWARP: it is not destroyed before that lets go.
+    pub(super) connection: Option<u64>,
+    /// A side of its iWARP connection has found an error.
+    pub(super) terminated: bool,
     /// The attributes as they were set.
     pub(super) attributes: ibv_qp_attr,
     pub(super) sends: VecDeque<Send>,
@@ -63,6 +67,7 @@ impl World {
         // SAFETY: a queue pair that is in the table is live.
         unsafe { (*std::ptr::with_exposed_provenance_mut::<ibv_qp>(at)).state = IBV_QPS_ERR };
         let (number, shared, late) = (queue_pair.number, queue_pair.shared, !queue_pair.cut_off.is_empty());
+        let connection = queue_pair.connection;
         if shared.is_none() {
             let first = std::mem::take(&mut queue_pair.cut_off);
             first.into_iter().rev().for_each(|receive| queue_pair.receives.push_front(receive));
@@ -73,6 +78,10 @@ impl World {
             Some(_) if before == IBV_QPS_ERR => {}
             Some(_) if late => self.after(LATE, Timer::LastReceive(number)),
             Some(_) => self.last_receive(number),
+        }
+        // Over iWARP this is the end of its TCP connection.
+        if let Some(connection) = connection {
+            cm::reset(self, connection);
         }
     }
 
@@ -161,6 +170,8 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
             room: asked.cap,
             all_signaled: asked.sq_sig_all != 0,
             state: QPS_RESET,
+            connection: None,
+            terminated: false,
             // SAFETY: integers.
             attributes: unsafe { std::mem::zeroed() },
             sends: VecDeque::new(),
@@ -190,8 +201,11 @@ fn check_room(room: &ibv_qp_cap, shared: bool) -> Answer<()> {
 }
 
 /// The attributes that a change of state needs, beside the state.
-fn required(from: u32, to: u32) -> Answer<u32> {
+fn required(dress: Dress, from: u32, to: u32) -> Answer<u32> {
     match (from, to) {
+        // The driver connects, and changes these states by itself.
+        (QPS_RESET, IBV_QPS_INIT) if dress == Dress::Iwarp => Ok(attribute::PORT | QP_ACCESS_FLAGS),
+        (_, IBV_QPS_RTR) | (IBV_QPS_RTR, IBV_QPS_RTS) if dress == Dress::Iwarp => Err(libc::EINVAL),
         (QPS_RESET, IBV_QPS_INIT) => Ok(attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS),
         (IBV_QPS_INIT, IBV_QPS_RTR) => Ok(attribute::AV
             | attribute::PATH_MTU
@@ -211,13 +225,19 @@ fn required(from: u32, to: u32) -> Answer<u32> {
 }
 
 /// Copies the attributes that the mask names.
-fn merge(into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) -> Answer<()> {
+fn merge(dress: Dress, into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) -> Answer<()> {
     let has = |bit| mask & bit != 0;
     let port = !has(attribute::PORT) || (1..=PORTS).contains(&from.port_num);
     let partition = !has(attribute::PKEY_INDEX) || from.pkey_index < PARTITIONS;
     // The path to the peer begins at the port of the queue pair.
     let path = !has(attribute::AV) || from.ah_attr.port_num == into.port_num;
-    if !(port && partition && path) {
+    // Packets of RoCE have a global address. Those of InfiniBand stay in the subnet, and have that of the peer's port.
+    let kind = !has(attribute::AV)
+        || match dress {
+            Dress::Infiniband => from.ah_attr.is_global == 0 && from.ah_attr.dlid != 0,
+            Dress::Roce | Dress::Iwarp => from.ah_attr.is_global == 1,
+        };
+    if !(port && partition && path && kind) {
         return Err(libc::EINVAL);
     }
     if has(QP_MAX_READ_ATOMIC) && from.max_rd_atomic > MAX_READS
@@ -249,20 +269,24 @@ fn merge(into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) -> Answer<()> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask: c_int) -> c_int {
     number_of(world::enter("ibv_modify_qp").and_then(|mut world| {
-        let removed = world.devices.removed;
+        let (removed, dress) = (world.devices.removed, world.card.dress);
         let queue_pair = live(&mut world.queue_pairs, raw);
         if removed {
             return Err(libc::EIO);
+        }
+        if queue_pair.terminated {
+            // As cxgb4 has it: the queue pair is on its way there by itself.
+            return Err(libc::EINVAL);
         }
         // SAFETY: the caller's structure.
         let to = unsafe { &*to };
         let mask = mask as u32;
         let next = if mask & QP_STATE != 0 { to.qp_state } else { queue_pair.state };
-        let needs = if mask & QP_STATE != 0 { required(queue_pair.state, next)? } else { 0 };
+        let needs = if mask & QP_STATE != 0 { required(dress, queue_pair.state, next)? } else { 0 };
         if mask & needs != needs {
             return Err(libc::EINVAL);
         }
-        merge(&mut queue_pair.attributes, to, mask)?;
+        merge(dress, &mut queue_pair.attributes, to, mask)?;
         if next == IBV_QPS_ERR {
             world.fail(raw.addr());
             return Ok(());
@@ -304,6 +328,13 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ibv_qp) -> c_int {
     number_of(world::enter("ibv_destroy_qp").and_then(|mut world| {
         let at = raw.addr();
         let context = live(&mut world.queue_pairs, raw).context;
+        if live(&mut world.queue_pairs, raw).connection.is_some() {
+            world.fail(at);
+        }
+        // An id that waits for the answer of the peer keeps it.
+        while live(&mut world.queue_pairs, raw).connection.is_some() {
+            world = world::wait(world);
+        }
         world = device::settle(world, context, at);
         let Some(queue_pair) = world.queue_pairs.remove(&at) else { return Err(libc::EINVAL) };
         world.numbers.remove(&queue_pair.number);

@@ -1,6 +1,14 @@
 //! Numbers of the C headers that the device gives back.
 #![allow(dead_code, reason = "the headers' lists are whole")]
 
+/// `enum ibv_node_type`.
+pub(super) mod node {
+    use std::ffi::c_int;
+
+    pub(in crate::sys) const CHANNEL_ADAPTER: c_int = 1;
+    pub(in crate::sys) const RNIC: c_int = 4;
+}
+
 /// `enum ibv_wc_status`.
 pub(super) mod wc {
     pub(in crate::sys) const SUCCESS: u32 = 0;
@@ -9,6 +17,7 @@ pub(super) mod wc {
     pub(in crate::sys) const LOC_PROT_ERR: u32 = 4;
     pub(in crate::sys) const WR_FLUSH_ERR: u32 = 5;
     pub(in crate::sys) const MW_BIND_ERR: u32 = 6;
+    pub(in crate::sys) const LOC_ACCESS_ERR: u32 = 8;
     pub(in crate::sys) const REM_INV_REQ_ERR: u32 = 9;
     pub(in crate::sys) const REM_ACCESS_ERR: u32 = 10;
     pub(in crate::sys) const REM_OP_ERR: u32 = 11;
@@ -32,6 +41,7 @@ pub(super) mod opcode {
 /// `enum ibv_event_type`.
 pub(super) mod asynchronous {
     pub(in crate::sys) const CQ_ERR: u32 = 0;
+    pub(in crate::sys) const QP_FATAL: u32 = 1;
     pub(in crate::sys) const QP_REQ_ERR: u32 = 2;
     pub(in crate::sys) const QP_ACCESS_ERR: u32 = 3;
     pub(in crate::sys) const DEVICE_FATAL: u32 = 8;
@@ -49,6 +59,7 @@ pub(super) mod cm {
     pub(in crate::sys) const ROUTE_ERROR: u32 = 3;
     pub(in crate::sys) const CONNECT_REQUEST: u32 = 4;
     pub(in crate::sys) const CONNECT_RESPONSE: u32 = 5;
+    pub(in crate::sys) const CONNECT_ERROR: u32 = 6;
     pub(in crate::sys) const UNREACHABLE: u32 = 7;
     pub(in crate::sys) const REJECTED: u32 = 8;
     pub(in crate::sys) const ESTABLISHED: u32 = 9;

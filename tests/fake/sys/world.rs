@@ -11,6 +11,7 @@ use super::cm::Cm;
 use super::completion::{CompletionChannel, CompletionQueue};
 use super::control::{self, Script};
 use super::device::{Context, Devices};
+use super::dress::Card;
 use super::memory::{Domain, Key, Region, Window};
 use super::queue_pair::QueuePair;
 use super::shared::SharedQueue;
@@ -22,6 +23,7 @@ pub(super) type Table<T> = HashMap<usize, T>;
 
 #[derive(Default)]
 pub(super) struct World {
+    pub(super) card: Card,
     pub(super) devices: Devices,
     pub(super) contexts: Table<Context>,
     pub(super) channels: Table<CompletionChannel>,
@@ -44,10 +46,7 @@ pub(super) struct World {
 // SAFETY: the pointers in the tables are to structures that belong to the device, and are used under the lock.
 unsafe impl Send for World {}
 
-static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
-    control::begin();
-    Mutex::default()
-});
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| Mutex::new(control::begin()));
 /// Something has changed that a call or the device's thread may wait for.
 pub(super) static CHANGED: Condvar = Condvar::new();
 

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use super::super::dress::Dress;
 use super::super::status::attribute;
 use super::*;
 
@@ -17,16 +18,31 @@ unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     minus_one(world::enter("rdma_init_qp_attr").and_then(|mut world| {
+        let dress = world.card.dress;
+        let devices = world.devices.addresses.clone();
         let id = live(&mut world.cm.ids, raw);
         // SAFETY: the caller's structure.
         let to = unsafe { &mut *to };
         let place = id.place.ok_or(libc::EINVAL)?;
+        if dress == Dress::Iwarp {
+            let named = iwarp(place, to)?;
+            // SAFETY: the caller's number.
+            unsafe { *mask = named as c_int };
+            return Ok(());
+        }
         let named = match to.qp_state {
             IBV_QPS_INIT => {
                 (to.pkey_index, to.port_num, to.qp_access_flags) = (place.key, place.port, 0);
                 attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS
             }
-            IBV_QPS_RTR => ready_to_receive(id, place, to)?,
+            IBV_QPS_RTR => {
+                // The port of the peer is that of its address.
+                let far = id
+                    .destination
+                    .and_then(|to| devices.iter().find(|own| address::same_ip(own.ip, to.ip())));
+                let dlid = dress.lid(far.map_or(place.port, |far| far.port));
+                ready_to_receive(id, place, dlid, to)?
+            }
             IBV_QPS_RTS => ready_to_send(id, to)?,
             _ => return Err(libc::EINVAL),
         };
@@ -34,6 +50,18 @@ unsafe extern "C" fn rdma_init_qp_attr(
         unsafe { *mask = (QP_STATE | named) as c_int };
         Ok(())
     }))
+}
+
+/// What the driver leaves to the user of a queue pair that it connects.
+fn iwarp(place: Place, to: &mut ibv_qp_attr) -> Answer<u32> {
+    match to.qp_state {
+        IBV_QPS_INIT | IBV_QPS_RTR => {
+            (to.port_num, to.qp_access_flags) = (place.port, ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ);
+            Ok(QP_STATE | attribute::PORT | QP_ACCESS_FLAGS)
+        }
+        IBV_QPS_RTS => Ok(attribute::PORT),
+        _ => Err(libc::EINVAL),
+    }
 }
 
 /// Whether the other side is known.
@@ -44,7 +72,7 @@ fn knows_peer(id: &Id) -> Answer<()> {
     }
 }
 
-fn ready_to_receive(id: &Id, place: Place, to: &mut ibv_qp_attr) -> Answer<u32> {
+fn ready_to_receive(id: &Id, place: Place, dlid: u16, to: &mut ibv_qp_attr) -> Answer<u32> {
     knows_peer(id)?;
     to.path_mtu = 5;
     to.dest_qp_num = id.theirs.number;
@@ -52,7 +80,9 @@ fn ready_to_receive(id: &Id, place: Place, to: &mut ibv_qp_attr) -> Answer<u32> 
     to.max_dest_rd_atomic = id.theirs.initiator_depth;
     // The kernel leaves it so.
     to.min_rnr_timer = 0;
-    (to.ah_attr.port_num, to.ah_attr.is_global) = (place.port, 1);
+    // Packets of RoCE have a global address, and those of InfiniBand the one of a port in the subnet.
+    (to.ah_attr.port_num, to.ah_attr.is_global) = (place.port, u8::from(dlid == 0));
+    to.ah_attr.dlid = dlid;
     Ok(attribute::AV
         | attribute::PATH_MTU
         | attribute::DEST_QPN

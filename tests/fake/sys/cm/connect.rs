@@ -51,7 +51,7 @@ unsafe fn bytes(start: *const c_void, length: usize) -> Vec<u8> {
 
 impl World {
     /// The listener at an address.
-    fn listener(&self, to: SocketAddr) -> Option<usize> {
+    pub(super) fn listener(&self, to: SocketAddr) -> Option<usize> {
         let mut found = self.cm.ids.iter().filter(|(_, id)| {
             let source =
                 id.source.filter(|source| id.phase == Phase::Listening && source.port() == to.port());
@@ -69,8 +69,13 @@ impl World {
         id.late.len() + channel.map_or(0, |channel| channel.count(|event| event.listener == Some(listener)))
     }
 
+    /// Whether a listener takes another request.
+    pub(super) fn has_room(&self, listener: usize) -> bool {
+        self.pending(listener) < self.cm.ids[&listener].backlog
+    }
+
     /// A request arrives at a listener: it gets an id of its own.
-    fn request(&mut self, from: usize, listener: usize, terms: Terms, data: &[u8]) {
+    pub(super) fn request(&mut self, from: usize, listener: usize, terms: Terms, data: &[u8]) {
         let own = &self.cm.ids[&listener];
         // SAFETY: an id in the table is live. Its context does not change while it listens.
         let &rdma_cm_id { channel, context, .. } = unsafe { &*own.raw };
@@ -97,7 +102,7 @@ impl World {
             listener: Some(listener),
             kind: kind::CONNECT_REQUEST,
             status: 0,
-            data: padded(data, REQUEST_DATA),
+            data: self.private_data(data, REQUEST_DATA),
             terms: terms.swapped(),
         };
         self.deliver(event);
@@ -110,7 +115,10 @@ impl World {
 unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
     minus_one(world::enter("rdma_connect").and_then(|mut world| {
         // SAFETY: the caller's.
-        let (terms, data) = unsafe { Terms::of(parameters, REQUEST_DATA) }?;
+        let (terms, data) = unsafe { Terms::of(parameters, world.most_data(REQUEST_DATA)) }?;
+        if world.is_iwarp() {
+            return iwarp::connect(world, raw, terms, &data);
+        }
         let id = live(&mut world.cm.ids, raw);
         let (Phase::RouteResolved, Some(to)) = (id.phase, id.destination) else { return Err(libc::EINVAL) };
         (id.own, id.phase) = (terms, Phase::RequestSent);
@@ -125,10 +133,8 @@ unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_co
             _ if world.script.mute => {}
             _ if stale => world.rejected(at, reject::STALE_CONN, &[]),
             None => world.rejected(at, reject::INVALID_SERVICE_ID, &[]),
-            Some(listener) if world.pending(listener) >= world.cm.ids[&listener].backlog => {
-                world.rejected(at, reject::CONSUMER_DEFINED, &[]);
-            }
-            Some(listener) => world.request(at, listener, terms, &data),
+            Some(listener) if world.has_room(listener) => world.request(at, listener, terms, &data),
+            Some(_) => world.rejected(at, reject::CONSUMER_DEFINED, &[]),
         }
         Ok(())
     }))
@@ -140,9 +146,12 @@ unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_co
 unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
     minus_one(world::enter("rdma_accept").and_then(|mut world| {
         // SAFETY: the caller's.
-        let (terms, data) = unsafe { Terms::of(parameters, REPLY_DATA) }?;
+        let (terms, data) = unsafe { Terms::of(parameters, world.most_data(REPLY_DATA)) }?;
+        live(&mut world.cm.ids, raw).heard = true;
+        if world.is_iwarp() {
+            return iwarp::accept(&mut world, raw, terms, data);
+        }
         let id = live(&mut world.cm.ids, raw);
-        id.heard = true;
         let (Phase::RequestReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
         (id.own, id.phase) = (terms, Phase::ReplySent);
         let serial = id.serial;
@@ -150,7 +159,8 @@ unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_con
         let mute = world.script.mute;
         if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !mute) {
             (active.theirs, active.phase) = (terms, Phase::ReplyReceived);
-            world.tell(peer, kind::CONNECT_RESPONSE, 0, padded(&data, REPLY_DATA), terms.swapped());
+            let data = world.private_data(&data, REPLY_DATA);
+            world.tell(peer, kind::CONNECT_RESPONSE, 0, data, terms.swapped());
         }
         Ok(())
     }))
@@ -192,6 +202,9 @@ unsafe extern "C" fn rdma_notify(raw: *mut rdma_cm_id, event: c_uint) -> c_int {
         if event != IBV_EVENT_COMM_EST {
             return Err(libc::EINVAL);
         }
+        if world.is_iwarp() {
+            return Ok(());
+        }
         world.establish_passive(raw.addr())
     }))
 }
@@ -201,11 +214,14 @@ unsafe extern "C" fn rdma_notify(raw: *mut rdma_cm_id, event: c_uint) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject(raw: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
     minus_one(world::enter("rdma_reject").and_then(|mut world| {
-        if usize::from(length) > REJECT_DATA {
+        if usize::from(length) > world.most_data(REJECT_DATA) {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's.
         let data = unsafe { bytes(data, length.into()) };
+        if world.is_iwarp() {
+            return iwarp::reject(&mut world, raw, &data);
+        }
         let mute = world.script.mute;
         let id = live(&mut world.cm.ids, raw);
         if !matches!(id.phase, Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived) {
@@ -224,6 +240,9 @@ unsafe extern "C" fn rdma_reject(raw: *mut rdma_cm_id, data: *const c_void, leng
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_disconnect(raw: *mut rdma_cm_id) -> c_int {
     minus_one(world::enter("rdma_disconnect").and_then(|mut world| {
+        if world.is_iwarp() {
+            return iwarp::disconnect(world, raw);
+        }
         let at = raw.addr();
         let id = live(&mut world.cm.ids, raw);
         let (phase, peer, serial) = (id.phase, id.peer, id.serial);
@@ -270,6 +289,9 @@ impl World {
 
 /// An id is about to be destroyed: its peer is told what follows from that.
 pub(super) fn leave(world: &mut World, at: usize) {
+    if world.is_iwarp() {
+        return iwarp::leave(world, at);
+    }
     let Some(id) = world.cm.ids.get_mut(&at) else { return };
     let phase = std::mem::replace(&mut id.phase, Phase::Over);
     let Some(peer) = id.peer.take() else { return };
@@ -290,7 +312,7 @@ pub(super) fn leave(world: &mut World, at: usize) {
 
 impl World {
     /// The id at the other end is gone.
-    fn part(&mut self, at: usize) {
+    pub(super) fn part(&mut self, at: usize) {
         if let Some(id) = self.cm.ids.get_mut(&at) {
             id.peer = None;
         }

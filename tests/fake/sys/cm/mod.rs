@@ -1,4 +1,4 @@
-//! The connection manager, as rdma_cm is over RoCE.
+//! The connection manager, as rdma_cm is over RoCE and InfiniBand; [`iwarp`] has what differs there.
 //!
 //! Messages between two ids arrive at once. An id without a queue pair reports `CONNECT_RESPONSE` and leaves the states of
 //! the queue pair to its user, which is the only way in which tokio-rdma uses ids.
@@ -19,12 +19,17 @@ use super::{Answer, address, free, minus_one, pointer, zeroed};
 
 mod attributes;
 mod connect;
+mod iwarp;
 mod resolve;
+
+pub(super) use iwarp::reset;
 
 /// The private data of the messages, behind what the connection manager itself needs.
 const REQUEST_DATA: usize = 56;
 const REPLY_DATA: usize = 196;
 const REJECT_DATA: usize = 148;
+/// Over iWARP the length is a byte, and nothing else is in the way.
+const IWARP_DATA: usize = 255;
 
 /// The time after which a message that nobody answers is given up.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -91,6 +96,8 @@ pub(super) struct Id {
     theirs: Terms,
     /// Its user hears of it: not before a request is accepted.
     heard: bool,
+    /// It waits for the answer of its peer, and cannot be destroyed meanwhile, over iWARP.
+    waits: bool,
     /// Events that were taken and not acknowledged.
     taken: usize,
     /// Events that are not in the channel yet.
@@ -143,6 +150,7 @@ impl World {
             own: Terms::default(),
             theirs: Terms::default(),
             heard: true,
+            waits: false,
             taken: 0,
             late: VecDeque::new(),
         };
@@ -197,7 +205,25 @@ impl World {
         let Some(id) = self.cm.ids.get_mut(&at) else { return };
         id.phase = Phase::Over;
         id.peer = None;
-        self.tell(at, kind::REJECTED, reason, padded(data, REJECT_DATA), Terms::default());
+        if self.is_iwarp() {
+            self.release(at);
+        }
+        let data = self.private_data(data, REJECT_DATA);
+        self.tell(at, kind::REJECTED, reason, data, Terms::default());
+    }
+
+    /// Private data as a message brings it: InfiniBand fills it up with zeros, and iWARP knows its length.
+    fn private_data(&self, data: &[u8], length: usize) -> Vec<u8> {
+        let mut data = data.to_vec();
+        if !self.is_iwarp() {
+            data.resize(length, 0);
+        }
+        data
+    }
+
+    /// The most private data of a message that has so much over InfiniBand.
+    fn most_data(&self, length: usize) -> usize {
+        if self.is_iwarp() { IWARP_DATA } else { length }
     }
 
     /// Begins the time in which late packets of a connection are expected.
@@ -208,13 +234,6 @@ impl World {
         let serial = id.serial;
         self.after(TIME_WAIT, Timer::TimeWait(serial));
     }
-}
-
-/// InfiniBand fills private data up with zeros.
-fn padded(data: &[u8], length: usize) -> Vec<u8> {
-    let mut data = data.to_vec();
-    data.resize(length, 0);
-    data
 }
 
 /// The time for late packets is over.
@@ -244,7 +263,11 @@ pub(super) fn unresolved(world: &mut World, serial: u64) {
 
 /// The peer has not answered in time.
 pub(super) fn unanswered(world: &mut World, serial: u64) {
+    let iwarp = world.is_iwarp();
     let Some((at, id)) = world.id_by_serial(serial) else { return };
+    if iwarp {
+        return iwarp::unanswered(world, at);
+    }
     match id.phase {
         Phase::RequestSent | Phase::ReplySent => {
             id.phase = Phase::Over;
@@ -267,6 +290,9 @@ pub(super) fn device_removed(world: &mut World) {
     let uses = |id: &Id| !unsafe { (*id.raw).verbs }.is_null();
     let all: Vec<usize> = world.cm.ids.iter().filter(|(_, id)| uses(id)).map(|(at, _)| *at).collect();
     all.into_iter().for_each(|at| world.tell_status(at, kind::DEVICE_REMOVAL, 0));
+    if world.is_iwarp() {
+        iwarp::device_removed(world);
+    }
 }
 
 /// # Safety
@@ -381,6 +407,9 @@ unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_id(raw: *mut rdma_cm_id) -> c_int {
     minus_one(world::enter("rdma_destroy_id").map(|mut world| {
+        while live(&mut world.cm.ids, raw).waits {
+            world = world::wait(world);
+        }
         connect::leave(&mut world, raw.addr());
         loop {
             let id = live(&mut world.cm.ids, raw);

@@ -1,0 +1,99 @@
+//! The kind of card that the device is: RoCE, InfiniBand or iWARP.
+//!
+//! It is chosen once, by the line `dress` and before the device is opened, because a card does not change its transport.
+
+use std::ffi::c_int;
+
+use super::number::{IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP};
+use super::types::ibv_port_attr;
+use super::world::World;
+use super::{Answer, status::node};
+
+/// A vendor that no driver has.
+const VENDOR: u32 = 0xface;
+const INFINIBAND: u8 = 1;
+const ETHERNET: u8 = 2;
+/// The address of the subnet manager, and that of the first port; InfiniBand's ports have addresses of their own.
+const SUBNET_MANAGER: u16 = 1;
+const FIRST_LID: u16 = 0x10;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dress {
+    #[default]
+    Roce,
+    Infiniband,
+    Iwarp,
+}
+
+impl Dress {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "roce" => Some(Self::Roce),
+            "infiniband" => Some(Self::Infiniband),
+            "iwarp" => Some(Self::Iwarp),
+            _ => None,
+        }
+    }
+
+    fn node_type(self) -> c_int {
+        if self == Self::Iwarp { node::RNIC } else { node::CHANNEL_ADAPTER }
+    }
+
+    fn transport(self) -> c_int {
+        if self == Self::Iwarp { IBV_TRANSPORT_IWARP } else { IBV_TRANSPORT_IB }
+    }
+
+    /// Fills in what a port of this kind shows of its link.
+    pub(super) fn fill_port(self, number: u8, port: &mut ibv_port_attr) {
+        port.link_layer = if self == Self::Infiniband { INFINIBAND } else { ETHERNET };
+        (port.lid, port.sm_lid) =
+            (self.lid(number), if self == Self::Infiniband { SUBNET_MANAGER } else { 0 });
+        if self == Self::Iwarp {
+            (port.gid_tbl_len, port.pkey_tbl_len) = (1, 1);
+        }
+    }
+
+    /// The address of a port in its subnet, which only InfiniBand has.
+    pub(super) fn lid(self, port: u8) -> u16 {
+        if self == Self::Infiniband { FIRST_LID + u16::from(port) } else { 0 }
+    }
+}
+
+/// What was said of the card.
+pub(super) struct Card {
+    pub(super) dress: Dress,
+    pub(super) vendor: u32,
+    /// Somebody has opened the device: nothing of this changes any more.
+    pub(super) opened: bool,
+}
+
+impl Default for Card {
+    fn default() -> Self {
+        Self { dress: Dress::default(), vendor: VENDOR, opened: false }
+    }
+}
+
+impl World {
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.card.dress == Dress::Iwarp
+    }
+
+    /// Has the device be another card.
+    pub(super) fn put_on(&mut self, name: &str) -> Answer<()> {
+        let dress = Dress::named(name).ok_or(libc::EINVAL)?;
+        self.not_opened()?;
+        self.card.dress = dress;
+        self.devices.show(dress.node_type(), dress.transport());
+        Ok(())
+    }
+
+    pub(super) fn set_vendor(&mut self, vendor: u32) -> Answer<()> {
+        self.not_opened()?;
+        self.card.vendor = vendor;
+        Ok(())
+    }
+
+    fn not_opened(&self) -> Answer<()> {
+        if self.card.opened { Err(libc::EBUSY) } else { Ok(()) }
+    }
+}
