@@ -219,7 +219,7 @@ async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
     let kind = match Device::under_test() {
         Device::Soft => "descriptors",
         Device::Sim => "tasks",
-        Device::Rxe | Device::Siw | Device::Fake => "qp",
+        Device::Rxe | Device::Siw | Device::Fake | Device::FakeIwarp => "qp",
     };
     assert!(held()[kind] >= baseline[kind] + 2, "two ends");
     drop(open);

@@ -30,8 +30,10 @@ pub enum Device {
     Rxe,
     /// `siw`: iWARP, in the kernel.
     Siw,
-    /// The device of `tests/fake`: RoCE, in the memory of this process.
+    /// The device of `tests/fake`, in the memory of this process: RoCE, or InfiniBand, which behaves in the same way.
     Fake,
+    /// The same device as a card that speaks iWARP.
+    FakeIwarp,
 }
 
 /// What was said of it in the environment.
@@ -42,7 +44,15 @@ static UNDER_TEST: LazyLock<(Device, [IpAddr; 2])> = LazyLock::new(|| {
         Ok("sim") => return (Device::Sim, ["10.79.0.1", "fd79::1"].map(address)),
         Ok("rxe") => (Device::Rxe, "RXE", ["10.77.0.1", "fd77::1"]),
         Ok("siw") => (Device::Siw, "SIW", ["10.78.0.1", "fd78::1"]),
-        Ok("fake") => return (Device::Fake, ["127.0.0.1", "::1"].map(address)),
+        // It knows what it was told to be.
+        Ok("fake") => {
+            let device = match fake_control::tell("dress") {
+                Ok(0 | 1) => Device::Fake,
+                Ok(2) => Device::FakeIwarp,
+                other => panic!("the device of tests/fake is not loaded: {other:?}"),
+            };
+            return (device, ["127.0.0.1", "::1"].map(address));
+        }
         Ok(other) => panic!("{DEVICE} is {other:?}"),
     };
     let names = [format!("TOKIO_RDMA_{name}_ADDR"), format!("TOKIO_RDMA_{name}_ADDR6")];
@@ -66,6 +76,11 @@ impl Device {
         matches!(self, Self::Soft | Self::Sim)
     }
 
+    /// Whether it is that of `tests/fake`.
+    pub fn is_fake(self) -> bool {
+        matches!(self, Self::Fake | Self::FakeIwarp)
+    }
+
     /// Whether its connections are sockets of this machine's kernel.
     pub fn has_sockets(self) -> bool {
         self == Self::Soft
@@ -76,7 +91,7 @@ impl Device {
         let provider = match self {
             Self::Soft => Provider::soft(),
             Self::Sim => Ok(simulated(SoftConfig::default())),
-            Self::Rxe | Self::Siw | Self::Fake => Provider::verbs(),
+            Self::Rxe | Self::Siw | Self::Fake | Self::FakeIwarp => Provider::verbs(),
         };
         provider.expect("the machine has the device")
     }
@@ -157,7 +172,7 @@ pub fn variants() -> Vec<(Adapter, &'static str)> {
 
 /// Whether the machine is an emulated one, in which everything takes ten times as long or more.
 pub fn is_emulated() -> bool {
-    !Device::under_test().is_soft() && Device::under_test() != Device::Fake
+    !Device::under_test().is_soft() && !Device::under_test().is_fake()
 }
 
 /// Far beyond what anything here takes: a test that gets this far hangs.

@@ -1,7 +1,7 @@
 //! Devices created by a test, the objects that the kernel lists for a process, and peers in separate processes.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -24,7 +24,7 @@ pub fn driver() -> Option<&'static str> {
     match Device::under_test() {
         Device::Rxe => return Some("rxe"),
         Device::Siw => return Some("siw"),
-        Device::Soft | Device::Sim | Device::Fake => {
+        Device::Soft | Device::Sim | Device::Fake | Device::FakeIwarp => {
             eprintln!("skipped: needs the devices of the guest machine (cargo xtask guest)")
         }
     }
@@ -33,11 +33,25 @@ pub fn driver() -> Option<&'static str> {
 
 /// Tells the fake device a line; `None`, with a line that says so, where another device is tested.
 pub fn fake(line: &str) -> Option<i64> {
-    if Device::under_test() != Device::Fake {
+    if !Device::under_test().is_fake() {
         eprintln!("skipped: needs the device of tests/fake (cargo xtask test --filter fake)");
         return None;
     }
     Some(fake_control::tell(line).expect("understood"))
+}
+
+/// Whether the fake device is tested as a card that speaks iWARP; says so where it is not.
+pub fn is_iwarp_card() -> bool {
+    let tested = Device::under_test() == Device::FakeIwarp;
+    if !tested {
+        eprintln!("skipped: needs the iWARP card of tests/fake (cargo xtask test --filter fake)");
+    }
+    tested
+}
+
+/// The error with which the fake device refuses a line.
+pub fn refused(line: &str) -> io::Error {
+    fake_control::tell(line).expect_err("refused")
 }
 
 /// Runs `program` with these arguments, one by one between the spaces.

@@ -8,6 +8,7 @@ mod dropped;
 mod exhaustion;
 mod failures;
 mod faults;
+mod iwarp;
 mod keepalive;
 mod leaks;
 mod memory;

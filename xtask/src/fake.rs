@@ -19,6 +19,8 @@ const PROGRAMS: &[&str] = &["api", "seeds", "streams", "trace"];
 const ROCE: &str = "rxe";
 /// The word of modules that are about this device.
 pub(crate) const OWN: &str = "fake";
+/// The word of modules that are about it as a card that speaks iWARP.
+pub(crate) const IWARP: &str = "fake-iwarp";
 
 /// Where the library is found under both names, beside the programs.
 const FOLDER: &str = "target/fake";

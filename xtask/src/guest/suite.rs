@@ -54,7 +54,7 @@ const SUITES: [Suite; permits::SUITES] = [
 
 /// The words that may stand in the line `Runs on`.
 pub(crate) fn words() -> Vec<&'static str> {
-    [&[HOST, SIM, fake::OWN], &SUITES.each_ref().map(|suite| suite.word)[..]].concat()
+    [&[HOST, SIM, fake::OWN, fake::IWARP], &SUITES.each_ref().map(|suite| suite.word)[..]].concat()
 }
 
 /// The step for rxe.

@@ -1,0 +1,58 @@
+//! A card that speaks iWARP, where it differs from `siw`. What both have in common the modules that run on `siw` show.
+//!
+//! Runs on: fake-iwarp
+
+use std::io::ErrorKind;
+
+use common::process::alone;
+use common::verbs::{fake, is_iwarp_card, refused};
+use common::*;
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, ReadLimits};
+
+/// The number of the vendor of `siw`.
+const SIW: u32 = 0x62_6d74;
+
+/// The limits that the active side is told of a connection for which it asks for 3 inbound and 5 outbound reads.
+async fn agreed(adapter: &Adapter) -> ReadLimits {
+    let (listener, address) = listening(adapter);
+    let (active, passive) = (queue_pair(adapter), queue_pair(adapter));
+    let params = ConnectParams::default().read_limits(ReadLimits::new(3, 5));
+    let connector = adapter.connector();
+    let connect =
+        async { connector.connect(&active, address, params).await.expect("accepted").read_limits() };
+    let accept = async { listener.accept_next(&passive, AcceptParams::default()).await.expect("accepted") };
+    within(async { tokio::join!(connect, accept) }).await.0
+}
+
+// HW-09: a card reports the view of the side that it tells, and only `siw` that of its peer.
+#[tokio::test]
+async fn read_limits_are_those_of_the_side_that_is_told() {
+    if !alone(module_path!(), "read_limits_are_those_of_the_side_that_is_told") || !is_iwarp_card() {
+        return;
+    }
+    assert_eq!(agreed(&adapter()).await, ReadLimits::new(3, 5));
+}
+
+// HW-09
+#[tokio::test]
+async fn quirks_of_siw_are_for_its_vendor() {
+    if !alone(module_path!(), "quirks_of_siw_are_for_its_vendor") || !is_iwarp_card() {
+        return;
+    }
+    fake(&format!("vendor {SIW}"));
+    let adapter = adapter();
+    // Taken for what the peer sees.
+    assert_eq!(agreed(&adapter).await, ReadLimits::new(3, 3));
+    assert!(!adapter.info().read_sink_required);
+}
+
+#[tokio::test]
+async fn a_card_that_is_open_stays_what_it_is() {
+    if !alone(module_path!(), "a_card_that_is_open_stays_what_it_is") || !is_iwarp_card() {
+        return;
+    }
+    let _adapter = adapter();
+    for line in ["dress roce", "vendor 1"] {
+        assert_eq!(refused(line).kind(), ErrorKind::ResourceBusy, "{line}");
+    }
+}
