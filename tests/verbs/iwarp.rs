@@ -5,9 +5,10 @@
 use std::io::ErrorKind;
 
 use common::process::alone;
+use common::raw::room;
 use common::verbs::{fake, is_iwarp_card, refused};
 use common::*;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, ReadLimits};
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, DisconnectReason, ReadLimits};
 
 /// The number of the vendor of `siw`.
 const SIW: u32 = 0x62_6d74;
@@ -55,4 +56,21 @@ async fn a_card_that_is_open_stays_what_it_is() {
     for line in ["dress roce", "vendor 1"] {
         assert_eq!(refused(line).kind(), ErrorKind::ResourceBusy, "{line}");
     }
+}
+
+// A goodbye goes before the queue pair: a card resets the connection of one that is flushed.
+#[tokio::test]
+async fn an_end_in_order_is_no_loss() {
+    if !is_iwarp_card() {
+        return;
+    }
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    within(pair.active.connection.disconnect()).await.expect("in order");
+    assert_eq!(within(pair.passive.connection.disconnected()).await, DisconnectReason::Peer);
+
+    let Pair { active, passive } = connected(&adapter).await;
+    let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    drop((active, receive));
+    assert_eq!(within(passive.connection.disconnected()).await, DisconnectReason::Peer);
 }

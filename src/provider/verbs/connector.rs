@@ -448,6 +448,11 @@ impl ConnectorDriver for Connector {
             Action::RefusePeer => self.refuse(inner),
             Action::Abandon => self.let_go(inner),
             Action::Flush => {
+                if self.adapter.is_iwarp() && inner.progress.machine.ending() == Some(Ending::Local) {
+                    // A card resets the connection whose queue pair goes to the error state, and its peer would be told of a
+                    // loss. After a goodbye the driver closes TCP in order.
+                    let _ = Self::part(inner);
+                }
                 if let Some(queue_pair) = &inner.queue_pair {
                     after.requests.append(queue_pair.end());
                 }
