@@ -5,10 +5,13 @@
 use std::io::ErrorKind;
 
 use common::process::alone;
-use common::raw::room;
+use common::raw::{bytes, room, success};
 use common::verbs::{fake, is_iwarp_card, refused};
 use common::*;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, DisconnectReason, ReadLimits};
+use tokio_rdma::error::Reason;
+use tokio_rdma::status::CmEvent;
+use tokio_rdma::types::RemoteKey;
+use tokio_rdma::{AcceptParams, Adapter, ConnectParams, DisconnectReason, ReadLimits, RemoteRegion, Status};
 
 /// The number of the vendor of `siw`.
 const SIW: u32 = 0x62_6d74;
@@ -73,4 +76,21 @@ async fn an_end_in_order_is_no_loss() {
     let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
     drop((active, receive));
     assert_eq!(within(passive.connection.disconnected()).await, DisconnectReason::Peer);
+}
+
+// What was written is complete before the peer finds the error, which resets the connection at both sides.
+#[tokio::test]
+async fn an_error_resets_the_connection() {
+    if !is_iwarp_card() {
+        return;
+    }
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 8);
+    success(active.queue_pair.write(bytes(&adapter, b"nowhere!"), &nowhere).expect("posted")).await;
+    let reason = Reason::Cm { event: CmEvent::DISCONNECTED, status: -libc::ECONNRESET };
+    let reset = DisconnectReason::Lost { status: Status::REMOTE_ERROR, reason };
+    assert_eq!(within(active.connection.disconnected()).await, reset);
+    let found = within(passive.connection.disconnected()).await;
+    assert!(matches!(found, DisconnectReason::Lost { .. }), "{found:?}");
 }

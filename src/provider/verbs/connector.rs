@@ -244,7 +244,10 @@ impl Connector {
                         inner.progress.ended.get_or_insert(DisconnectReason::Peer);
                     }
                 } else if state != State::PeerGone && !unanswered {
-                    inner.progress.lose(Status::IO_TIMEOUT, reason);
+                    // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
+                    let reset = event.status == -libc::ECONNRESET;
+                    let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
+                    inner.progress.lose(status, reason);
                 }
                 match state {
                     // Nothing of the queue pair is left, see `Flush`.
