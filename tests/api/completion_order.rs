@@ -2,6 +2,7 @@
 //!
 //! Runs on: soft, sim, rxe, siw
 
+use common::deviation::lacks_buffer_sinks;
 use common::device::variants;
 use common::dice::Dice;
 use common::raw::{bytes, room};
@@ -139,6 +140,9 @@ impl Side {
 async fn results_come_in_the_order_of_the_posts_whatever_they_are() {
     let seed = Dice::seed();
     for (adapter, variant) in variants() {
+        if lacks_buffer_sinks(&adapter) {
+            return;
+        }
         for case in 0..often(40, 2) {
             one(&adapter, Dice::of(seed, case), variant).await;
         }

@@ -145,6 +145,9 @@ async fn a_disconnect_leaves_no_request_of_its_own_outstanding() {
     const SIZE: usize = 1 << 20;
     const EACH: usize = 12;
     let adapter = adapter();
+    if lacks_buffer_sinks(&adapter) {
+        return;
+    }
     for passive_leaves in [false, true] {
         let one = ReadLimits::new(1, 1);
         let (connect, accept) =

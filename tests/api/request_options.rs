@@ -6,6 +6,7 @@
 
 mod soft;
 
+use common::deviation::lacks_buffer_sinks;
 use common::device::variants;
 use common::raw::{bytes, failure, room, success};
 use common::results::collect;
@@ -30,6 +31,9 @@ async fn active_with(adapter: &Adapter, config: QueuePairConfig) -> Pair {
 #[tokio::test]
 async fn a_full_queue_is_used_on_when_there_is_room() {
     for (adapter, variant) in variants() {
+        if lacks_buffer_sinks(&adapter) {
+            return;
+        }
         // Results that nobody polls keep their requests open nowhere but on a device, so what fills the queue are
         // reads, of which one is in flight at a time.
         let limits = ReadLimits::new(1, 1);
@@ -63,6 +67,9 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
 #[tokio::test]
 async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
     let adapter = adapter();
+    if lacks_buffer_sinks(&adapter) {
+        return;
+    }
     let config = QueuePairConfig::default().send_entries(2).receive_entries(1).inline(32);
     let pair = active_with(&adapter, config).await;
     let queue_pair = &pair.active.queue_pair;
@@ -133,6 +140,9 @@ async fn more_bytes_than_a_transfer_may_have_are_refused_inline() {
 #[tokio::test]
 async fn silent_successes_leave_no_result_and_failures_do() {
     for (adapter, variant) in variants() {
+        if lacks_buffer_sinks(&adapter) {
+            return;
+        }
         let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
         let pair = active_with(&adapter, QueuePairConfig::default().send_completions(&results)).await;
         let region = adapter.register(64, ALL).await.expect("registered");
@@ -242,6 +252,9 @@ async fn inline_bytes_are_copied_by_the_call() {
 #[tokio::test]
 async fn options_that_a_request_does_not_take_are_refused() {
     let adapter = adapter();
+    if lacks_buffer_sinks(&adapter) {
+        return;
+    }
     let pair = connected(&adapter).await;
     let region = adapter.register(8, ALL).await.expect("registered");
     let (queue_pair, remote) = (&pair.active.queue_pair, region.remote());

@@ -390,6 +390,10 @@ async fn no_events_below_the_level() {
 
 #[test]
 fn a_program_that_does_not_ask_sees_nothing_on_stderr() {
+    // The example rejects an offer of so few reads, and its peer waits for another.
+    if device::skips(Device::FakeIwarp, "an accept is a connection at once") {
+        return;
+    }
     let output = example("negotiate", &[]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert!(!output.stdout.is_empty());

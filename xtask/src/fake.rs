@@ -12,15 +12,29 @@ use crate::steps::{self, EVERYTHING};
 use crate::tally::Tally;
 use crate::test::Settings;
 
-/// The test programs that are about what the public API shows of any device. The device is one of RoCE: their modules that run
-/// on that of the kernel run on it. Those of other programs need the kernel's devices.
+/// The test programs that are about what the public API shows of any device. Those of other programs need the kernel's devices.
 const PROGRAMS: &[&str] = &["api", "seeds", "streams", "trace"];
-/// The word that stands for the kernel's device of RoCE.
-const ROCE: &str = "rxe";
 /// The word of modules that are about this device.
 pub(crate) const OWN: &str = "fake";
 /// The word of modules that are about it as a card that speaks iWARP.
 pub(crate) const IWARP: &str = "fake-iwarp";
+
+/// A kind of card that the device can be: a line of it chooses the kind.
+struct Dress {
+    /// What the line calls it.
+    name: &'static str,
+    /// The word of the modules that are about this kind.
+    own: &'static str,
+    /// The word of the kernel's device of this kind, of which the modules of `PROGRAMS` run on it, too.
+    like: &'static str,
+}
+
+/// Every kind.
+const DRESSES: [Dress; 3] = [
+    Dress { name: "roce", own: OWN, like: "rxe" },
+    Dress { name: "infiniband", own: OWN, like: "rxe" },
+    Dress { name: "iwarp", own: IWARP, like: "siw" },
+];
 
 /// Where the library is found under both names, beside the programs.
 const FOLDER: &str = "target/fake";
@@ -32,37 +46,40 @@ pub(crate) fn step(settings: &Settings) -> Tally {
     run(settings).unwrap_or_else(|sentence| Tally::check(Err(sentence)))
 }
 
-/// Builds everything, and runs each program in a process of its own.
+/// Builds everything, and runs each program with each kind of card in a process of its own.
 fn run(settings: &Settings) -> Result<Tally, String> {
     lay_out()?;
     let modules = modules::all(&guest::words())?;
     let programs = guest::build(false)?;
     let mut tally = Tally::default();
-    for program in &programs {
-        let of = |word| modules::units(word, &modules, &program.name, &program.path);
-        let mut units = of(OWN)?;
-        if PROGRAMS.contains(&program.name.as_str()) {
-            units.extend(of(ROCE)?);
+    for dress in &DRESSES {
+        for program in &programs {
+            let of = |word| modules::units(word, &modules, &program.name, &program.path);
+            let mut units = of(dress.own)?;
+            if PROGRAMS.contains(&program.name.as_str()) {
+                units.extend(of(dress.like)?);
+            }
+            if units.is_empty() {
+                continue;
+            }
+            let tests = units.iter().flat_map(|unit| &unit.tests);
+            let mut command = command(program, dress);
+            command.args(["--exact", "--show-output"]).args(tests);
+            println!("{} on the fake device, {}", program.name, dress.name);
+            tally += steps::counted(settings, command);
         }
-        if units.is_empty() {
-            continue;
-        }
-        let tests = units.iter().flat_map(|unit| &unit.tests);
-        let mut command = command(program);
-        command.args(["--exact", "--show-output"]).args(tests);
-        println!("{} on the fake device", program.name);
-        tally += steps::counted(settings, command);
     }
     Ok(tally)
 }
 
 /// A program over the device, which counts its objects at the end.
-fn command(program: &Program) -> Command {
+fn command(program: &Program, dress: &Dress) -> Command {
     let mut command = Command::new(&program.path);
     let root = crate::root();
     // As cargo sets it.
     command.env("CARGO_MANIFEST_DIR", &root);
     command.env("TOKIO_RDMA_TEST_DEVICE", "fake").env("LD_LIBRARY_PATH", root.join(FOLDER));
+    command.env("FAKE_CONTROL", format!("dress {}", dress.name));
     // An object that is left when a program ends is a leak.
     command.env("FAKE_COUNT", "1");
     // Most of the time they wait.

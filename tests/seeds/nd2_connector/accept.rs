@@ -39,6 +39,9 @@ async fn accept_inbound_and_outbound_read_limit_may_be_zero() {
         (accept_limits(1, 0), Ok(Status::SUCCESS), Err(PostErrorKind::NoReads)),
     ] {
         let adapter = adapter();
+        if lacks_buffer_sinks(&adapter) {
+            return;
+        }
         // ERR-06
         let active_reads = if accept_limits_reads(&adapter) { active_reads } else { Ok(Status::SUCCESS) };
         let pair = connected_with(&adapter, ConnectParams::default(), params).await;
