@@ -38,8 +38,10 @@ pub(crate) struct Quirks {
     /// The deregistration of a region with a window says that the call is invalid, and not that the region is busy.
     pub(crate) misnames_busy_regions: bool,
     /// The device does not tell when a queue pair takes no receive of a shared queue any more. The completions of a queue pair
-    /// outlive it.
+    /// outlive it. Libraries of cards throw them away.
     pub(crate) hides_last_receive: bool,
+    /// A queue pair over iWARP that goes to the error state closes its TCP connection in order. Cards reset it.
+    pub(crate) errors_close_in_order: bool,
     /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` tells of a completion
     /// by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as it is when the
     /// processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer than that takes.
@@ -64,6 +66,7 @@ const NONE: Quirks = Quirks {
     misnames_short_receives: false,
     misnames_busy_regions: false,
     hides_last_receive: false,
+    errors_close_in_order: false,
     completions_linger: None,
     iwarp_data: 255,
     // `iw_cxgb4` waits that long; `irdma` repeats its request for less.
@@ -89,6 +92,8 @@ const SOFT_IWARP: Quirks = Quirks {
     reads_into_any_memory: true,
     invalidates_regions: true,
     needs_an_entry: true,
+    hides_last_receive: true,
+    errors_close_in_order: true,
     // It counts private data in a byte, four of which carry the read limits.
     iwarp_data: 251,
     iwarp_answer: Duration::from_secs(10),

@@ -11,7 +11,10 @@ use common::*;
 use tokio_rdma::error::Reason;
 use tokio_rdma::status::CmEvent;
 use tokio_rdma::types::RemoteKey;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, DisconnectReason, ReadLimits, RemoteRegion, Status};
+use tokio_rdma::{
+    AcceptParams, Adapter, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits, RemoteRegion,
+    SharedReceiveConfig, Status,
+};
 
 /// The number of the vendor of `siw`.
 const SIW: u32 = 0x62_6d74;
@@ -93,4 +96,36 @@ async fn an_error_resets_the_connection() {
     assert_eq!(within(active.connection.disconnected()).await, reset);
     let found = within(passive.connection.disconnected()).await;
     assert!(matches!(found, DisconnectReason::Lost { .. }), "{found:?}");
+}
+
+// HW-03: the receive of a message that is cut off comes back when its connection ends, and its place is free.
+#[tokio::test]
+async fn a_shared_receive_that_is_cut_off_comes_back() {
+    if !alone(module_path!(), "a_shared_receive_that_is_cut_off_comes_back") || !is_iwarp_card() {
+        return;
+    }
+    // The message is under way at once.
+    fake("reset");
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    for violates in [false, true] {
+        let passive =
+            adapter.queue_pair(QueuePairConfig::default().shared_receives(&queue)).expect("a queue pair");
+        let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+        let Pair { active, passive } =
+            connected_queue_pairs(&adapter, queue_pair(&adapter), passive, connect, accept).await;
+        let receive = queue.receive(room(&adapter, 8)).expect("there is room");
+        fake("cut 1");
+        let sent = active.queue_pair.send(bytes(&adapter, b"half")).expect("posted");
+        if violates {
+            let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 8);
+            success(passive.queue_pair.write(bytes(&adapter, b"nowhere!"), &nowhere).expect("posted")).await;
+        } else {
+            within(passive.connection.disconnect()).await.expect("in order");
+        }
+        let (outcome, buffer) = within(receive).await;
+        assert_eq!(outcome.map_err(|error| error.status()), Err(Status::CANCELED), "violates: {violates}");
+        assert_eq!((buffer.len(), queue.is_empty()), (8, true), "violates: {violates}");
+        drop(sent);
+    }
 }

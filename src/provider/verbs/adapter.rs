@@ -268,12 +268,6 @@ impl Adapter {
         self.attributes.quirks
     }
 
-    /// Returns whether it tells when a queue pair takes no receive of a shared queue any more. Drivers of iWARP do not: the
-    /// completions of a queue pair outlive it.
-    pub(crate) fn reports_last_receive(&self) -> bool {
-        !self.is_iwarp() && !self.quirks().hides_last_receive
-    }
-
     /// The vector for completions that are best handled on this processor: by custom they are spread over them.
     pub(crate) fn vector(&self, processor: Option<usize>) -> u32 {
         let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);

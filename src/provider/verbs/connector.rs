@@ -451,7 +451,8 @@ impl ConnectorDriver for Connector {
             Action::RefusePeer => self.refuse(inner),
             Action::Abandon => self.let_go(inner),
             Action::Flush => {
-                if self.adapter.is_iwarp() && inner.progress.machine.ending() == Some(Ending::Local) {
+                let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
+                if resets && inner.progress.machine.ending() == Some(Ending::Local) {
                     // A card resets the connection whose queue pair goes to the error state, and its peer would be told of a
                     // loss. After a goodbye the driver closes TCP in order.
                     let _ = Self::part(inner);

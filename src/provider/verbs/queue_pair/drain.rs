@@ -10,6 +10,7 @@
 //! queue finish when it is destroyed.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,9 +81,11 @@ impl QueuePair {
         // Windows go first, or the queue pair would wait for them.
         inner.initiator.outstanding.iter_mut().for_each(|outstanding| outstanding.held = Held::Nothing);
         inner.windows.drain(..).filter_map(|window| window.upgrade()).for_each(|window| window.leave(key));
+        // A driver of iWARP that has found an error, or closes TCP, takes no other order: the queue pair ends by itself.
+        let ends = |error: &io::Error| self.adapter.is_iwarp() && error.raw_os_error() == Some(libc::EINVAL);
         let drains = inner.used
-            && stopped.is_ok()
-            && self.adapter.reports_last_receive()
+            && stopped.as_ref().err().is_none_or(ends)
+            && !self.adapter.quirks().hides_last_receive
             && !self.adapter.is_removed()
             && !self.adapter.is_stopped();
         if let (true, Some(receives), Some(queue_pair)) = (drains, &receives, self.me.upgrade()) {
