@@ -323,3 +323,21 @@ pub(crate) fn local_for(host: &Host, remote: IpAddr) -> Result<IpAddr, OpenError
         _ => OpenError::Unreachable(remote),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of what another interface has, or nobody, this one is not the owner: it neither listens nor connects there.
+    #[tokio::test]
+    async fn the_loopback_interface_owns_all_of_its_network_and_nothing_else() {
+        let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+        let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+        for own in ["127.0.0.1", "127.0.0.7", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
+            assert!(adapter.owns(own.parse().expect("an address")), "{own}");
+        }
+        for foreign in ["192.0.2.1", "128.0.0.1", "2001:db8::1"] {
+            assert!(!adapter.owns(foreign.parse().expect("an address")), "{foreign}");
+        }
+    }
+}

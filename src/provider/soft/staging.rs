@@ -147,6 +147,20 @@ mod tests {
         assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
     }
 
+    // What is put back goes behind the unread bytes, whose place is not always the start of the room.
+    #[test]
+    fn what_is_put_back_behind_a_full_room_grows_it() {
+        for more in [ROOM - 2, ROOM - 1, ROOM, ROOM + 1] {
+            let mut staging = Staging::default();
+            staging.lend();
+            staging.room(3).copy_from_slice(b"abc");
+            staging.filled(3);
+            staging.take(1);
+            assert_eq!(staging.push_back(&vec![7; more]), more);
+            assert!(staging.unread().starts_with(b"bc") && staging.unread()[2..] == vec![7; more]);
+        }
+    }
+
     #[test]
     fn there_is_always_room() {
         let mut staging = Staging::new(&[1; ROOM]);

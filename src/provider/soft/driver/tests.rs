@@ -385,3 +385,26 @@ async fn a_peer_that_cannot_be_asked_is_given_up() {
     assert_eq!(*end.log.entries.lock(), ["ended: lost"]);
     drop(writer);
 }
+
+// SEC-01: a peer that sends little at a time makes as many system calls as one that sends much.
+#[tokio::test]
+async fn a_read_costs_its_system_call_and_its_bytes() {
+    let (mut end, mut driver) = End::passive_with(&SoftConfig::default().crc(true)).await;
+    let socket = driver.socket.clone();
+    let length = 60_000_u16.to_be_bytes();
+    // No frame is complete. There is room for all of it as soon as the length is known.
+    for (bytes, cost) in [(&length[..], 1), (&[0; 10], 1), (&[0; 8000], 1), (&[0; 50_000], 1 + 50_000 / 8192)]
+    {
+        end.peer.write_all(bytes).await.expect("written");
+        let comes = async {
+            while socket.stream().peek_now(&mut [0; 50_000]).unwrap_or(0) < bytes.len() {
+                tokio::task::yield_now().await;
+            }
+            socket.stream().readable().await.expect("a socket");
+        };
+        tokio::time::timeout(LIMIT, comes).await.expect("it comes");
+        let Ok(turned) = driver.receiver.turn(&socket, &mut WakeList::default()) else { panic!("no end") };
+        assert!(turned.read);
+        assert_eq!(turned.cost, cost, "{} bytes", bytes.len());
+    }
+}
