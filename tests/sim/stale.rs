@@ -179,3 +179,34 @@ fn buffers_that_have_come_back() {
         });
     }
 }
+
+// MR-04, MW-04: what is bound for the peer ends with the connection, however that ends, and holds the region no longer.
+#[test]
+fn a_window_is_bound_until_the_end_of_its_connection() {
+    sim::check(0..20, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (owner, peer) = connected(&server, &client).await;
+        let region = region(&owner, 1).await;
+        let window = owner.adapter.memory_window().expect("a window");
+        let part = region.slice(0..LENGTH).expect("in bounds");
+        // It is the only request of the connection.
+        let bind = owner.queue_pair.bind(&window, &part, Access::REMOTE_READ, WorkOptions::default());
+        bind.expect("posted").await.0.expect("bound");
+        let remote = window.remote().expect("it is bound");
+        let (result, _) = peer
+            .queue_pair
+            .read(peer.adapter.buffer(8).expect("memory"), &remote.part(0..8).expect("in bounds"))
+            .expect("posted")
+            .await;
+        result.expect("read");
+        region.deregister().await.expect_err("something is bound to it");
+        match network.seed() % 3 {
+            0 => owner.connection.disconnect().await.expect("disconnected"),
+            1 => peer.connection.disconnect().await.expect("disconnected"),
+            _ => drop(network.reset(&server, &client)),
+        }
+        owner.connection.disconnected().await;
+        assert_eq!(window.remote(), None);
+        region.deregister().await.expect("nothing is bound to it any more");
+    });
+}
