@@ -62,16 +62,22 @@ fn qos_is_in_the_packets() {
         for ip in both() {
             let adapter = adapter_at(ip);
             let (holder, address) = heard(ip);
-            for class in [None, Some(0x68), Some(0xb8)] {
+            // Also on a socket that was bound before the class was known.
+            let cases =
+                [None, Some(0x68), Some(0xb8)].into_iter().flat_map(|class| [(class, false), (class, true)]);
+            for (class, bound) in cases {
                 let params = ConnectParams::default();
                 let params = class.map_or(params.clone(), |class| params.traffic_class(class));
                 let (connector, queue_pair) = fresh(&adapter);
+                if bound {
+                    connector.bind((ip, 0).into()).expect("bound");
+                }
                 let _connecting = connecting(&Arc::new(connector), &queue_pair, address, params);
                 settled().await;
                 let (stream, _) = holder.accept().expect("a connection");
                 let socket = SockRef::from(&stream);
                 let seen = if ip.is_ipv4() { socket.tos_v4() } else { socket.tclass_v6() };
-                assert_eq!(seen.expect("an option"), u32::from(class.unwrap_or(0)), "{ip}");
+                assert_eq!(seen.expect("an option"), u32::from(class.unwrap_or(0)), "{ip}, bound: {bound}");
             }
         }
     });
