@@ -463,6 +463,22 @@ async fn answers_that_differ_from_what_was_asked_fail_the_read() {
     }
 }
 
+// SEC-14: the sink of each read has a name of its own, so that an answer to another one is noticed.
+#[tokio::test]
+async fn an_answer_that_names_the_sink_of_another_read_fails_both() {
+    let adapter = adapter();
+    let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(4, 4)).await;
+    let remote = RemoteRegion::new(0, RemoteKey(7), 4);
+    let [first, second] = [0, 1].map(|_| end.queue_pair.read(room(&adapter, 4), &remote).expect("posted"));
+    let _request = peer.message().await.expect("the first read");
+    let request = peer.message().await.expect("the second read");
+    let (sink, offset) = (request.word(18), request.long(22));
+    peer.post(&raw::tagged(raw::READ_RESPONSE, true, sink, offset, b"data")).await;
+    assert_eq!(failure(first).await, Status::REMOTE_ERROR);
+    assert_eq!(failure(second).await, Status::CANCELED);
+    assert_eq!(peer.last_words().await, Some((1, 1, 0)));
+}
+
 /// Terminates as the standard and as Linux siw write them, and what an outstanding read then completes with.
 fn terminates() -> Vec<(&'static str, Vec<u8>, Why, Status)> {
     let words = |bytes: &[u8], rest: usize| [bytes, &vec![0; rest][..]].concat();

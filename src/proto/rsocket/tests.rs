@@ -63,6 +63,17 @@ fn sides(own: Settings, other: Settings) -> [Side; 2] {
     [side(own, other), side(other, own)]
 }
 
+// A word has the order of whoever writes it, also on a host of the other order.
+#[test]
+fn words_of_the_peer_are_in_the_order_that_its_hello_says() {
+    let own = settings(Carrier::Send, 64, 64, 16);
+    for big_endian in [false, true] {
+        let hello = Hello { big_endian, ..own.hello() };
+        let peer = Hello::decode(&hello.to_bytes()).expect("a good hello");
+        assert_eq!(Machine::new(own, peer, true).peer_is_big_endian(), big_endian);
+    }
+}
+
 impl Side {
     /// Writes at most so many bytes, and says what goes out.
     fn write(&mut self, length: usize) -> Option<Arrival> {
