@@ -297,10 +297,7 @@ impl<O: Observer> Driver<O> {
 
     /// Asks the peer for a sign of life, if no question is open.
     fn ask(&self) -> Question {
-        let owes = write_on(&self.connection, |queue| {
-            queue.trim();
-            queue.has_reads() || queue.probe()
-        });
+        let owes = write_on(&self.connection, |queue| queue.has_reads() || queue.probe());
         let (written, full, asks) = {
             let queue = self.connection.send_queue();
             (queue.written, queue.blocked, queue.reads_at_all())

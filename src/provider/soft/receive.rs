@@ -167,7 +167,7 @@ pub(crate) struct Receiver {
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
-    /// The number of receives that have been taken for messages.
+    /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The message did not fit.
     overflowed: bool,
@@ -692,7 +692,6 @@ impl Receiver {
             let receive = self.connection.receives.take(self.connection.number);
             let receive = receive.ok_or(Terminate::NO_BUFFER)?;
             self.receive = Some((receive, 0));
-            self.messages += 1;
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
         if offset + length > inflight::length(&receive.payload) {

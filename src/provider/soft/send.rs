@@ -395,11 +395,6 @@ impl SendQueue {
         self.shrink();
     }
 
-    /// Gives back what a burst left behind.
-    pub(crate) fn trim(&mut self) {
-        self.batch.trim();
-    }
-
     /// The memory that a segment of a Read Response goes to.
     ///
     /// # Errors
