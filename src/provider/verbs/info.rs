@@ -27,6 +27,8 @@ pub(crate) fn of(
     inline: usize,
 ) -> AdapterInfo {
     let quirks = attributes.quirks;
+    // Keys can be given by requests, and taken back.
+    let windows = attributes.windows && attributes.invalidates;
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
     // A queue pair has one completion queue for both its queues. One place is left for the request that asks an idle peer
     // for a sign of life.
@@ -77,10 +79,9 @@ pub(crate) fn of(
         } else {
             0
         },
-        // Keys can be given by requests, and taken back.
-        memory_windows: attributes.windows && attributes.invalidates,
+        memory_windows: windows,
         atomics: attributes.atomics,
-        invalidates: attributes.invalidates && !quirks.invalidates_regions,
+        invalidates: windows && !quirks.invalidates_regions,
         immediate: !iwarp,
         immediate_send: !iwarp,
         // A completion does not say so, only the kind of interrupt does.

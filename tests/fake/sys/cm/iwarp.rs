@@ -9,9 +9,6 @@ use std::sync::MutexGuard;
 use super::super::number::{IBV_QPS_INIT, IBV_QPS_RTS};
 use super::*;
 
-/// The time that the driver waits for the answer to its request.
-const ANSWER: Duration = Duration::from_secs(10);
-
 impl World {
     /// Gives an id the queue pair with a number, to connect it.
     fn hold(&mut self, number: u32, serial: u64) -> Answer<()> {
