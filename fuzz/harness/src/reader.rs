@@ -89,6 +89,11 @@ impl Reader {
         self.most_reads > 0
     }
 
+    /// Returns whether an atomic of the peer has not been answered.
+    pub(crate) fn awaits_atomic(&self) -> bool {
+        self.reads.iter().any(|asked| matches!(asked.awaited, Awaited::Atomic { .. }))
+    }
+
     /// Returns whether the peer may send one more.
     pub(crate) fn may_read(&self) -> bool {
         self.reads.len() < self.most_reads

@@ -40,7 +40,9 @@ impl Session {
             Place::Tagged { .. } if payload.is_empty() => Verdict::Legal,
             Place::Tagged { stag, to } => match self.writes(stag, to, payload.len()) {
                 Some((place, at)) => {
+                    let overtakes = self.reader.awaits_atomic();
                     let known = &mut self.regions[place];
+                    known.disputed |= overtakes;
                     known.bytes[at..at + payload.len()].copy_from_slice(payload);
                     known.changes();
                     Verdict::Legal
@@ -146,7 +148,7 @@ impl Session {
                 return Verdict::Illegal;
             }
             wanted.bytes = bytes.to_vec();
-            stale.set(known.local);
+            stale.set(!known.is_known());
             known.readers.push(stale);
         }
         let awaited = Awaited::Read { sink: request.sink, length: request.length, received: 0 };
@@ -171,7 +173,7 @@ impl Session {
         let value = u64::from_ne_bytes(original[..].try_into().expect("eight bytes"));
         word.copy_from_slice(&request.apply(value).to_ne_bytes());
         known.changes();
-        let stale = Rc::new(Cell::new(known.local));
+        let stale = Rc::new(Cell::new(!known.is_known()));
         known.readers.push(stale.clone());
         let awaited = Awaited::Atomic { identifier: request.identifier };
         self.reader.reads.push_back(Asked { awaited, wanted: Some(Wanted { bytes: original, stale }) });

@@ -130,6 +130,7 @@ impl Session {
             registered: true,
             granted: vec![false; length],
             local: false,
+            disputed: false,
             readers: Vec::new(),
         });
     }
@@ -137,7 +138,7 @@ impl Session {
     async fn unregister(&mut self, input: &mut Input<'_>) {
         let Some(place) = usize::from(input.byte()).checked_rem(self.regions.len()) else { return };
         // All that the peer has sent before was legal, so it must have come. In memory of ours that cannot be seen.
-        self.reader.clean &= !self.regions[place].local;
+        self.reader.clean &= self.regions[place].is_known();
         if self.reader.clean {
             self.peer.deaf = false;
             self.until("the region is as it should be", |session| {
