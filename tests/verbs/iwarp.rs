@@ -81,7 +81,7 @@ async fn an_end_in_order_is_no_loss() {
     assert_eq!(within(passive.connection.disconnected()).await, DisconnectReason::Peer);
 }
 
-// What was written is complete before the peer finds the error, which resets the connection at both sides.
+// The Write is complete before the peer finds the error, which resets the connection at both sides.
 #[tokio::test]
 async fn an_error_resets_the_connection() {
     if !is_iwarp_card() {

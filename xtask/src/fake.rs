@@ -21,7 +21,7 @@ pub(crate) const IWARP: &str = "fake-iwarp";
 
 /// A kind of card that the device can be: a line of it chooses the kind.
 struct Dress {
-    /// What the line calls it.
+    /// The word for it in the line.
     name: &'static str,
     /// The word of the modules that are about this kind.
     own: &'static str,

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
     }
 
-    // What is put back goes behind the unread bytes, whose place is not always the start of the room.
+    // Bytes that are put back go behind the unread ones, whose place is not always the start of the room.
     #[test]
     fn what_is_put_back_behind_a_full_room_grows_it() {
         for more in [ROOM - 2, ROOM - 1, ROOM, ROOM + 1] {

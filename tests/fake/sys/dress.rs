@@ -59,7 +59,7 @@ impl Dress {
     }
 }
 
-/// What was said of the card.
+/// The words said of the card.
 pub(super) struct Card {
     pub(super) dress: Dress,
     pub(super) vendor: u32,

@@ -52,7 +52,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
     }))
 }
 
-/// What the driver leaves to the user of a queue pair that it connects.
+/// The part that the driver leaves to the user of a queue pair that it connects.
 fn iwarp(place: Place, to: &mut ibv_qp_attr) -> Answer<u32> {
     match to.qp_state {
         IBV_QPS_INIT | IBV_QPS_RTR => {

@@ -1,11 +1,11 @@
 //! Requests over iWARP: a byte stream between two cards, which ends with the first error.
 //!
-//! What is sent or written is complete when the stream has it, before the peer looks at it. A peer that finds an error sends
+//! A Send or Write is complete when the stream has it, before the peer looks at it. A peer that finds an error sends
 //! a Terminate, and both cards reset the connection. There is no word for a receiver that is not ready.
 
 use super::*;
 
-/// What follows from the outcome of the first request.
+/// The consequence of the outcome of the first request.
 pub(super) fn answered(world: &mut World, at: usize, send: Send, outcome: Result<usize, Stop>) {
     let (status, bytes) = match outcome {
         Ok(bytes) => return succeeded(world, at, &send, bytes),
