@@ -203,6 +203,38 @@ fn a_refusal_during_a_cut_arrives_afterwards() {
     });
 }
 
+// The path timeout counts from the last sign of the peer, and not from the request: half of the request arrives, and was
+// acknowledged 4 s before the first look.
+#[test]
+fn a_request_that_is_cut_in_half_arrives_within_the_path_timeout() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        // The request takes 5 s.
+        network.link(&server, &client).bandwidth(50).segments(1..=10);
+        let patient = SoftConfig::default().request_timeout(60 * SECOND);
+        let passive = server.provider_with(patient).open(server.address()).expect("opened");
+        let config = SoftConfig::default().path_timeout(Some(10 * SECOND));
+        let active = client.provider_with(config).open(client.address()).expect("opened");
+        let (listener, address) = listening(&passive, &server);
+        let (ours, connector) = (queue_pair(&active), active.connector());
+        network.at(4 * SECOND, move |network| {
+            network.partition(&server, &client, Duration::from_millis(6500));
+        });
+        let params = ConnectParams::default().private_data(vec![7; 250]);
+        let asking = async {
+            let error = connector.connect(&ours, address, params).await.map(drop).expect_err("rejected");
+            assert!(matches!(error, ConnectError::Rejected { .. }), "{error:?}");
+        };
+        let refusing = async {
+            let request = listener.request().await.expect("a request");
+            assert_eq!(&request.private_data()[..], [7; 250]);
+            assert!(network.elapsed() > 10 * SECOND, "the cut came too late");
+            request.reject(b"no").await.expect("rejected");
+        };
+        tokio::join!(asking, refusing);
+    });
+}
+
 #[test]
 fn ports_are_of_a_host() {
     sim::check([0], async |network: Network| {
