@@ -154,11 +154,9 @@ impl Listener {
         requests
     }
 
-    /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
+    /// The last handle is gone: waits end CANCELED, queued requests are refused by the end of their streams (`LS-07`).
     pub(crate) fn close(&self) {
-        for incoming in self.end(End::Closed) {
-            incoming.handshake.refuse(&self.adapter.lingering_close);
-        }
+        drop(self.end(End::Closed));
     }
 }
 
@@ -182,8 +180,8 @@ impl AcceptQueue for Listener {
     }
 
     fn refuse(&self, incoming: Incoming) {
+        // The peer finds the end of the stream.
         debug!(peer = %incoming.peer, "request rejected: the backlog is full or the listener is closed");
-        incoming.handshake.refuse(&self.adapter.lingering_close);
     }
 }
 
