@@ -12,6 +12,7 @@ mod faults;
 mod fidelity;
 mod messages;
 mod mixed;
+mod mutants;
 mod races;
 mod raw;
 mod schedules;
