@@ -11,4 +11,5 @@ mod service;
 mod tarpc;
 mod tls;
 mod tls_flood;
+mod tls_sim;
 mod tower;
