@@ -194,6 +194,14 @@ bitflags! {
         const READ_SINK = 8;
         /// The peer may modify the memory by atomics.
         const REMOTE_ATOMIC = 16;
+        /// A device may write the bytes of a request to the memory in any order (`IBV_ACCESS_RELAXED_ORDERING` of
+        /// ibv_reg_mr(3)), which is faster on some systems.
+        ///
+        /// When a request has completed, all of its bytes are in place, as without this flag. A program that waits for a
+        /// peer's Write by reading the memory must not use it: a byte may arrive before those in front of it, whatever
+        /// [`AdapterInfo::in_order_dma`](crate::cm::AdapterInfo::in_order_dma) says. Kernels and drivers that do not know
+        /// the flag ignore it, and so does the soft provider.
+        const RELAXED_ORDERING = 32;
     }
 }
 

@@ -56,6 +56,8 @@ bitflags! {
         const REMOTE_ATOMIC = number::ACCESS_REMOTE_ATOMIC;
         /// Whether windows may be bound to it.
         const MW_BIND = number::ACCESS_MW_BIND;
+        /// Whether the device may order its accesses as it likes. It is optional: kernels that do not know it ignore it.
+        const RELAXED_ORDERING = number::ACCESS_RELAXED_ORDERING;
     }
 }
 
@@ -87,10 +89,12 @@ impl MemoryRegion {
         length: usize,
         access: AccessFlags,
     ) -> io::Result<Self> {
-        let access = access.bits() as c_int;
+        let address = start.expose_provenance() as u64;
+        // C calls this by the macro `ibv_reg_mr`. Before rdma-core 32, the function of that name hands optional flags to kernels
+        // that do not know them.
         let raw = call::pointer(libc::ENOMEM, || {
             // SAFETY: the domain is live, and the region keeps it so. The range is as the caller promises.
-            unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start.cast(), length, access) }
+            unsafe { ffi::ibv_reg_mr_iova2(domain.as_ptr(), start.cast(), length, address, access.bits()) }
         })?;
         // SAFETY: the library has just made the region for this call.
         Ok(unsafe { Self::of(raw, domain) })

@@ -299,6 +299,7 @@ impl Adapter {
     fn flags(&self, access: Access) -> AccessFlags {
         let mut flags = flags(access, self.info().read_sink_required);
         flags.set(AccessFlags::MW_BIND, self.info().memory_windows);
+        flags.set(AccessFlags::RELAXED_ORDERING, access.contains(Access::RELAXED_ORDERING));
         if self.info().atomics && access.contains(Access::REMOTE_ATOMIC) {
             // A device grants it only together with the local right.
             flags |= AccessFlags::REMOTE_ATOMIC | AccessFlags::LOCAL_WRITE;

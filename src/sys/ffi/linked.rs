@@ -10,7 +10,7 @@ pub(in crate::sys) use rdma_sys::{
     ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list, ibv_get_device_name, ibv_modify_qp,
     ibv_modify_srq, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_open_device, ibv_pd, ibv_poll_cq, ibv_port_attr,
     ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_query_device, ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_resize_cq, ibv_send_wr, ibv_sge,
+    ibv_query_device, ibv_recv_wr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_resize_cq, ibv_send_wr, ibv_sge,
     ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, rdma_accept, rdma_ack_cm_event, rdma_bind_addr,
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel, rdma_create_id,
     rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect, rdma_establish, rdma_event_channel,

@@ -74,7 +74,13 @@ functions! {
         fn ibv_ack_async_event(event: *mut ibv_async_event);
         fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int;
-        fn ibv_reg_mr(domain: *mut ibv_pd, start: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
+        fn ibv_reg_mr_iova2(
+            domain: *mut ibv_pd,
+            start: *mut c_void,
+            length: usize,
+            iova: u64,
+            access: c_uint,
+        ) -> *mut ibv_mr;
         fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
         fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
         fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;

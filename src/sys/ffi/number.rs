@@ -32,6 +32,7 @@ pub(in crate::sys) const ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub(in crate::sys) const ACCESS_REMOTE_READ: u32 = 1 << 2;
 pub(in crate::sys) const ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
 pub(in crate::sys) const ACCESS_MW_BIND: u32 = 1 << 4;
+pub(in crate::sys) const ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 
 pub(in crate::sys) const SEND_FENCE: u32 = 1 << 0;
 pub(in crate::sys) const SEND_SIGNALED: u32 = 1 << 1;

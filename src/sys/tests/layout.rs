@@ -142,6 +142,7 @@ fn numbers() -> Vec<Question> {
         }
         "IBV_" number {
             ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, ACCESS_MW_BIND,
+            ACCESS_RELAXED_ORDERING,
             SEND_FENCE, SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, WC_WITH_IMM, WC_WITH_INV, WC_IP_CSUM_OK, SRQ_MAX_WR,
             DEVICE_MEM_MGT_EXTENSIONS, DEVICE_MEM_WINDOW_TYPE_2A, DEVICE_MEM_WINDOW_TYPE_2B, QP_STATE,
             QP_ACCESS_FLAGS, QP_MIN_RNR_TIMER,
@@ -177,7 +178,7 @@ fn type_of_c(here: &str) -> String {
         "c_int" => "int",
         "c_uint" => "unsigned int",
         "u8" => "uint8_t",
-        "u64" => "__be64",
+        "u64" => "uint64_t",
         "usize" => "size_t",
         structure => return format!("struct {structure}"),
     };
@@ -190,7 +191,9 @@ fn signatures() -> Vec<Question> {
     let question = |(name, parameters, result): &(&str, &[&str], &str)| {
         let parameters: Vec<_> = parameters.iter().map(|one| type_of_c(one)).collect();
         let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
-        let declared = format!("{}({parameters})", type_of_c(result));
+        // The header says of the only one of these numbers that is a result in which order its bytes are.
+        let result = if *result == "u64" { "__be64".to_owned() } else { type_of_c(result) };
+        let declared = format!("{result}({parameters})");
         let expression = format!("__builtin_types_compatible_p(__typeof__({name}), {declared})");
         (format!("{name} as {declared}"), 1, expression)
     };

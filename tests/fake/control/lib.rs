@@ -6,6 +6,7 @@
 //! | `dress` | the kind: 0, 1 or 2 in that order |
 //! | `vendor NUMBER` | the number of its vendor; refused once it was opened |
 //! | `count KIND` | the number of objects: `qp`, `cq`, `mr`, `mw`, `pd`, `srq`, `context`, `channel`, `cm_id`, `cm_channel` |
+//! | `access FLAGS` | the number of registrations with exactly these access flags |
 //! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long |

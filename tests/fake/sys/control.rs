@@ -146,6 +146,10 @@ impl World {
                 let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;
                 Ok(found.1 as i64)
             }
+            ["access", flags] => {
+                let flags: u32 = parse(flags)?;
+                Ok(self.regions.values().filter(|region| region.access == flags).count() as i64)
+            }
             ["dress"] => Ok(self.card.dress as i64),
             ["dress", name] => self.put_on(name).map(|()| 0),
             ["vendor", number] => self.set_vendor(parse(number)?).map(|()| 0),

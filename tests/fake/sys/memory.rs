@@ -104,15 +104,15 @@ unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
 /// # Safety
 /// As its manual page says.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(
+unsafe extern "C" fn ibv_reg_mr_iova2(
     domain: *mut ibv_pd,
     start: *mut c_void,
     length: usize,
-    access: c_int,
+    _iova: u64,
+    access: c_uint,
 ) -> *mut ibv_mr {
     pointer(world::enter("ibv_reg_mr").and_then(|mut world| {
         live(&mut world.domains, domain);
-        let access = access as u32;
         let writes = access & (number::ACCESS_REMOTE_WRITE | number::ACCESS_REMOTE_ATOMIC) != 0;
         if writes && access & number::ACCESS_LOCAL_WRITE == 0 || length == 0 {
             return Err(libc::EINVAL);
