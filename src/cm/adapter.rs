@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
 use super::listener::Listener;
-use crate::error::{OpenError, RegisterError};
-use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, Pool, PoolConfig, Region};
+use crate::error::{OpenError, RegisterError, RegisterFromError};
+use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
 use crate::provider;
 use crate::provider::info::AdapterInfo;
 use crate::qp::{
@@ -132,6 +132,40 @@ impl Adapter {
     ) -> impl Future<Output = Result<Region, RegisterError>> + Send + use<> {
         let provider = self.provider.clone();
         async move { Region::register(&provider, length, access).await }
+    }
+
+    /// Registers an allocation of the program with the rights of `access` (`IND2MemoryRegion::Register`, ibv_reg_mr(3)):
+    /// `Vec<u8>`, `Box<[u8]>`, `BytesMut`, a [`Mapping`](crate::mr::Mapping), or, by its address, any
+    /// [`RawMemory`](crate::mr::RawMemory).
+    ///
+    /// The bytes are neither copied nor moved, and keep their values. [`OwnedRegion::into_inner`] returns the allocation.
+    /// The memory needs no alignment, except for atomics: they are for numbers whose address is a multiple of eight.
+    ///
+    /// ```
+    /// # async fn example(adapter: &tokio_rdma::Adapter) -> std::io::Result<()> {
+    /// use tokio_rdma::Access;
+    ///
+    /// let region = adapter.register_from(b"for the peer".to_vec(), Access::REMOTE_READ).await?;
+    /// // The peer reads `region.remote()`, and then:
+    /// let bytes = region.into_inner().await?;
+    /// assert_eq!(bytes, b"for the peer");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`register`](Self::register); `NotSupported` with the soft provider if `access` contains
+    /// `REMOTE_ATOMIC` and the first byte is not aligned to eight. The error contains the allocation.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, no memory stays registered, and the allocation is dropped.
+    pub fn register_from<M: OwnedMemory>(
+        &self,
+        memory: M,
+        access: Access,
+    ) -> impl Future<Output = Result<OwnedRegion<M>, RegisterFromError<M>>> + Send + use<M> {
+        let provider = self.provider.clone();
+        async move { OwnedRegion::register(&provider, memory, access).await }
     }
 
     /// Registers memory of another device: `length` bytes of `dmabuf`, starting at `offset`.

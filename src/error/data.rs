@@ -324,6 +324,45 @@ pub enum RegisterError {
     DeviceRemoved,
 }
 
+/// The error of registering an allocation of the program, or of getting it back, with the allocation or its region.
+pub struct RegisterFromError<T> {
+    /// The reason.
+    pub kind: RegisterError,
+    /// The allocation that was not registered, or the region that still has it. `None` if the device keeps the memory.
+    pub memory: Option<T>,
+}
+
+impl<T> RegisterFromError<T> {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        self.kind.status()
+    }
+}
+
+impl<T> fmt::Debug for RegisterFromError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisterFromError").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for RegisterFromError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl<T> std::error::Error for RegisterFromError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.kind.source()
+    }
+}
+
+impl<T> From<RegisterFromError<T>> for io::Error {
+    fn from(error: RegisterFromError<T>) -> Self {
+        error.kind.into()
+    }
+}
+
 impl RegisterError {
     /// The ND status.
     pub fn status(&self) -> Status {

@@ -24,7 +24,9 @@ use crate::status::{Status, status_of_errno};
 use crate::types::TooShort;
 
 pub use connection::{AcceptError, ConnectError, DisconnectError, StateError};
-pub use data::{CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, ResizeError};
+pub use data::{
+    CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, RegisterFromError, ResizeError,
+};
 pub use messages::MessageTooLong;
 pub use open::{BindError, OpenError};
 pub use reason::{DecodeError, Reason};

@@ -1,8 +1,12 @@
-//! Blocks of zeroed memory. Their pages are there once they are used.
+//! Blocks of memory: zeroed ones, whose pages are there once they are used, and allocations of the program.
 
 use std::alloc::{self, Layout};
+use std::ffi::c_int;
+use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
+use super::owned::Loan;
 use super::words::WORD;
 
 /// The alignment of a block: a cache line, the best alignment for direct memory access.
@@ -15,20 +19,38 @@ const OWN_PAGES: usize = 128 << 10;
 #[repr(align(64))]
 struct Aligned;
 
-/// A zeroed block of memory, readable and writable up to the end of the last word that it begins.
+/// The origin of a block, which decides how the block is freed.
+enum Origin {
+    /// A block that is never freed.
+    Nothing,
+    /// The heap. The allocation starts here, a little before the block.
+    Heap(NonNull<u8>),
+    /// A mapping.
+    Pages,
+    /// The program, which allocated the memory.
+    Program(Box<dyn Loan>),
+}
+
+/// A block of initialised memory. One that is allocated here is zeroed, and is readable and writable up to the end of the last
+/// word that it begins.
 pub(super) struct Block {
     start: NonNull<u8>,
     length: usize,
-    /// The start of the allocation, a little before `start`; equal to `start` for a block with pages of its
-    /// own.
-    base: NonNull<u8>,
+    origin: Origin,
 }
 
 impl Block {
     /// Returns a block of length 0.
     pub(super) fn empty() -> Self {
-        let start = NonNull::<Aligned>::dangling().cast();
-        Self { start, length: 0, base: start }
+        Self { start: NonNull::<Aligned>::dangling().cast(), length: 0, origin: Origin::Nothing }
+    }
+
+    /// Returns a block that is an allocation of the program.
+    ///
+    /// # Safety
+    /// The range is initialised, and may be read and written by this pointer on any thread until the loan ends.
+    pub(super) unsafe fn from_program(start: NonNull<u8>, length: usize, loan: Box<dyn Loan>) -> Self {
+        Self { start, length, origin: Origin::Program(loan) }
     }
 
     /// Allocates a block. Returns `None` if there is not enough memory.
@@ -48,6 +70,28 @@ impl Block {
         self.length
     }
 
+    /// Returns the addresses of the words that belong to the block as a whole. The first and the last bytes of an allocation
+    /// of the program may share their words with memory that has another owner.
+    pub(super) fn words(&self) -> Range<usize> {
+        let start = self.start.addr().get();
+        if !matches!(self.origin, Origin::Program(_)) {
+            return start..start + self.length.next_multiple_of(WORD);
+        }
+        let end = start + self.length;
+        let first = start.next_multiple_of(WORD).min(end);
+        first..(end - end % WORD).max(first)
+    }
+
+    /// Gives child processes zeroes in place of the pages of the block. A page that is shared with a child is copied when this
+    /// process writes to it, and a device that has the page from before keeps the old one.
+    #[cfg(any(feature = "verbs", feature = "sim"))]
+    pub(super) fn wipe_on_fork(&self) {
+        if matches!(self.origin, Origin::Pages) {
+            // If this fails, the kernel copies such pages for the child, unless it is older than Linux 5.12.
+            let _ = pages::wipe_on_fork(self.start, self.length);
+        }
+    }
+
     /// The layout of the allocation in which a block of the heap lies. The alignment of a word lets calloc(3) do it, which
     /// need not clear memory that is new.
     fn layout(length: usize) -> Option<Layout> {
@@ -62,38 +106,78 @@ impl Block {
         let before = base.addr().get().next_multiple_of(ALIGNMENT) - base.addr().get();
         // SAFETY: the base is aligned to a word, so `before` is at most the room that the layout has for it.
         let start = unsafe { base.add(before) };
-        Some(Self { start, length, base })
+        Some(Self { start, length, origin: Origin::Heap(base) })
     }
 
     fn from_pages(length: usize) -> Option<Self> {
-        // A slice is never longer.
-        isize::try_from(length).ok()?;
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice, of no file, affects no other memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
-        let start = NonNull::new(start.cast())?;
-        Some(Self { start, length, base: start })
+        let start = pages::map(length, 0).ok()?;
+        Some(Self { start, length, origin: Origin::Pages })
     }
 
     /// Keeps the memory for ever.
     pub(super) fn leak(&mut self) {
-        self.length = 0;
+        self.origin = Origin::Nothing;
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.length >= OWN_PAGES {
-            // SAFETY: `start` and `length` are those of the mapping, which nobody uses any more. It cannot fail: a mapping
-            // that is removed as a whole needs no further one.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
-        } else if let (1.., Some(layout)) = (self.length, Self::layout(self.length)) {
-            // SAFETY: `base` came from `alloc_zeroed` with this very layout, and drop runs once.
-            unsafe { alloc::dealloc(self.base.as_ptr(), layout) }
+        match std::mem::replace(&mut self.origin, Origin::Nothing) {
+            Origin::Nothing => {}
+            Origin::Heap(base) => {
+                if let Some(layout) = Self::layout(self.length) {
+                    // SAFETY: `base` came from `alloc_zeroed` with this very layout, and drop runs once.
+                    unsafe { alloc::dealloc(base.as_ptr(), layout) }
+                }
+            }
+            // SAFETY: `start` and `length` are those of the mapping, which nobody uses any more.
+            Origin::Pages => unsafe { pages::unmap(self.start, self.length) },
+            // SAFETY: nobody uses the memory any more, since no handle to the block is left.
+            Origin::Program(loan) => unsafe { loan.end() },
         }
+    }
+}
+
+/// The system calls for memory in whole pages.
+pub(super) mod pages {
+    use super::*;
+
+    /// Maps zeroed pages, private and of no file. `kind` has further flags of mmap(2).
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub(in crate::memory) fn map(length: usize, kind: c_int) -> io::Result<NonNull<u8>> {
+        // A slice is never longer.
+        isize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | kind;
+        // SAFETY: a new mapping at an address of the kernel's choice, of no file, affects no other memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Removes a mapping.
+    ///
+    /// # Safety
+    /// The range is a whole mapping of [`map`], which nobody uses any more.
+    pub(in crate::memory) unsafe fn unmap(start: NonNull<u8>, length: usize) {
+        // It cannot fail: a mapping that is removed as a whole needs no further one.
+        // SAFETY: the caller's.
+        unsafe { libc::munmap(start.as_ptr().cast(), length) };
+    }
+
+    /// Gives child processes zeroes in place of these pages (`MADV_WIPEONFORK`). The pages stay in place there, so that the
+    /// child can drop its copy of their owner.
+    ///
+    /// # Errors
+    /// Those of madvise(2).
+    pub(in crate::memory) fn wipe_on_fork(start: NonNull<u8>, length: usize) -> io::Result<()> {
+        // SAFETY: the advice changes nothing in this process.
+        let outcome = unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_WIPEONFORK) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

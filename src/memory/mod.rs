@@ -13,6 +13,8 @@
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 mod block;
+mod mapping;
+mod owned;
 #[cfg(feature = "soft")]
 mod socket;
 #[cfg(feature = "soft")]
@@ -24,17 +26,20 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 #[cfg(any(feature = "verbs", feature = "sim"))]
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 
 use block::Block;
+pub use mapping::{Mapping, Pages};
+pub(crate) use owned::Returned;
+pub use owned::{OwnedMemory, RawMemory};
 #[cfg(feature = "soft")]
 pub(crate) use socket::{unacknowledged, unanswered};
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, gather, receive, room, scatter, send};
-use words::{WORD, Words};
+use words::{Range, WORD, Words};
 
 /// The registration of an allocation with a device.
 pub(crate) trait Attachment: Send + Sync {
@@ -63,14 +68,14 @@ pub(crate) trait Recycler: Send + Sync {
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
 }
 
-/// Zeroed memory and its registration with a device. Dropping it deregisters and frees the memory.
+/// Memory and its registration with a device. Dropping it deregisters the memory, and frees it or returns it to the program.
 pub(crate) struct Memory {
     block: Block,
     attachment: Option<Arc<dyn Attachment>>,
 }
 
-// SAFETY: this is plain memory that the value owns; who may touch it when is decided by `Owned` (exclusive), `Shared`
-// (atomics only) and `Frozen` (reading only), not by the thread that does.
+// SAFETY: this is plain memory that the value owns, or that the program lent and that may be used on any thread; who may touch
+// it when is decided by `Owned` (exclusive), `Shared` (atomics only) and `Frozen` (reading only), not by the thread that does.
 unsafe impl Send for Memory {}
 // SAFETY: as above; a shared reference gives out nothing but the address and the length.
 unsafe impl Sync for Memory {}
@@ -151,6 +156,17 @@ impl Owned {
         Some(Self(Arc::new(Allocation::of(memory))))
     }
 
+    /// Takes an allocation of the program, which returns to the program when the last handle to it is dropped.
+    pub(crate) fn lend<M: OwnedMemory>(memory: M) -> (Self, Returned<M>) {
+        let (block, returned) = owned::lend(memory);
+        (Self(Arc::new(Allocation::of(Memory::of(block)))), returned)
+    }
+
+    /// Returns the length, without a reference to the bytes: other processes may write memory of the program already.
+    pub(crate) fn len(&self) -> usize {
+        self.0.memory.block.len()
+    }
+
     /// Returns memory of length 0.
     pub(crate) fn empty() -> Self {
         Self(Arc::new(Allocation::of(Memory::of(Block::empty()))))
@@ -169,6 +185,7 @@ impl Owned {
         if let Some(Allocation { memory, .. }) = Arc::get_mut(&mut self.0)
             && memory.block.len() > 0
         {
+            memory.block.wipe_on_fork();
             memory.attachment = Some(register(memory.block.start(), memory.block.len())?);
         }
         Ok(self)
@@ -259,6 +276,12 @@ impl Shared {
 
     pub(crate) fn len(&self) -> usize {
         self.0.length
+    }
+
+    /// Returns whether the numbers of eight bytes at offsets that are multiples of eight are words.
+    #[cfg(feature = "soft")]
+    pub(crate) fn has_aligned_words(&self) -> bool {
+        self.0.memory.block.start().addr().get().is_multiple_of(WORD)
     }
 
     /// Notes that the memory gets a remote key.
@@ -372,9 +395,9 @@ impl Slice {
         if !self.is_writable() {
             return 0;
         }
-        let words = self.words(at, from.len());
-        words.write(from);
-        words.length
+        let range = self.range(at, from.len());
+        range.write(from);
+        range.len()
     }
 
     /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied.
@@ -406,27 +429,51 @@ impl Slice {
 
     /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied. They are initialised then.
     fn copy_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) -> usize {
-        let words = self.words(at, into.len());
-        words.read(into);
-        words.length
+        let range = self.range(at, into.len());
+        range.read(into);
+        range.len()
     }
 
-    /// Returns at most `length` bytes, starting at `at`, as words. Empty if the bytes are not in host memory.
-    fn words(&self, at: usize, length: usize) -> Words<'_> {
+    /// Returns at most `length` bytes, starting at `at`, for access by atomics. Empty if the bytes are not in host memory.
+    fn range(&self, at: usize, length: usize) -> Range<'_> {
         let at = at.min(self.length);
         let length = length.min(self.length - at);
         if length == 0 || !self.is_host_mapped() {
-            return Words { words: &[], before: 0, length: 0 };
+            return Range { head: &[], body: Words { words: &[], before: 0, length: 0 }, tail: &[] };
         }
-        let first = self.address(at);
-        // The start of an allocation is the start of a word.
+        let start = self.address(at);
+        let whole = self.memory.0.memory.block.words();
+        let end = start.addr() + length;
+        let from = start.addr().max(whole.start).min(end);
+        let to = whole.end.min(end).max(from);
+        let at_address = |address: usize| start.wrapping_add(address - start.addr());
+        Range {
+            head: self.bytes(start, from - start.addr()),
+            body: self.words(at_address(from), to - from),
+            tail: self.bytes(at_address(to), end - to),
+        }
+    }
+
+    /// The bytes of a range outside of the block's whole words.
+    fn bytes(&self, first: *mut u8, length: usize) -> &[AtomicU8] {
+        // SAFETY: the range lies within the slice, so within one live, initialised allocation, which lives as long as the slice
+        // is borrowed. While there is a `Slice`, these bytes are only accessed one by one by atomics, or by the kernel or a
+        // device, as the words of [`words`](Self::words) are.
+        unsafe { std::slice::from_raw_parts(first.cast::<AtomicU8>(), length) }
+    }
+
+    /// A range within the block's whole words.
+    fn words(&self, first: *mut u8, length: usize) -> Words<'_> {
+        if length == 0 {
+            return Words { words: &[], before: 0, length };
+        }
+        // The whole words start at a word.
         let before = first.addr() % WORD;
         let (start, count) =
             (first.wrapping_sub(before).cast::<AtomicU64>(), (before + length).div_ceil(WORD));
-        // SAFETY: the slice lies within one live, initialised allocation, which has all of the words that the slice touches,
-        // and lives as long as the slice is borrowed. The allocation is not exclusive while there is a `Slice`, so it is only
-        // accessed by atomics of this size or the kernel; or it is frozen: then everybody reads, here by atomics and there
-        // without.
+        // SAFETY: the slice lies within one live, initialised allocation, which has all of these words, and lives as long as
+        // the slice is borrowed. The allocation is not exclusive while there is a `Slice`, so these words are only accessed by
+        // atomics of this size or the kernel; or it is frozen: then everybody reads, here by atomics and there without.
         let words = unsafe { std::slice::from_raw_parts(start, count) };
         Words { words, before, length }
     }
@@ -443,7 +490,9 @@ impl Slice {
         if !self.is_writable() {
             return None;
         }
-        let Words { words: [word, ..], before: 0, length: WORD.. } = self.words(0, self.length) else {
+        let Range { head: [], body: Words { words: [word, ..], before: 0, length: WORD.. }, .. } =
+            self.range(0, self.length)
+        else {
             return None;
         };
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()

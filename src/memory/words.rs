@@ -3,8 +3,12 @@
 //! Rust defines a race between atomic accesses of one size, and leaves one between accesses of different sizes undefined. So
 //! there is one size: every access to shared memory is an atomic one to a whole, aligned word of eight bytes. The bytes at
 //! the ends of a range share their words with bytes that are not part of it. They are read by reading the word, and written
-//! by replacing the word, as long as nobody has changed it, by one in which only they differ. A block of memory has all of
-//! the words that it begins, see [`Block`](super::block::Block).
+//! by replacing the word, as long as nobody has changed it, by one in which only they differ. A block of memory that is
+//! allocated here has all of the words that it begins, see [`Block`](super::block::Block).
+//!
+//! An allocation of the program may begin and end within a word, whose other bytes belong to somebody else. Its first and last
+//! bytes, up to seven each, are accessed one by one, always. So each byte of a block has one size of access, and no byte
+//! beside the block is touched.
 //!
 //! Three kinds of access are no atomic ones of this program, and race with none that matters:
 //!
@@ -14,14 +18,50 @@
 //!   order: hardware keeps them coherent with the processor, and a word of which they have changed a byte is not replaced.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 pub(super) const WORD: usize = size_of::<u64>();
 /// The number of words copied in one step: as many as a compiler writes out one by one. It leaves a longer loop of atomics as
 /// it is.
 const BLOCK: usize = 8;
 
-/// A range of shared memory: `length` bytes, of which the first is `before` bytes into the first word.
+/// A range of shared memory: bytes before the first whole word of its block, words, and bytes behind the last one.
+pub(super) struct Range<'a> {
+    pub(super) head: &'a [AtomicU8],
+    pub(super) body: Words<'a>,
+    pub(super) tail: &'a [AtomicU8],
+}
+
+impl Range<'_> {
+    /// The number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.head.len() + self.body.length + self.tail.len()
+    }
+
+    /// Copies as many bytes to the range as it has.
+    pub(super) fn write(&self, from: &[u8]) {
+        let (head, rest) = from[..self.len()].split_at(self.head.len());
+        let (body, tail) = rest.split_at(self.body.length);
+        let store = |(cell, byte): (&AtomicU8, &u8)| cell.store(*byte, Ordering::Relaxed);
+        self.head.iter().zip(head).for_each(store);
+        self.body.write(body);
+        self.tail.iter().zip(tail).for_each(store);
+    }
+
+    /// Copies the range to as many bytes. They are initialised then.
+    pub(super) fn read(&self, into: &mut [MaybeUninit<u8>]) {
+        let (head, rest) = into[..self.len()].split_at_mut(self.head.len());
+        let (body, tail) = rest.split_at_mut(self.body.length);
+        let load = |(cell, byte): (&AtomicU8, &mut MaybeUninit<u8>)| {
+            byte.write(cell.load(Ordering::Relaxed));
+        };
+        self.head.iter().zip(head).for_each(load);
+        self.body.read(body);
+        self.tail.iter().zip(tail).for_each(load);
+    }
+}
+
+/// Words of shared memory: `length` bytes, of which the first is `before` bytes into the first word.
 pub(super) struct Words<'a> {
     /// The words that the range touches.
     pub(super) words: &'a [AtomicU64],

@@ -6,6 +6,7 @@ mod dmabuf;
 mod entry;
 mod inline;
 mod lend;
+mod owned;
 mod pool;
 mod region;
 mod remote;
@@ -18,10 +19,13 @@ pub use buffer::{Buffer, BufferPart};
 pub use dmabuf::{DmaBufRegion, DmaBufSlice};
 pub use entry::Entry;
 pub use inline::Inline;
+pub use owned::OwnedRegion;
 pub use pool::{Pool, PoolBytes, PoolConfig};
 pub use region::{Region, RegionSlice};
 pub use remote::RemoteRegion;
 pub use window::MemoryWindow;
+
+pub use crate::memory::{Mapping, OwnedMemory, Pages, RawMemory};
 
 /// Does what takes long for `length` bytes of a device's memory, where it may take its time.
 ///

@@ -75,9 +75,21 @@ impl Region {
         consume_budget().await;
         check_length(adapter, length)?;
         let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
+        Self::register_memory(adapter, memory, access).await
+    }
+
+    /// Registers memory whose length was checked.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(super) async fn register_memory(
+        adapter: &Adapter,
+        memory: Owned,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
         let worker = adapter.clone();
         // If nobody waits for it any more, it ends by being dropped.
-        let made = maybe_blocking(adapter, length, move || {
+        let made = maybe_blocking(adapter, memory.len(), move || {
             worker.register(memory, access).map(|registration| Self::of(worker, registration))
         });
         made.await?

@@ -25,6 +25,7 @@ mod libraries;
 mod listener;
 mod no_device;
 mod owned_futures;
+mod owned_memory;
 mod pool;
 mod private_data;
 mod queue_pair;

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, MessageTooLong,
-    NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError, ResizeError,
-    Retained, StateError, StreamBroken, StreamError,
+    NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
+    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError,
 };
 use tokio_rdma::io::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-use tokio_rdma::mr::{DmaBufRegion, DmaBufSlice, Entry, Inline, PoolBytes};
+use tokio_rdma::mr::{
+    DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
+};
 use tokio_rdma::qp::{Batch, BelowThreshold, Notify};
 use tokio_rdma::soft::{Capture, SoftConfig};
 use tokio_rdma::status::{
@@ -70,6 +72,10 @@ fn handles_go_to_any_thread() {
     handle::<Buffer>();
     handle::<BufferPart>();
     handle::<Entry>();
+    handle::<OwnedRegion<Vec<u8>>>();
+    handle::<Mapping>();
+    handle::<RawMemory>();
+    counted::<Pages>();
     counted::<DmaBufRegion>();
     counted::<DmaBufSlice>();
     counted::<Pool>();
@@ -148,6 +154,8 @@ fn errors_go_to_any_thread() {
     error::<PostErrorKind>();
     error::<ProtocolError>();
     error::<RegisterError>();
+    error::<RegisterFromError<Vec<u8>>>();
+    error::<RegisterFromError<Vec<u8>>>();
     error::<ResizeError>();
     error::<ReuniteError>();
     error::<StreamBroken>();
@@ -185,6 +193,7 @@ fn every_public_type_is_on_a_list() {
     // Traits, and types of optional features, whose own tests send them to tasks.
     let others = [
         "WorkBuffer",
+        "OwnedMemory",
         "LocalAddress",
         "AdapterChoice",
         "HttpConnector",
@@ -225,6 +234,7 @@ fn futures_go_to_any_thread(
     buffers: [Buffer; 4],
     remote: &RemoteRegion,
     region: &Region,
+    owned: OwnedRegion<Vec<u8>>,
     pool: &Pool,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // CAN-13
@@ -243,6 +253,8 @@ fn futures_go_to_any_thread(
     future(connection.disconnect());
     future(adapter.register(1, Access::REMOTE_READ));
     future(region.deregister());
+    future(adapter.register_from(vec![1], Access::REMOTE_READ));
+    future(owned.into_inner());
     future(region.register_again(Access::REMOTE_READ));
     future(pool.get());
     future(pool.lend(Bytes::new()));

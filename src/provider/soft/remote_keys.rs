@@ -15,6 +15,7 @@ use crate::wire::rdmap::Terminate;
 
 /// The text of an error: every random number that was tried is a key already, or the system has no random numbers.
 const NO_KEY: &str = "no free key was found";
+const UNALIGNED: &str = "atomics in memory that is not aligned to 8 bytes, with the soft provider";
 
 /// The access and the memory that a peer's key, offset and length stand for.
 pub(crate) struct Grant {
@@ -103,12 +104,17 @@ impl KeyTable {
     /// Registers memory under a fresh random key.
     ///
     /// # Errors
-    /// `InsufficientResources` when the system has no randomness, or no free key is found.
+    /// `InsufficientResources` when the system has no randomness, or no free key is found. `NotSupported` if atomics are asked
+    /// for in memory in which they cannot be.
     pub(crate) fn register(
         &self,
         memory: Shared,
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
+        if access.contains(Access::REMOTE_ATOMIC) && !memory.has_aligned_words() {
+            // Peers address numbers by their offset.
+            return Err(RegisterError::NotSupported(UNALIGNED));
+        }
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
         memory.set_named();
