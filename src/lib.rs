@@ -72,6 +72,7 @@
 //!   request still runs, and its memory stays valid until the device has finished with it.
 //! * **Two kinds of memory.** A [`Buffer`] is private to this side and dereferences to `[u8]`. A [`Region`] can be
 //!   accessed by the peer through a [`RemoteRegion`] (address, key, length), so its bytes are copied in and out.
+//!   [`Adapter::register_from`] makes a region of memory that the program has.
 //! * **Cancellation.** Every async method has a section "Cancel safety" that states what happens when its future is
 //!   dropped.
 //! * **Errors.** Each family of calls has its own error type in [`error`]. The error of a call converts into
@@ -136,6 +137,16 @@ pub mod soft {
 }
 
 /// Settings of the verbs provider.
+///
+/// # Memory and fork(2)
+///
+/// Since Linux 5.12, a process with registered memory can start children: the kernel copies the pages of registered memory for
+/// the child, and the device and this process keep theirs. This crate does not call `ibv_fork_init`, which has no effect on
+/// such kernels. Before 5.12, set `RDMAV_FORK_SAFE=1` in the environment (ibv_fork_init(3)).
+///
+/// Buffers and regions of 128 KiB and more, and each [`Mapping`](crate::mr::Mapping) without reserved huge pages, need neither:
+/// children do not share their pages, and read zeros there. A child must not use the adapters, connections and regions of its
+/// parent.
 #[cfg(feature = "verbs")]
 pub mod verbs {
     pub use crate::provider::verbs::config::VerbsConfig;

@@ -13,5 +13,7 @@ mod keepalive;
 mod leaks;
 mod memory;
 mod negotiation;
+mod pages;
+mod registrations;
 mod removal;
 mod streams;
