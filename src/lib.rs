@@ -136,7 +136,7 @@ pub mod soft {
     pub use crate::provider::soft::config::SoftConfig;
 }
 
-/// Settings of the verbs provider.
+/// Settings of the verbs provider, and the check-up of a machine.
 ///
 /// # Memory and fork(2)
 ///
@@ -149,7 +149,9 @@ pub mod soft {
 /// parent.
 #[cfg(feature = "verbs")]
 pub mod verbs {
+    pub use crate::cm::check_up::{CheckUp, Choice, check_up};
     pub use crate::provider::verbs::config::VerbsConfig;
+    pub use crate::provider::verbs::fault::Fault;
 }
 
 pub use cm::{

@@ -5,6 +5,8 @@
 
 mod acceptor;
 mod adapter;
+#[cfg(feature = "verbs")]
+pub(crate) mod check_up;
 mod connection;
 mod connector;
 mod listener;

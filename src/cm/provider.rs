@@ -68,7 +68,8 @@ impl Provider {
     ///
     /// # Errors
     /// `Unsupported` if the machine has no RDMA device, or the crate was built without the feature `verbs`; `Os` if the
-    /// process may not use the devices, for example because it has no permission on `/dev/infiniband`.
+    /// process may not use the devices, for example because it has no permission on `/dev/infiniband`. `verbs::check_up`
+    /// names the cause.
     pub fn verbs() -> Result<Self, OpenError> {
         #[cfg(feature = "verbs")]
         return Self::verbs_with(VerbsConfig::default());

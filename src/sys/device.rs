@@ -207,6 +207,7 @@ impl Context {
             max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
             max_srq: limit(raw.max_srq),
             max_srq_wr: limit(raw.max_srq_wr),
+            ports: raw.phys_port_cnt,
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
@@ -222,11 +223,23 @@ impl Context {
 
     /// Returns the maximum length of a message at a port of the device; the first port has number 1.
     pub(crate) fn max_message(&self, port: u8) -> io::Result<u32> {
+        Ok(self.query_port(port)?.max_msg_sz)
+    }
+
+    /// Returns the state of a port of the device; the first port has number 1.
+    pub(crate) fn port(&self, port: u8) -> io::Result<PortState> {
+        let raw = self.query_port(port)?;
+        // `enum ibv_mtu` counts from 1, which is 256 bytes.
+        let mtu = (1..=5).contains(&raw.active_mtu).then(|| 128 << raw.active_mtu);
+        Ok(PortState { active: raw.state == number::IBV_PORT_ACTIVE, mtu })
+    }
+
+    fn query_port(&self, port: u8) -> io::Result<ffi::ibv_port_attr> {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::query_port(self.as_ptr(), port, &mut raw) })?;
-        Ok(raw.max_msg_sz)
+        Ok(raw)
     }
 
     /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there
@@ -287,6 +300,15 @@ impl AsFd for AsyncEvents {
     }
 }
 
+/// The state of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortState {
+    /// Packets can be sent and received.
+    pub(crate) active: bool,
+    /// The largest payload of a packet in bytes; `None` if the device reports a value without a meaning.
+    pub(crate) mtu: Option<u32>,
+}
+
 /// The limits of a device, under the names that they have in C.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceAttributes {
@@ -299,6 +321,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
+    /// `phys_port_cnt`.
+    pub(crate) ports: u8,
     /// `atomic_cap`, as far as that there are any.
     pub(crate) atomics: bool,
     /// Of `device_cap_flags`: requests that invalidate keys, here or at the peer.

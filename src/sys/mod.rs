@@ -58,11 +58,11 @@ pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvents, Context, DeviceAttributes, Element, Transport, async_event, device_names,
+    AsyncEvents, Context, DeviceAttributes, Element, PortState, Transport, async_event, device_names,
     forget_removed_devices,
 };
 pub(crate) use ffi::load;
-pub(crate) use id::{ConnectionParams, RawCmId};
+pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};
 pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
 pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,

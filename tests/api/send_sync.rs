@@ -133,8 +133,12 @@ fn values_go_to_any_thread() {
     counted::<WorkOptions>();
     #[cfg(feature = "verbs")]
     {
-        use tokio_rdma::verbs::VerbsConfig;
+        use tokio_rdma::verbs::{CheckUp, Choice, Fault, VerbsConfig, check_up};
         counted::<VerbsConfig>();
+        counted::<CheckUp>();
+        counted::<Choice>();
+        error::<Fault>();
+        movable(Box::pin(check_up(None)));
     }
 }
 

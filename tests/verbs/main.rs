@@ -3,6 +3,7 @@
 
 mod cards;
 mod catalogue;
+mod check_up;
 mod data;
 mod dropped;
 mod exhaustion;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::provider::net::kernel::interfaces::{interfaces, source_for};
-use crate::sys::{self, EventChannel, RawCmId};
+use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
 use crate::types::AdapterId;
 
 /// A device as rdma_cm sees it: reachable under at least one address.
@@ -27,7 +27,7 @@ pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
     let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?;
     let mut devices: Vec<Device> = Vec::new();
     for ip in known.into_iter().filter(|interface| interface.up).flat_map(|interface| interface.addresses) {
-        let Some((name, guid)) = owner(&channel, ip) else { continue };
+        let Some(BoundDevice { name, guid, .. }) = owner(&channel, ip) else { continue };
         match devices.iter_mut().find(|device| device.name == name) {
             Some(device) => device.addresses.push(ip),
             None => devices.push(Device { id: id_of(&name, guid), name, addresses: vec![ip] }),
@@ -68,11 +68,10 @@ fn denied(prefix: &str) -> Option<io::Error> {
 }
 
 /// The device that owns an address: the one that an id gets when it is bound to it.
-fn owner(channel: &Arc<EventChannel>, ip: IpAddr) -> Option<(String, u64)> {
+pub(super) fn owner(channel: &Arc<EventChannel>, ip: IpAddr) -> Option<BoundDevice> {
     let id = RawCmId::new(channel, 0).ok()?;
     id.bind(SocketAddr::new(ip, 0)).ok()?;
-    let device = id.device()?;
-    Some((device.name, device.guid))
+    id.device()
 }
 
 /// The same for a device as long as it keeps its name; a hash of the name, because two devices of one network
@@ -92,7 +91,7 @@ pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
     let ip = ip.to_canonical();
     let unspecific = ip.is_unspecified() || ip.is_multicast();
     let owner = (!unspecific).then(|| owner(&channel, ip)).flatten();
-    owner.map(|(name, guid)| id_of(&name, guid)).ok_or_else(|| match denied("uverbs") {
+    owner.map(|device| id_of(&device.name, device.guid)).ok_or_else(|| match denied("uverbs") {
         // Without access to the devices, the owner of the address is not known.
         Some(source) if !unspecific => {
             OpenError::Os { call: "opening /dev/infiniband", source: source.into() }

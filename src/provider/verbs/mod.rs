@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings |
 //! | [`devices`] | the devices of the machine, and their addresses |
+//! | [`machine`] | the [faults](fault) of the machine that keep programs from its devices |
 //! | [`info`] | the limits and abilities of a device |
 //! | [`adapter`] | an opened device: context, protection domain, removal |
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
@@ -28,9 +29,11 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod devices;
+pub(crate) mod fault;
 mod for_now;
 mod info;
 pub(crate) mod listen;
+pub(crate) mod machine;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod region;

@@ -25,6 +25,9 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     );
     assert!(attributes.max_mr_size >= 1 << 30 && attributes.max_qp_rd_atom >= 1, "{attributes:?}");
     assert!(context.max_message(1).unwrap() >= 1 << 20);
+    assert_eq!(attributes.ports, 1);
+    let port = context.port(1).unwrap();
+    assert!(port.active && port.mtu.is_some_and(|mtu| mtu >= 1024), "{port:?}");
 
     let channel = EventChannel::new().unwrap();
     let mut id = RawCmId::new(&channel, 7).unwrap();
