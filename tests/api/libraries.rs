@@ -31,6 +31,20 @@ impl Folder {
         assert_eq!(lines.next(), None, "{stdout}");
         line
     }
+
+    /// The fault that the check-up names.
+    fn fault(&self) -> String {
+        let program = example_program("doctor");
+        let output = Command::new(program).env("LD_LIBRARY_PATH", &self.0).env_remove("RUST_LOG").output();
+        let output = output.expect("started");
+        let stdout = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{stdout}");
+        let mut faults = stdout.lines().filter_map(|line| line.strip_prefix("fault: "));
+        let fault = faults.next().expect("a fault").to_owned();
+        assert_eq!(faults.next(), None, "{stdout}");
+        assert!(stdout.contains("apt install librdmacm1"), "{stdout}");
+        fault
+    }
 }
 
 impl Drop for Folder {
@@ -39,7 +53,7 @@ impl Drop for Folder {
     }
 }
 
-// HW-12
+// HW-12, HW-17
 #[test]
 fn missing_libraries_are_named_in_one_sentence() {
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
@@ -48,10 +62,11 @@ fn missing_libraries_are_named_in_one_sentence() {
         fs::write(folder.0.join(library), "").expect("written");
         let line = folder.says();
         assert!(line.contains("cannot be loaded: install rdma-core"), "{line}");
+        assert_eq!(line, format!("provider verbs: {}", folder.fault()));
     }
 }
 
-// HW-12
+// HW-12, HW-17
 #[test]
 fn libraries_that_are_too_old_are_named_in_one_sentence() {
     // Without functions. (Where it is libibverbs, the loader refuses librdmacm.)
@@ -64,4 +79,5 @@ fn libraries_that_are_too_old_are_named_in_one_sentence() {
     assert!(compiler.status().expect("a compiler").success());
     let line = folder.says();
     assert!(line.contains("is too old: install rdma-core 28"), "{line}");
+    assert_eq!(line, format!("provider verbs: {}", folder.fault()));
 }

@@ -6,6 +6,7 @@
 
 mod async_rdma;
 mod bindings;
+mod doctor;
 mod librdmacm;
 mod machine;
 mod netem;
