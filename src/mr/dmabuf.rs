@@ -43,7 +43,7 @@ impl DmaBufRegion {
         let failed = |source: std::io::Error| RegisterError::Os { call: "dup", source: source.into() };
         let dmabuf = dmabuf.try_clone_to_owned().map_err(failed)?;
         let worker = adapter.clone();
-        let made = maybe_blocking(adapter, length, move || {
+        let made = maybe_blocking(adapter, move || {
             let registration = worker.register_dmabuf(dmabuf.as_fd(), (offset, length, address), access)?;
             Ok(Self { region: Region::of(worker, registration) })
         });

@@ -27,16 +27,15 @@ pub use window::MemoryWindow;
 
 pub use crate::memory::{Mapping, OwnedMemory, Pages, RawMemory};
 
-/// Does what takes long for `length` bytes of a device's memory, where it may take its time.
+/// Does what a device may take long for, where it may take its time.
 ///
 /// # Errors
 /// `DeviceRemoved` when the runtime has shut down, and it was not done.
 async fn maybe_blocking<T: Send + 'static>(
     adapter: &Adapter,
-    length: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RegisterError> {
-    match adapter.blocking(length) {
+    match adapter.blocking() {
         None => Ok(work()),
         // It neither panics nor is aborted, unless the runtime has shut down.
         Some(runtime) => runtime.spawn_blocking(work).await.map_err(|_| RegisterError::DeviceRemoved),

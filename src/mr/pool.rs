@@ -262,7 +262,7 @@ impl Pool {
         let mut claim = Claim::new(inner, permit);
         match claim.idle() {
             Some(buffer) => Ok(buffer),
-            None => maybe_blocking(&inner.adapter, self.buffer_length(), move || claim.make()).await?,
+            None => maybe_blocking(&inner.adapter, move || claim.make()).await?,
         }
     }
 

@@ -89,7 +89,7 @@ impl Region {
     ) -> Result<Self, RegisterError> {
         let worker = adapter.clone();
         // If nobody waits for it any more, it ends by being dropped.
-        let made = maybe_blocking(adapter, memory.len(), move || {
+        let made = maybe_blocking(adapter, move || {
             worker.register(memory, access).map(|registration| Self::of(worker, registration))
         });
         made.await?
@@ -207,7 +207,7 @@ impl Region {
     pub async fn deregister(&self) -> Result<(), RegisterError> {
         let turn = self.inner.turn.clone().lock_owned().await;
         let inner = self.inner.clone();
-        let ended = maybe_blocking(&self.inner.adapter, self.len(), move || {
+        let ended = maybe_blocking(&self.inner.adapter, move || {
             let _turn = turn;
             inner.deregister()
         });
@@ -234,7 +234,7 @@ impl Region {
             return Err(RegisterError::DeviceRemoved);
         }
         let inner = self.inner.clone();
-        let made = maybe_blocking(&self.inner.adapter, self.len(), move || {
+        let made = maybe_blocking(&self.inner.adapter, move || {
             let _turn = turn;
             inner.register_again(access)
         });

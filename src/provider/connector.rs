@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "verbs")]
+use smallvec::SmallVec;
 use tracing::field::display;
 use tracing::{debug, info};
 
@@ -108,7 +110,7 @@ impl ConnectorState {
     }
 }
 
-/// The foreign code that follows a step of the machine, for after the lock. These are three lists and not one, because they
+/// The foreign code that follows a step of the machine, for after the lock. These are several lists and not one, because they
 /// run in an order that is not the one in which they fill.
 #[derive(Default)]
 pub(crate) struct AfterStep {
@@ -117,7 +119,14 @@ pub(crate) struct AfterStep {
     calls: WakeList,
     /// The requests that finished on the way.
     pub(crate) requests: WakeList,
+    /// The calls of the driver that are part of the step, and may take long.
+    #[cfg(feature = "verbs")]
+    pub(crate) jobs: SmallVec<[Job; 1]>,
 }
+
+/// Calls of a driver that may take long.
+#[cfg(feature = "verbs")]
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 impl AfterStep {
     /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
@@ -127,6 +136,8 @@ impl AfterStep {
         self.metrics.record();
         self.calls.wake_all();
         self.requests.wake_all();
+        #[cfg(feature = "verbs")]
+        self.jobs.into_iter().for_each(|job| job());
     }
 }
 
@@ -149,6 +160,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Returns the time that Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
+
+    /// Runs what follows a step for a caller that must not be kept by a call of the driver.
+    fn run_apart(&self, after: AfterStep) {
+        after.run();
+    }
 
     /// Feeds the machine one call or report and carries out what follows.
     ///
@@ -174,13 +190,32 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// As `handle`.
     fn handle_if(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let mut after = AfterStep::default();
-        let mut inner = self.lock();
-        let Some(input) = prepare(&mut inner) else { return Ok(()) };
-        let outcome = self.handle_locked(&mut inner, input, &mut after);
-        drop(inner);
+        let (outcome, after) = self.step(prepare);
         after.run();
         outcome
+    }
+
+    /// Like [`handle_if`](Self::handle_if), for a caller that must not be kept by a call of the driver.
+    ///
+    /// # Errors
+    /// As `handle`.
+    fn handle_apart(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
+        let (outcome, after) = self.step(prepare);
+        self.run_apart(after);
+        outcome
+    }
+
+    /// The part of a step that is made under the lock, and what follows.
+    fn step(
+        &self,
+        prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>,
+    ) -> (Result<(), Status>, AfterStep) {
+        let mut after = AfterStep::default();
+        let mut inner = self.lock();
+        let outcome =
+            prepare(&mut inner).map_or(Ok(()), |input| self.handle_locked(&mut inner, input, &mut after));
+        drop(inner);
+        (outcome, after)
     }
 
     /// Like [`handle`](Self::handle), under a lock that is held already; the caller runs `after` without it.
@@ -325,11 +360,12 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         async {
             let limit = self.disconnect_timeout();
             let deadline = deadline(limit).into_std();
-            let begun = self.handle_with(Input::Disconnect { deadline }, |inner| {
+            let begun = self.handle_apart(|inner| {
                 let progress = inner.as_mut();
                 if matches!(progress.state(), State::Connected | State::PeerGone) {
                     progress.reset(Op::Disconnect);
                 }
+                Some(Input::Disconnect { deadline })
             });
             let status = match begun {
                 Ok(()) => self.answer(Op::Disconnect).await,

@@ -17,4 +17,5 @@ mod negotiation;
 mod pages;
 mod registrations;
 mod removal;
+mod slow_driver;
 mod streams;

@@ -47,9 +47,8 @@ provider_handle! {
     /// See [`RegisterError`].
     fn allocate(&self, length: usize) -> Result<Owned, RegisterError>;
 
-    /// The runtime that has threads for registering and deregistering that much memory; `None` when it can be done right
-    /// here. A device pins memory page by page.
-    fn blocking(&self, length: usize) -> Option<&Handle>;
+    /// The runtime that has threads for registering and deregistering memory; `None` when it can be done right here.
+    fn blocking(&self) -> Option<&Handle>;
 }
 
 impl Adapter {

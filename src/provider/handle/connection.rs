@@ -130,7 +130,7 @@ impl Connector {
                 #[cfg(feature = "soft")]
                 Self::Soft(cm) => cm.complete(),
                 #[cfg(feature = "verbs")]
-                Self::Verbs(cm) => cm.complete(),
+                Self::Verbs(cm) => cm.complete().await,
             }
         };
         WithRuntime::new(self.runtime(), complete).await

@@ -122,7 +122,7 @@ impl Adapter {
     }
 
     /// No runtime: registering takes no time.
-    pub(crate) fn blocking(&self, _length: usize) -> Option<&Handle> {
+    pub(crate) fn blocking(&self) -> Option<&Handle> {
         None
     }
 

@@ -1,16 +1,19 @@
 //! The passive side: Accept and Reject of a request.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tracing::debug;
 
+use super::cm_id::CmId;
+use super::completions::DeviceQp;
 use super::connect::Offer;
 use super::connector::{Connector, Dialing, Inner};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};
-use crate::provider::connector::{ConnectorDriver, OnDrop};
+use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::accept_error;
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
@@ -33,8 +36,10 @@ impl Connector {
             return Err(AcceptError::Canceled);
         }
         let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
+        // After an attempt that failed it is being renewed.
+        queue_pair.settled().await;
         let mut taken = false;
-        let outcome = self.handle_if(|inner| {
+        let (outcome, after) = self.step(|inner| {
             taken = length <= maximum
                 && inner.progress.state() == State::RequestPending
                 && inner.queue_pair.is_none()
@@ -54,6 +59,7 @@ impl Connector {
             }
             Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
         });
+        Self::run_on(&self.adapter.setup, after);
         if let Err(status) = outcome {
             self.give_back(taken);
             return Err(match status {
@@ -89,41 +95,70 @@ impl Connector {
     /// Frees the queue pair of a call that was refused inline.
     fn give_back(&self, taken: bool) {
         let queue_pair = if taken { self.lock().queue_pair.take() } else { None };
-        if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().wake_all();
+        if let Some(job) = queue_pair.and_then(|queue_pair| queue_pair.dissociate()) {
+            self.adapter.teardown.run(job);
         }
     }
 
-    /// Sends the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
+    /// Has a thread send the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
     ///
     /// # Errors
     /// The input by which the machine learns of the failure.
-    pub(crate) fn reply(&self, inner: &mut Inner) -> Result<(), Input> {
-        let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
+    pub(crate) fn reply(&self, inner: &mut Inner, after: &mut AfterStep) -> Result<(), Input> {
+        let (Some(id), Some(queue_pair), Some(cm)) =
+            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+        else {
             return Err(Input::PeerGaveUp);
         };
-        let limits = inner.limits;
+        let device = queue_pair.lend().ok_or(Input::PeerGaveUp)?;
         inner.awaited = false;
-        if let Some(timeout) = inner.offer.options.ack_timeout
+        inner.dialing = Dialing::Calling;
+        let (offer, limits) = (inner.offer.clone(), inner.limits);
+        after.jobs.push(Box::new(move || {
+            let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits);
+            cm.returned(id, device, |inner| cm.has_replied(inner, outcome));
+        }));
+        Ok(())
+    }
+
+    /// Makes the calls of an accept.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    fn send_reply(
+        &self,
+        id: &CmId,
+        queue_pair: &QueuePair,
+        device: &DeviceQp,
+        offer: &Offer,
+        limits: ReadLimits,
+    ) -> io::Result<()> {
+        if let Some(timeout) = offer.options.ack_timeout
             && let Err(error) = id.set_ack_timeout(timeout)
         {
             debug!(connection = %self.id, %error, "acknowledge timeout not set");
         }
-        let outcome =
-            if self.adapter.is_iwarp() { Ok(()) } else { queue_pair.ready(&id, limits, inner.offer.options) };
-        let outcome = outcome.and_then(|()| {
-            let device =
-                queue_pair.lend().ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOTCONN))?;
-            id.accept(&inner.offer.parameters(limits, device.queue_pair.number()))
-        });
-        if outcome.is_ok() && self.adapter.is_iwarp() {
-            inner.dialing = Dialing::Waiting;
+        if !self.adapter.is_iwarp() {
+            queue_pair.ready(device, id, limits, offer.options)?;
         }
-        outcome.map_err(|error| {
+        id.accept(&offer.parameters(limits, device.queue_pair.number()))
+    }
+
+    /// The reply was sent, or could not be.
+    ///
+    /// # Errors
+    /// The input by which the machine learns of the failure.
+    fn has_replied(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+        if let Err(error) = outcome {
             inner.progress.reason = error.raw_os_error().map(Reason::Errno);
             // Most often the peer has gone, and the event that says so is on its way.
-            Input::PeerGaveUp
-        })
+            return Err(Input::PeerGaveUp);
+        }
+        // Unless the word that establishes the connection has been faster.
+        if inner.dialing == Dialing::Calling {
+            inner.dialing = if self.adapter.is_iwarp() { Dialing::Waiting } else { Dialing::No };
+        }
+        Ok(None)
     }
 
     /// Returns whether Accept or Reject may still be called.

@@ -19,6 +19,7 @@ use super::info;
 use super::queue_pair::QueuePair;
 use super::reactor;
 use super::work_queue::RequestId;
+use super::workers::Workers;
 use crate::error::OpenError;
 use crate::provider::info::AdapterInfo;
 use crate::provider::net::kernel::interfaces::source_for;
@@ -167,6 +168,9 @@ pub(crate) struct Adapter {
     pub(crate) regions: Arc<Registry>,
     pub(crate) completions: Completions,
     queue_pairs: Mutex<QueuePairs>,
+    /// For the calls that connect. They do not wait for those that end what was connected.
+    pub(crate) setup: Arc<Workers>,
+    pub(crate) teardown: Arc<Workers>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -214,6 +218,8 @@ impl Adapter {
             info: Arc::new(info::of(&device, &attributes, iwarp, max_message, inline)),
             device,
             config,
+            setup: Workers::new(runtime.clone()),
+            teardown: Workers::new(runtime.clone()),
             runtime,
             router,
             events,
@@ -388,12 +394,18 @@ impl Adapter {
         self.attributes.max_cqe
     }
 
-    /// Ends everything: the device is gone.
-    pub(crate) fn remove(&self) {
+    /// Has a thread end everything: the device is gone.
+    pub(crate) fn remove(self: &Arc<Self>) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
         warn!(adapter = %self.device.name, "adapter removed");
+        let adapter = self.clone();
+        self.teardown.run_next(Box::new(move || adapter.end()));
+    }
+
+    /// Ends all objects of the device, and gives its own back.
+    fn end(&self) {
         let opened = self.opened.lock().take();
         if let Some(opened) = &opened {
             opened.context.mark_removed();

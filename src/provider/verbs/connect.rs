@@ -150,6 +150,8 @@ impl Connector {
             return Err(ConnectError::NotSupported("a traffic class with bits of congestion control"));
         }
         let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        // After an attempt that failed it is being renewed.
+        queue_pair.settled().await;
         self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
         let guard = OnDrop::new(self, Input::Cancel);
         let answer = self.answer(Op::Connect);
@@ -302,43 +304,35 @@ impl Connector {
         inner.dialing = Dialing::Calling;
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
-            let cm = me.upgrade();
-            let retires = cm.as_ref().is_some_and(|cm| cm.blocking_connect_returned(&id, outcome));
-            // In this order: the queue pair waits for the id, and that may wait for the peer.
-            drop((id, device));
-            if let (Some(cm), true) = (cm, retires) {
-                cm.retired();
+            match me.upgrade() {
+                Some(cm) => cm.returned(id, device, |inner| cm.has_called(inner, outcome)),
+                None => drop((id, device)),
             }
         });
         None
     }
 
-    /// The driver has sent the request, or could not: whether the id is one of those that retire. A port of our own choice
-    /// that turns out to be taken is replaced by the next one.
-    fn blocking_connect_returned(&self, id: &Arc<CmId>, outcome: io::Result<()>) -> bool {
-        let mut retires = true;
-        let _ = self.handle_if(|inner| {
-            inner.id.as_ref().filter(|current| Arc::ptr_eq(current, id))?;
-            let Err(error) = outcome else {
-                retires = false;
-                // Unless the answer has been faster.
-                if inner.dialing == Dialing::Calling {
-                    inner.dialing = Dialing::Waiting;
-                }
-                return None;
-            };
-            let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
-            if taken && inner.bound.is_none() && inner.offer.tries > 0 {
-                retires = false;
-                inner.dialing = Dialing::No;
-                inner.offer.tries -= 1;
-                inner.id = None;
-                return self.dial(inner).err();
+    /// The driver has sent the request, or could not. A port of our own choice that turns out to be taken is replaced by the
+    /// next one.
+    ///
+    /// # Errors
+    /// The input by which the machine learns of the failure.
+    fn has_called(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+        let Err(error) = outcome else {
+            // Unless the answer has been faster.
+            if inner.dialing == Dialing::Calling {
+                inner.dialing = Dialing::Waiting;
             }
-            // As if the call went on: this thread is still the one that gets rid of the id.
-            Some(Self::fail(inner, &error))
-        });
-        retires
+            return Ok(None);
+        };
+        let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
+        if taken && inner.bound.is_none() && inner.offer.tries > 0 {
+            inner.dialing = Dialing::No;
+            inner.offer.tries -= 1;
+            inner.id = None;
+            return Ok(self.dial(inner).err());
+        }
+        Err(Self::fail(inner, &error))
     }
 
     /// A step of the attempt failed within its call.
@@ -374,35 +368,51 @@ impl Connector {
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub(crate) fn complete(&self) -> Result<(), ConnectError> {
-        self.handle_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
-            .map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
-        match self.take_answer(Op::CompleteConnect) {
-            Some(Status::SUCCESS) => Ok(()),
-            status => Err(connect_error(
-                status.unwrap_or(Status::CONNECTION_ABORTED),
-                self.take_reason(),
-                self.peer(),
-            )),
+    pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
+        let (begun, after) = self.step(|inner| {
+            inner.progress.reset(Op::CompleteConnect);
+            Some(Input::CompleteConnect)
+        });
+        Self::run_on(&self.adapter.setup, after);
+        begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
+        match self.answer(Op::CompleteConnect).await {
+            Status::SUCCESS => Ok(()),
+            status => {
+                self.settled().await;
+                Err(connect_error(status, self.take_reason(), self.peer()))
+            }
         }
     }
 
-    /// The second half of the handshake, which ends within the call.
-    pub(crate) fn finish_connect(&self, inner: &mut Inner) -> Input {
-        let (Some(id), Some(queue_pair)) = (inner.id.clone(), inner.queue_pair.clone()) else {
-            return Input::Failed(Status::CONNECTION_ABORTED);
+    /// The second half of the handshake. A thread makes its calls.
+    pub(crate) fn finish_connect(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
+        const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
+        let (Some(id), Some(queue_pair), Some(cm)) =
+            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+        else {
+            return Some(ABORTED);
         };
         inner.awaited = false;
-        if !self.adapter.is_iwarp() {
-            let outcome =
-                queue_pair.ready(&id, inner.limits, inner.offer.options).and_then(|()| id.establish());
-            if let Err(error) = outcome {
-                inner.progress.reason = error.raw_os_error().map(Reason::Errno);
-                return Input::Failed(Status::CONNECTION_ABORTED);
-            }
+        if self.adapter.is_iwarp() {
+            queue_pair.establish(inner.limits);
+            return Some(Input::CompleteDone);
         }
-        queue_pair.establish(inner.limits);
-        Input::CompleteDone
+        let Some(device) = queue_pair.lend() else { return Some(ABORTED) };
+        let (limits, options) = (inner.limits, inner.offer.options);
+        inner.dialing = Dialing::Calling;
+        after.jobs.push(Box::new(move || {
+            let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
+            cm.returned(id, device, |inner| {
+                if let Err(error) = outcome {
+                    inner.progress.reason = error.raw_os_error().map(Reason::Errno);
+                    return Err(ABORTED);
+                }
+                inner.dialing = Dialing::No;
+                queue_pair.establish(limits);
+                Ok(Some(Input::CompleteDone))
+            });
+        }));
+        None
     }
 
     /// IND2Connector::Reject by the active side.

@@ -9,15 +9,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
+use super::completions::DeviceQp;
 use super::connect::Offer;
 use super::for_now::MARKER;
 use super::queue_pair::QueuePair;
-use crate::error::{ConnectError, Reason};
+use super::workers::Workers;
+use crate::error::{ConnectError, DisconnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::registry::{Member, Registered};
@@ -65,19 +68,43 @@ pub(crate) struct Inner {
     retiring: u32,
     /// The attempt begins when they have gone.
     redial: bool,
+    /// A job ends the queue pair of the device.
+    flushing: bool,
+    /// The goodbyes that wait for it.
+    behind: SmallVec<[Goodbye; 2]>,
+    /// The peer's goodbye, which has come before the call had returned that completes the connection.
+    early: Option<CmEvent>,
 }
 
-/// A connect, or over iWARP an accept, that the connection manager cannot take back at once.
+/// The ways of leaving a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    /// With a Disconnect, which waits for the answer.
+    Asking,
+    /// Without waiting for anything.
+    Leaving,
+    /// In answer to the peer's.
+    Answering,
+}
+
+/// A call, or a connect, or over iWARP an accept, that the connection manager cannot take back at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialing {
     /// There is none.
     No,
-    /// It is in the call that connects TCP, of an iWARP driver.
+    /// A thread is in the call that connects TCP, of an iWARP driver, or that accepts or completes.
     Calling,
     /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
     /// the driver's patience, and after an accept for the peer's first message, where it has to send one; over
     /// InfiniBand for the last message about it, of which the kernel can lose sight.
     Waiting,
+}
+
+impl Inner {
+    /// Returns whether a thread is in the call that completes the connection.
+    fn completes(&self) -> bool {
+        self.progress.state() == State::Completing && self.dialing == Dialing::Calling
+    }
 }
 
 impl AsMut<ConnectorState> for Inner {
@@ -128,6 +155,9 @@ impl Connector {
                 dialing: Dialing::No,
                 retiring: 0,
                 redial: false,
+                flushing: false,
+                behind: SmallVec::new(),
+                early: None,
             };
             Self {
                 id: next_id(),
@@ -143,22 +173,27 @@ impl Connector {
     /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is
     /// told that nothing more will come.
     pub(crate) fn broken(&self, status: Status, reason: Reason) {
-        self.lose(status, reason, |_| true);
+        self.run_apart(self.lose(status, reason, |_| true));
+    }
+
+    /// The same, for a caller that returns when the device uses no memory any more.
+    pub(crate) fn broken_here(&self, status: Status, reason: Reason) {
+        self.lose(status, reason, |_| true).run();
     }
 
     /// The same, which is of interest only for as long as it is this one of the device's queue pairs that is used: the
     /// connector may be at another attempt by now.
     pub(crate) fn broken_by(&self, key: u32, status: Status, reason: Reason) {
-        self.lose(status, reason, |inner| {
-            inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key))
-        });
+        let uses_it =
+            |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
+        self.run_apart(self.lose(status, reason, uses_it));
     }
 
-    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) {
+    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) -> AfterStep {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
         if !applies(&inner) {
-            return;
+            return after;
         }
         let connected = inner.progress.state() == State::Connected;
         if connected {
@@ -167,10 +202,9 @@ impl Connector {
         inner.progress.reason.get_or_insert(reason);
         let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
         if connected {
-            self.part_or_let_go(&mut inner);
+            self.say(&mut inner, Goodbye::Answering);
         }
-        drop(inner);
-        after.run();
+        after
     }
 
     /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
@@ -369,6 +403,114 @@ impl Connector {
         self.let_go(inner);
     }
 
+    /// Says goodbye, when nothing of the queue pair is left.
+    fn say(&self, inner: &mut Inner, goodbye: Goodbye) {
+        if inner.flushing {
+            return inner.behind.push(goodbye);
+        }
+        match goodbye {
+            Goodbye::Asking => self.begin_disconnect(inner),
+            Goodbye::Leaving => {
+                // What the call fails to tell the peer, the destruction of the id does.
+                let _ = Self::part(inner);
+                self.let_go(inner);
+            }
+            Goodbye::Answering => self.part_or_let_go(inner),
+        }
+    }
+
+    /// Has the requests of the connection flushed, and its queue pair of the device destroyed.
+    fn flush(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let Some(cm) = self.me.upgrade() else { return };
+        let Some(end) = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
+        inner.flushing = true;
+        let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
+        let local = inner.progress.machine.ending() == Some(Ending::Local);
+        // A card resets the connection whose queue pair goes to the error state, and its peer would be told of a loss. After a
+        // goodbye the driver closes TCP in order.
+        let parting = inner.id.clone().filter(|_| resets && local);
+        after.jobs.push(Box::new(move || {
+            let _ = parting.map_or(Ok(()), |id| id.disconnect());
+            end();
+            cm.flushed();
+        }));
+    }
+
+    /// Nothing of the queue pair is left.
+    fn flushed(&self) {
+        let mut after = AfterStep::default();
+        let mut inner = self.lock();
+        inner.flushing = false;
+        for goodbye in std::mem::take(&mut inner.behind) {
+            // The peer may have left meanwhile, and the machine waits for no answer then.
+            if goodbye != Goodbye::Asking || inner.progress.state() == State::Disconnecting {
+                self.say(&mut inner, goodbye);
+            }
+        }
+        while let Some(input) = self.follow_up(&mut inner, &mut after) {
+            let _ = self.transition(&mut inner, input, &mut after);
+        }
+        drop(inner);
+        after.run();
+    }
+
+    /// A thread has returned from a call that connects this queue pair of the device with this id. If that is still the id of
+    /// the attempt, `then` gives the input that follows, as an error if the attempt ends with it. Otherwise the id retires.
+    pub(crate) fn returned(
+        &self,
+        id: Arc<CmId>,
+        device: Arc<DeviceQp>,
+        then: impl FnOnce(&mut Inner) -> Result<Option<Input>, Input>,
+    ) {
+        let mut retires = true;
+        let _ = self.handle_if(|inner| {
+            inner.id.as_ref().filter(|current| Arc::ptr_eq(current, &id))?;
+            // The end of the attempt leaves the id to this thread, as if the call went on.
+            then(inner).map_or_else(Some, |input| {
+                retires = false;
+                input
+            })
+        });
+        let early = self.lock().early.take();
+        if let (Some(event), Some(cm)) = (early, self.me.upgrade()) {
+            cm.event(event);
+        }
+        // In this order: the queue pair waits for the id, and that may wait for the peer.
+        drop((id, device));
+        if retires {
+            self.retired();
+        }
+    }
+
+    /// Runs what follows a step, and has its jobs done by these threads.
+    pub(crate) fn run_on(workers: &Arc<Workers>, mut after: AfterStep) {
+        let jobs = std::mem::take(&mut after.jobs);
+        after.run();
+        jobs.into_iter().for_each(|job| workers.run(job));
+    }
+
+    /// Waits until the requests of the queue pair have finished that the end of the attempt or the connection flushes.
+    pub(crate) async fn settled(&self) {
+        let queue_pair = self.lock().queue_pair.clone();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.settled().await;
+        }
+    }
+
+    /// IND2Connector::Disconnect.
+    ///
+    /// # Errors
+    /// See [`DisconnectError`].
+    pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
+        let queue_pair = self.lock().queue_pair.clone();
+        let outcome = ConnectorDriver::disconnect(self).await;
+        // A call that was refused has ended nothing.
+        if let Some(queue_pair) = queue_pair.filter(|_| outcome != Err(DisconnectError::Invalid)) {
+            queue_pair.settled().await;
+        }
+        outcome
+    }
+
     /// Says goodbye.
     ///
     /// # Errors
@@ -387,7 +529,6 @@ impl Connector {
 
     /// Asks the peer to disconnect, and gives up some time later.
     fn begin_disconnect(&self, inner: &mut Inner) {
-        inner.progress.ended.get_or_insert(DisconnectReason::Local);
         let parted = Self::part(inner);
         let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
         if left || self.adapter.is_stopped() {
@@ -416,7 +557,7 @@ impl Connector {
 
     /// The deadline of what is pending has passed.
     pub(crate) fn out_of_time(&self) {
-        let _ = self.handle_if(|inner| {
+        let _ = self.handle_apart(|inner| {
             let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
             pending.then_some(Input::TimedOut)
         });
@@ -439,28 +580,19 @@ impl ConnectorDriver for Connector {
             // The trait does the one, the call itself the other.
             Action::Finish { .. } | Action::StartBind => {}
             Action::StartConnect => inner.next = self.dial(inner).err(),
-            Action::StartComplete => inner.next = Some(self.finish_connect(inner)),
-            Action::StartAccept => inner.next = self.reply(inner).err(),
-            Action::StartDisconnect => self.begin_disconnect(inner),
+            Action::StartComplete => inner.next = self.finish_connect(inner, after),
+            Action::StartAccept => inner.next = self.reply(inner, after).err(),
+            Action::StartDisconnect => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                self.say(inner, Goodbye::Asking);
+            }
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                // What the call fails to tell the peer, the destruction of the id does.
-                let _ = Self::part(inner);
-                self.let_go(inner);
+                self.say(inner, Goodbye::Leaving);
             }
             Action::RefusePeer => self.refuse(inner),
             Action::Abandon => self.let_go(inner),
-            Action::Flush => {
-                let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
-                if resets && inner.progress.machine.ending() == Some(Ending::Local) {
-                    // A card resets the connection whose queue pair goes to the error state, and its peer would be told of a
-                    // loss. After a goodbye the driver closes TCP in order.
-                    let _ = Self::part(inner);
-                }
-                if let Some(queue_pair) = &inner.queue_pair {
-                    after.requests.append(queue_pair.end());
-                }
-            }
+            Action::Flush => self.flush(inner, after),
         }
     }
 
@@ -472,19 +604,25 @@ impl ConnectorDriver for Connector {
             State::Bound if inner.id.is_none() => self.bind_again(inner),
             State::Dead | State::Disconnected => {
                 inner.bound = None;
-                self.let_go(inner);
+                if !inner.flushing {
+                    self.let_go(inner);
+                }
             }
             _ => {}
         }
         let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
         if free && let Some(queue_pair) = inner.queue_pair.take() {
-            after.requests.append(queue_pair.dissociate());
+            after.jobs.extend(queue_pair.dissociate());
         }
         None
     }
 
     fn disconnect_timeout(&self) -> Duration {
         self.adapter.config.disconnect_timeout
+    }
+
+    fn run_apart(&self, after: AfterStep) {
+        Self::run_on(&self.adapter.teardown, after);
     }
 }
 
@@ -494,6 +632,14 @@ impl EventHandler for Connector {
         let mut inner = self.lock();
         // The event belongs to an id that is no longer that of the attempt.
         if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
+            return;
+        }
+        // A thread is about to tell everybody that the device is gone.
+        if self.adapter.is_removed() {
+            return;
+        }
+        if inner.completes() && event.kind == event::DISCONNECTED {
+            inner.early = Some(event);
             return;
         }
         let Some(input) = self.interpret(&mut inner, &event) else {
@@ -507,10 +653,10 @@ impl EventHandler for Connector {
         let _ = self.handle_locked(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
-            self.part_or_let_go(&mut inner);
+            self.say(&mut inner, Goodbye::Answering);
         }
         drop(inner);
-        after.run();
+        self.run_apart(after);
     }
 }
 

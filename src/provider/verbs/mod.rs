@@ -7,6 +7,7 @@
 //! | [`machine`] | the [faults](fault) of the machine that keep programs from its devices |
 //! | [`info`] | the limits and abilities of a device |
 //! | [`adapter`] | an opened device: context, protection domain, removal |
+//! | [`workers`] | threads for the calls of a driver that may take long |
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
 //! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
@@ -40,3 +41,4 @@ pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod window;
 mod work_queue;
+mod workers;

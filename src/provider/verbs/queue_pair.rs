@@ -4,12 +4,17 @@
 //! [`WorkQueue::outstanding`]. [`post`] adds them, [`finish`] takes them. When a connection ends, the queue pair of the
 //! device is destroyed, see [`drain`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
 //! the device when the old one was only an attempt. Completions come by way of an inbox, see [`completions`](super::completions).
+//!
+//! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
+//! to the caller as a [`Job`].
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::adapter::{Adapter, failed};
@@ -22,7 +27,7 @@ use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason};
 use crate::inflight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::connector::ConnectorDriver;
+use crate::provider::connector::{ConnectorDriver, Job};
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
@@ -32,7 +37,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Capacities, Element, QpState, async_event};
 use crate::types::ReadLimits;
 
-use drain::Draining;
+use drain::{Draining, Ending};
 use finish::Found;
 use keepalive::Silence;
 pub(super) use keepalive::TICKS;
@@ -57,6 +62,8 @@ pub(crate) struct QueuePair {
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
     inbox: Mutex<Inbox>,
+    /// Notified when a job has ended a queue pair of the device.
+    settled: Notify,
     _registered: Registered,
 }
 
@@ -77,8 +84,12 @@ struct Inner {
     flushed: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     lent: bool,
+    /// The one before it, while a job ends it.
+    ending: Option<Ending>,
     /// Those before it that are over and are not destroyed yet.
     draining: Vec<Draining>,
+    /// Receives for the next one, which a job is making.
+    waiting: VecDeque<Outstanding>,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
     reads: u32,
@@ -103,6 +114,21 @@ struct Inner {
 impl Inner {
     fn queue(&mut self, receive: bool) -> &mut WorkQueue {
         if receive { &mut self.receives } else { &mut self.initiator }
+    }
+
+    /// Takes the receives that the next queue pair of the device is to have.
+    fn take_receives(&mut self, free: bool) -> VecDeque<Outstanding> {
+        let mut kept = VecDeque::new();
+        if !std::mem::take(&mut self.flushed) {
+            // Receives that the end of the attempt has flushed were not used either.
+            let failed = std::mem::take(&mut self.failed).into_iter();
+            kept.extend(failed.map(|(_, ticket, completed)| Outstanding::new(ticket, completed.payload)));
+            if free {
+                kept.append(&mut self.receives.outstanding);
+            }
+        }
+        kept.append(&mut self.waiting);
+        kept
     }
 
     /// Adds a window that was bound on it, without those that are gone.
@@ -153,7 +179,9 @@ impl QueuePair {
                 used: false,
                 flushed: false,
                 lent: false,
+                ending: None,
                 draining: Vec::new(),
+                waiting: VecDeque::new(),
                 reads: 0,
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
@@ -166,10 +194,16 @@ impl QueuePair {
                 broken: false,
             }),
             inbox: Mutex::default(),
+            settled: Notify::new(),
             adapter,
             _registered: registered,
         };
-        let made = registry.try_create(make, |core| core.begin(&mut core.lock()));
+        let begin = |core: &Self| -> io::Result<()> {
+            let device = core.make()?;
+            core.lock().device = Some(device);
+            Ok(())
+        };
+        let made = registry.try_create(make, begin);
         made.map_err(|source| match source.raw_os_error() {
             Some(libc::ENODEV) => OpenError::DeviceRemoved,
             _ => failed("ibv_create_qp")(source),
@@ -193,9 +227,12 @@ impl QueuePair {
     /// A connector takes it.
     ///
     /// # Errors
-    /// Another one has it, or had.
+    /// Another one has it, or had, and it has not [`settled`](Self::settled).
     pub(crate) fn associate(&self, cm: Weak<Connector>) -> Result<(), Busy> {
         let mut inner = self.lock();
+        if inner.ending.is_some() {
+            return Err(Busy);
+        }
         inner.state.associate()?;
         inner.cm = cm;
         Ok(())
@@ -211,14 +248,18 @@ impl QueuePair {
         inner.device.clone()
     }
 
-    /// Takes the device's queue pair from its first state to ready-to-send, by what the id has negotiated.
+    /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE the
+    /// kernel looks for the peer's hardware address meanwhile, which may take long.
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3).
-    pub(crate) fn ready(&self, id: &CmId, limits: ReadLimits, options: Options) -> io::Result<()> {
-        let mut inner = self.lock();
-        let device = inner.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
-        inner.used = true;
+    pub(crate) fn ready(
+        &self,
+        device: &DeviceQp,
+        id: &CmId,
+        limits: ReadLimits,
+        options: Options,
+    ) -> io::Result<()> {
         // Limits are capped to the device, which knows no more than 255.
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
@@ -245,37 +286,44 @@ impl QueuePair {
         inner.state.establish();
     }
 
+    /// Waits until no job ends a queue pair of the device of it: what was outstanding has finished.
+    pub(crate) async fn settled(&self) {
+        let mut settled = pin!(self.settled.notified());
+        loop {
+            settled.as_mut().enable();
+            if self.lock().ending.is_none() {
+                return;
+            }
+            settled.as_mut().await;
+            settled.set(self.settled.notified());
+        }
+    }
+
     /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`,
-    /// `LS-16`), unless it was flushed. If nobody can use them any more, they finish, and the caller wakes their tasks without its
-    /// locks.
-    pub(crate) fn dissociate(&self) -> WakeList {
+    /// `LS-16`), unless it was flushed. If nobody can use them any more, they finish.
+    pub(crate) fn dissociate(&self) -> Option<Job> {
         let mut inner = self.lock();
         if inner.state != QueuePairState::Associated {
-            return WakeList::default();
+            return None;
         }
         inner.state.dissociate();
         inner.cm = Weak::new();
         if self.adapter.is_removed() || inner.released {
-            let status = self.status_of_the_rest();
-            self.finish(inner, status)
+            self.finish(inner, self.status_of_the_rest())
         } else if inner.used || inner.flushed {
-            let keep = !inner.flushed;
-            self.renew(inner, keep)
+            self.renew(inner)
         } else {
-            WakeList::default()
+            None
         }
     }
 
     /// The connection is over, everything outstanding finishes. An attempt keeps its receives, see
     /// [`dissociate`](Self::dissociate).
-    pub(crate) fn end(&self) -> WakeList {
+    pub(crate) fn end(&self) -> Option<Job> {
         let inner = self.lock();
         match inner.state {
-            QueuePairState::Connected | QueuePairState::Over => {
-                let status = self.status_of_the_rest();
-                self.finish(inner, status)
-            }
-            QueuePairState::Unconnected | QueuePairState::Associated => WakeList::default(),
+            QueuePairState::Connected | QueuePairState::Over => self.finish(inner, self.status_of_the_rest()),
+            QueuePairState::Unconnected | QueuePairState::Associated => None,
         }
     }
 
@@ -284,11 +332,59 @@ impl QueuePair {
         if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
     }
 
-    /// Destroys the device's queue pair, and finishes everything with `status` that has not finished by itself.
-    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> WakeList {
+    /// Has nothing posted any more. The job destroys the device's queue pair, and finishes everything with `status` that has not
+    /// finished by itself. There is none if another job does so already, or did.
+    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
         inner.state.end();
+        let detached = self.detach(&mut inner)?;
+        let me = self.me.upgrade()?;
+        Some(Box::new(move || {
+            let free = me.stop(detached, status);
+            me.settle(free, status, None);
+        }))
+    }
+
+    /// Has a finished queue pair ended on a thread of the adapter.
+    fn finish_apart(&self, inner: MutexGuard<'_, Inner>, status: Status) {
+        if let Some(job) = self.finish(inner, status) {
+            self.adapter.teardown.run(job);
+        }
+    }
+
+    /// The job gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
+    fn renew(&self, mut inner: MutexGuard<'_, Inner>) -> Option<Job> {
+        let detached = self.detach(&mut inner)?;
+        let me = self.me.upgrade()?;
+        Some(Box::new(move || {
+            let free = me.stop(detached, me.status_of_the_rest());
+            let next = me.make().inspect_err(|error| debug!(%error, "queue pair not replaced"));
+            me.settle(free, me.status_of_the_rest(), next.ok());
+        }))
+    }
+
+    /// A queue pair of the device is destroyed, and the memory of what it had is free, or is not. Its receives are posted to the
+    /// next one, where the user can still use that. Everything else finishes with `status`.
+    fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
         let mut found = Found::default();
-        let free = self.stop(&mut inner, status, &mut found);
+        let mut inner = self.lock();
+        self.read_current(&mut inner, &mut found);
+        inner.ending = None;
+        let lives = inner.state == QueuePairState::Unconnected && !self.adapter.is_removed();
+        let (next, unused) = if lives { (next, None) } else { (None, next) };
+        let kept = next.as_ref().map(|_| inner.take_receives(free)).unwrap_or_default();
+        self.finish_all(&mut inner, free, status, &mut found);
+        match next {
+            Some(device) => self.begin_anew(&mut inner, device, kept, &mut found),
+            None => inner.state.end(),
+        }
+        drop(inner);
+        drop(unused);
+        self.settled.notify_waiters();
+        found.wakes.wake_all();
+    }
+
+    /// Finishes everything with `status` that has not finished by itself.
+    fn finish_all(&self, inner: &mut Inner, free: bool, status: Status, found: &mut Found) {
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
@@ -303,40 +399,30 @@ impl QueuePair {
                 sink.complete(ticket, completed, &mut found.wakes);
             }
         }
-        found.wakes
+        // No device has had these.
+        for waiting in inner.waiting.drain(..) {
+            let (ticket, completed) = waiting.ended(status, true);
+            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+        }
     }
 
-    /// Gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
-    fn renew(&self, mut inner: MutexGuard<'_, Inner>, keep: bool) -> WakeList {
-        let mut found = Found::default();
-        let free = self.stop(&mut inner, self.status_of_the_rest(), &mut found);
-        let mut kept = VecDeque::new();
-        // Receives that the end of the attempt has flushed were not used either.
-        for (_, ticket, completed) in std::mem::take(&mut inner.failed) {
-            kept.push_back(Outstanding::new(ticket, completed.payload));
-        }
-        let outstanding = std::mem::take(&mut inner.receives.outstanding);
-        if free {
-            kept.extend(outstanding);
-        } else {
-            for outstanding in outstanding {
-                let (ticket, completed) = outstanding.ended(self.status_of_the_rest(), free);
-                inner.receives.sink.complete(ticket, completed, &mut found.wakes);
-            }
-        }
+    /// Uses this queue pair of the device from now on, with these receives. What it does not take finishes CANCELED.
+    fn begin_anew(
+        &self,
+        inner: &mut Inner,
+        device: Arc<DeviceQp>,
+        mut kept: VecDeque<Outstanding>,
+        found: &mut Found,
+    ) {
         inner.receives.reset();
         inner.initiator.reset();
         inner.silence = Silence::default();
-        (inner.used, inner.flushed, inner.broken, inner.refused, inner.unsignaled) =
-            (false, false, false, false, 0);
-        let again = self.begin(&mut inner);
-        while keep
-            && again.is_ok()
-            && let Some(Outstanding { ticket, payload, .. }) = kept.pop_front()
-        {
+        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
+        inner.device = Some(device);
+        while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
             let posted = match &self.shared {
                 Some(shared) => shared.post_receive(ticket, payload),
-                None => self.post_receive_locked(&mut inner, ticket, payload),
+                None => self.post_receive_locked(inner, ticket, payload),
             };
             if let Err(Refused { payload, .. }) = posted {
                 kept.push_front(Outstanding::new(ticket, payload));
@@ -347,16 +433,10 @@ impl QueuePair {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
             inner.receives.sink.complete(ticket, completed, &mut found.wakes);
         }
-        if let Err(error) = again {
-            debug!(%error, "queue pair not replaced");
-            let status = self.status_of_the_rest();
-            found.wakes.append(self.finish(inner, status));
-        }
-        found.wakes
     }
 
     /// Makes a new queue pair of the device.
-    fn begin(&self, inner: &mut Inner) -> io::Result<()> {
+    fn make(&self) -> io::Result<Arc<DeviceQp>> {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives = self.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
@@ -369,8 +449,7 @@ impl QueuePair {
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
         })?;
-        inner.device = Some(Arc::new(device));
-        Ok(())
+        Ok(Arc::new(device))
     }
 
     /// Returns whether this is its completion queue of the device, or its shared receive queue.
@@ -407,7 +486,7 @@ impl QueuePair {
                 if let Some(cm) = cm {
                     cm.queue_pair_removed();
                 }
-                self.finish(self.lock(), Status::CANCELED).wake_all();
+                self.finish_apart(self.lock(), Status::CANCELED);
             }
         }
     }
@@ -417,7 +496,7 @@ impl QueuePair {
         debug!(event = async_event::name(event), "queue pair error");
         let inner = self.lock();
         let Some(cm) = inner.cm.upgrade() else {
-            return self.finish(inner, Status::INTERNAL_ERROR).wake_all();
+            return self.finish_apart(inner, Status::INTERNAL_ERROR);
         };
         drop(inner);
         cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
@@ -440,7 +519,20 @@ impl QueuePair {
         let mut inner = self.lock();
         let (state, cm) = (inner.state, inner.cm.upgrade());
         match (state, cm) {
-            (QueuePairState::Unconnected, _) => self.renew(inner, false).wake_all(),
+            (QueuePairState::Unconnected, _) if inner.ending.is_some() => {
+                inner.flushed = true;
+                let (mut wakes, status) = (WakeList::default(), self.status_of_the_rest());
+                for waiting in std::mem::take(&mut inner.waiting) {
+                    let (ticket, completed) = waiting.ended(status, true);
+                    inner.receives.sink.complete(ticket, completed, &mut wakes);
+                }
+                drop(inner);
+                wakes.wake_all();
+            }
+            (QueuePairState::Unconnected, _) => {
+                inner.flushed = true;
+                run(self.renew(inner));
+            }
             (QueuePairState::Associated, Some(cm)) => {
                 inner.flushed = true;
                 drop(inner);
@@ -448,7 +540,7 @@ impl QueuePair {
             }
             (QueuePairState::Connected, Some(cm)) => {
                 drop(inner);
-                cm.broken(Status::CANCELED, Reason::Local("the queue pair was flushed"));
+                cm.broken_here(Status::CANCELED, Reason::Local("the queue pair was flushed"));
             }
             _ => {}
         }
@@ -463,8 +555,15 @@ impl QueuePair {
         let mut inner = self.lock();
         inner.released = true;
         if inner.state == QueuePairState::Unconnected {
-            self.finish(inner, Status::CANCELED).wake_all();
+            run(self.finish(inner, Status::CANCELED));
         }
+    }
+}
+
+/// Does a job here, for a caller that returns when the device uses no memory any more.
+fn run(job: Option<Job>) {
+    if let Some(job) = job {
+        job();
     }
 }
 
@@ -474,7 +573,7 @@ impl Member for QueuePair {
         Self::stop_waiting(&inner);
         // A connection or an attempt does it for itself.
         if inner.state == QueuePairState::Unconnected {
-            self.finish(inner, Status::DEVICE_REMOVED).wake_all();
+            run(self.finish(inner, Status::DEVICE_REMOVED));
         }
     }
 }

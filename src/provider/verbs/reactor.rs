@@ -230,7 +230,7 @@ async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
     report_source(&alive.0, "device events", outcome);
 }
 
-fn device_events(adapter: &Adapter, context: &Context) -> io::Result<bool> {
+fn device_events(adapter: &Arc<Adapter>, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
         if let (async_event::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {

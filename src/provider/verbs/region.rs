@@ -168,14 +168,14 @@ impl Registration {
     }
 }
 
-/// From how many bytes on registering and deregistering take long enough to be done off the runtime's threads.
+/// From how many bytes on freeing registered memory takes long enough to be done off the runtime's threads.
 const LARGE: usize = 1 << 20;
 
 impl Adapter {
-    /// Returns the runtime on whose blocking threads so much memory is registered and deregistered, and
-    /// `None` if the caller does it itself.
-    pub(crate) fn blocking(&self, length: usize) -> Option<&Handle> {
-        (length >= LARGE).then_some(&self.runtime)
+    /// Returns the runtime on whose blocking threads memory is registered and deregistered: that is a command to the firmware
+    /// of a card, whatever the length.
+    pub(crate) fn blocking(&self) -> Option<&Handle> {
+        Some(&self.runtime)
     }
 
     /// Memory that work requests of this adapter can use, and no peer.

@@ -9,7 +9,9 @@
 //! | `access FLAGS` | the number of registrations with exactly these access flags |
 //! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
-//! | `delay CALL MILLISECONDS` | every call of this function takes so long |
+//! | `delay CALL MILLISECONDS` | every call of this function takes so long; the number may have a fraction |
+//! | `hold CALL` | no call of this function returns before `reset` |
+//! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |

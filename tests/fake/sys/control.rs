@@ -1,6 +1,6 @@
 //! Orders of tests to the device, in lines of text, by the function `fake_control` or the variable `FAKE_CONTROL`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_int};
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -23,6 +23,8 @@ pub(super) struct Script {
     delays: HashMap<String, Duration>,
     failures: Vec<Failure>,
     refusals: HashMap<String, c_int>,
+    /// Calls that do not return.
+    holds: HashSet<String>,
     /// No message of the connection manager arrives.
     pub(super) mute: bool,
     /// Nobody answers who is asked where an address is.
@@ -51,11 +53,12 @@ struct Failure {
 impl Default for Script {
     /// Calls behave.
     fn default() -> Self {
-        let (delays, failures, refusals) = Default::default();
+        let (delays, failures, refusals, holds) = Default::default();
         Self {
             delays,
             failures,
             refusals,
+            holds,
             mute: false,
             unresolved: false,
             cut_off: 0,
@@ -90,6 +93,11 @@ impl Script {
         (delay, error)
     }
 
+    /// Returns whether a call is not to return yet.
+    pub(super) fn holds(&self, call: &str) -> bool {
+        self.holds.contains(call)
+    }
+
     /// The time that a request or an event waits, and others overtake it: half of them do not wait.
     pub(super) fn linger(&mut self) -> Option<Duration> {
         let state = self.pace.as_mut()?;
@@ -104,13 +112,22 @@ impl Script {
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["reset"] => *self = Self::default(),
+            ["reset"] => {
+                *self = Self::default();
+                world::CHANGED.notify_all();
+            }
+            ["hold", call] => {
+                self.holds.insert(call.to_owned());
+                self.quiet = false;
+            }
             ["refuse", call, error] => {
                 self.refusals.insert(call.to_owned(), parse(error)?);
                 self.quiet = false;
             }
             ["delay", call, milliseconds] => {
-                self.delays.insert(call.to_owned(), Duration::from_millis(parse(milliseconds)?));
+                let seconds = parse::<f64>(milliseconds)? / 1e3;
+                let time = Duration::try_from_secs_f64(seconds).map_err(|_| libc::EINVAL)?;
+                self.delays.insert(call.to_owned(), time);
                 self.quiet = false;
             }
             ["fail", call, nth, error] => {
@@ -146,6 +163,7 @@ impl World {
                 let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;
                 Ok(found.1 as i64)
             }
+            ["held"] => Ok(self.held as i64),
             ["access", flags] => {
                 let flags: u32 = parse(flags)?;
                 Ok(self.regions.values().filter(|region| region.access == flags).count() as i64)

@@ -40,6 +40,8 @@ pub(super) struct World {
     pub(super) cm: Cm,
     pub(super) timers: Timers,
     pub(super) script: Script,
+    /// The number of calls that do not return.
+    pub(super) held: usize,
     last: u32,
 }
 
@@ -72,6 +74,11 @@ pub(super) fn enter(call: &'static str) -> Answer<MutexGuard<'static, World>> {
         drop(world);
         std::thread::sleep(delay);
         world = lock();
+    }
+    while world.script.holds(call) {
+        world.held += 1;
+        world = wait(world);
+        world.held -= 1;
     }
     match error {
         None => Ok(world),

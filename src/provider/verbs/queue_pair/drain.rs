@@ -4,6 +4,9 @@
 //! the device still had to say. If it cannot be destroyed, the memory of what is outstanding is withheld: a driver that is
 //! being unbound refuses every command before it destroys the objects of the device, which may write until then.
 //!
+//! These are commands to the device, so no lock is held meanwhile. The queue pair is taken from its owner under the lock,
+//! [`Detached`], and a [`Job`] does the rest; until it is done, the owner knows by [`Ending`] whose completions still count.
+//!
 //! One that takes its receives from a shared queue stays in the error state for a while, until the device says that no
 //! receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions of a queue pair away
 //! when it is destroyed, and a receive without its completion would be lost to the shared queue. The requests of its send
@@ -11,9 +14,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::finish::Found;
@@ -21,6 +25,7 @@ use super::{Inner, QueuePair};
 use crate::inflight::Completed;
 use crate::provider::verbs::completions::DeviceQp;
 use crate::provider::verbs::shared::Receives;
+use crate::provider::verbs::window::Window;
 use crate::provider::verbs::work_queue::{Held, Outstanding, RequestId, WcResult, status_of};
 use crate::status::Status;
 
@@ -59,15 +64,48 @@ impl Drop for Drain {
     }
 }
 
+/// A queue pair of the device that was taken from its owner, for the calls that end it.
+pub(super) struct Detached {
+    device: Arc<DeviceQp>,
+    /// It was given to a driver that connects it by itself, and may not have done so yet.
+    lent: bool,
+    /// There is nothing to flush.
+    idle: bool,
+    /// It has left its first state.
+    used: bool,
+    /// The windows that were bound on it.
+    windows: Vec<Weak<Window>>,
+}
+
+/// The queue pair of the device that is being ended, as its owner needs it for what still completes.
+pub(super) struct Ending {
+    pub(super) key: u32,
+    pub(super) receives: Option<Arc<Receives>>,
+    last_receive: Arc<Notify>,
+}
+
 impl QueuePair {
-    /// Ends the device's use of every request: what it had finished by then is found. What it had not stays outstanding, unless
-    /// it finishes later, with `status`. Returns whether the memory of what is outstanding is free.
-    pub(super) fn stop(&self, inner: &mut Inner, status: Status, found: &mut Found) -> bool {
-        let Some(device) = inner.device.take() else { return true };
-        let lent = std::mem::take(&mut inner.lent);
-        let idle = inner.initiator.outstanding.is_empty()
-            && inner.receives.outstanding.is_empty()
-            && self.shared.is_none();
+    /// Takes the queue pair of the device, if it has one: nothing is posted to it any more.
+    pub(super) fn detach(&self, inner: &mut Inner) -> Option<Detached> {
+        let device = inner.device.take()?;
+        inner.ending = Some(Ending {
+            key: device.key(),
+            receives: device.receives(),
+            last_receive: device.last_receive.clone(),
+        });
+        inner.deferred.clear();
+        let empty = inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty();
+        // A call that connects it may have it, too.
+        let idle = empty && self.shared.is_none() && Arc::strong_count(&device) == 1;
+        let windows = std::mem::take(&mut inner.windows);
+        Some(Detached { device, lent: std::mem::take(&mut inner.lent), idle, used: inner.used, windows })
+    }
+
+    /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device has
+    /// finished by then. What it has not stays outstanding, or drains with `status`. Returns whether the memory of what is
+    /// outstanding is free.
+    pub(super) fn stop(&self, detached: Detached, status: Status) -> bool {
+        let Detached { device, lent, idle, used, windows } = detached;
         // If there is nothing to flush, destroying it is enough.
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
@@ -77,43 +115,54 @@ impl QueuePair {
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
         let (key, receives) = (device.key(), device.receives());
         device.collect();
-        inner.deferred.clear();
+        self.progress();
         // Windows go first, or the queue pair would wait for them.
-        inner.initiator.outstanding.iter_mut().for_each(|outstanding| outstanding.held = Held::Nothing);
-        inner.windows.drain(..).filter_map(|window| window.upgrade()).for_each(|window| window.leave(key));
+        let held: Vec<Held> = {
+            let mut inner = self.lock();
+            let all = inner.initiator.outstanding.iter_mut();
+            all.map(|outstanding| std::mem::replace(&mut outstanding.held, Held::Nothing)).collect()
+        };
+        drop(held);
+        windows.iter().filter_map(Weak::upgrade).for_each(|window| window.leave(key));
         // A driver of iWARP that has found an error, or closes TCP, takes no other order: the queue pair ends by itself.
         let ends = |error: &io::Error| self.adapter.is_iwarp() && error.raw_os_error() == Some(libc::EINVAL);
-        let drains = inner.used
+        let drains = used
             && stopped.as_ref().err().is_none_or(ends)
             && !self.adapter.quirks().hides_last_receive
             && !self.adapter.is_removed()
             && !self.adapter.is_stopped();
-        if let (true, Some(receives), Some(queue_pair)) = (drains, &receives, self.me.upgrade()) {
-            self.read(inner, Some(key), Some(receives), found);
-            let (receives, requests) = (receives.clone(), std::mem::take(&mut inner.initiator.outstanding));
-            Drain { queue_pair, key }.begin(&device, found);
+        if let (true, Some(receives), Some(queue_pair)) = (drains, receives, self.me.upgrade()) {
+            let last_receive = device.last_receive.clone();
+            let mut inner = self.lock();
+            let requests = std::mem::take(&mut inner.initiator.outstanding);
             inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
+            drop(inner);
+            Drain { queue_pair, key }.begin(last_receive);
             return true;
         }
-        let free = if lent && stopped.is_ok() {
+        if lent && stopped.is_ok() {
             // A connect that nothing can take back may still have it. It uses no memory any more.
             self.adapter.runtime.spawn_blocking(move || drop(device));
-            true
-        } else {
-            destroy(device, stopped.is_ok())
-        };
-        self.read(inner, Some(key), receives.as_deref(), found);
-        free
+            return true;
+        }
+        destroy(device, stopped.is_ok())
     }
 
     /// The device has said that this queue pair of it takes no receive of a shared queue any more.
     pub(crate) fn last_receive(&self, key: u32) {
         let inner = self.lock();
-        match inner.device.as_ref().filter(|device| device.key() == key) {
-            // It has failed. Once it is over, there is nothing to wait for.
-            Some(device) => device.last_receive.notify_one(),
-            None => inner.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify),
-        }
+        // It has failed. Once it is over, there is nothing to wait for.
+        inner
+            .device
+            .iter()
+            .filter(|device| device.key() == key)
+            .for_each(|device| device.last_receive.notify_one());
+        inner
+            .ending
+            .iter()
+            .filter(|ending| ending.key == key)
+            .for_each(|ending| ending.last_receive.notify_one());
+        inner.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify);
     }
 
     /// The result of a request of a queue pair of the device that is over. A message that arrived before the end has arrived.
@@ -180,18 +229,14 @@ fn destroy(device: Arc<DeviceQp>, stopped: bool) -> bool {
 
 impl Drain {
     /// Waits for the word about the last receive, and has the queue pair destroyed off the runtime's threads.
-    fn begin(self, device: &DeviceQp, found: &mut Found) {
-        let last_receive = device.last_receive.clone();
-        let runtime = self.queue_pair.adapter.runtime.clone();
-        // A runtime that has shut down drops the task at once, and the lock is held here.
-        found.wakes.run(move || {
-            let blocking = runtime.clone();
-            runtime.spawn(async move {
-                if tokio::time::timeout(LAST_RECEIVE, last_receive.notified()).await.is_err() {
-                    debug!("no event has told of the last receive of a queue pair");
-                }
-                blocking.spawn_blocking(move || drop(self));
-            });
+    fn begin(self, last_receive: Arc<Notify>) {
+        let adapter = self.queue_pair.adapter.clone();
+        // A runtime that has shut down drops the task at once.
+        adapter.runtime.clone().spawn(async move {
+            if tokio::time::timeout(LAST_RECEIVE, last_receive.notified()).await.is_err() {
+                debug!("no event has told of the last receive of a queue pair");
+            }
+            adapter.teardown.run(Box::new(move || drop(self)));
         });
     }
 }

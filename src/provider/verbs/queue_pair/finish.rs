@@ -67,7 +67,8 @@ impl QueuePair {
     /// Takes what is in the inbox.
     pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found) {
         let device = inner.device.as_ref().map(|device| (device.key(), device.receives()));
-        let (key, receives) = device.unzip();
+        let ending = || inner.ending.as_ref().map(|ending| (ending.key, ending.receives.clone()));
+        let (key, receives) = device.or_else(ending).unzip();
         self.read(inner, key, receives.flatten().as_deref(), found);
     }
 
@@ -161,7 +162,7 @@ impl QueuePair {
             return;
         }
         let Some(cm) = inner.cm.upgrade() else {
-            return self.finish(inner, Status::CANCELED).wake_all();
+            return self.finish_apart(inner, Status::CANCELED);
         };
         drop(inner);
         debug!(connection = %cm.id, status = wc_status::name(completion), "request failed");

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::{Inner, QueuePair};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
+use crate::proto::qp::QueuePairState;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::verbs::window::{Free, Window};
 use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
@@ -84,6 +85,9 @@ impl QueuePair {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
+        if inner.device.is_none() && inner.state == QueuePairState::Unconnected {
+            return self.post_later(&mut inner, ticket, payload);
+        }
         if inner.device.is_none() {
             // Too late: it comes back flushed (`DIS-10`).
             let mut wakes = WakeList::default();
@@ -93,6 +97,22 @@ impl QueuePair {
             return Ok(());
         }
         self.post_receive_locked(&mut inner, ticket, payload)
+    }
+
+    /// Keeps a receive for the next queue pair of the device, which a job is making.
+    ///
+    /// # Errors
+    /// The reason, with the payload.
+    fn post_later(&self, inner: &mut Inner, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+        let held = inner.receives.outstanding.len() + inner.failed.len() + inner.waiting.len();
+        if held >= self.capacities.receive as usize {
+            return Err(Refused { kind: self.full(QueueKind::Receive), payload });
+        }
+        if entries(&payload, true, self.adapter.quirks()).is_none() {
+            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
+        }
+        inner.waiting.push_back(Outstanding::new(ticket, payload));
+        Ok(())
     }
 
     /// Posts a receive under the lock.
