@@ -41,7 +41,7 @@ fn registrations() -> usize {
 }
 
 #[test]
-fn much_memory_is_registered_and_given_back_on_other_threads() {
+fn memory_is_registered_and_given_back_on_other_threads() {
     if driver().is_none() {
         return;
     }
@@ -49,15 +49,9 @@ fn much_memory_is_registered_and_given_back_on_other_threads() {
     runtime().block_on(async {
         let adapter = adapter();
         let before = registrations();
-        // MR-01: little is registered right away,
+        // MR-01: also of one page, as a card takes its time for that, too (HW-05).
         let occupied = occupy().await;
-        let little = within(adapter.register(4096, Access::REMOTE_READ)).await.expect("registered");
-        within(little.deregister()).await.expect("deregistered");
-        within(little.register_again(Access::REMOTE_READ)).await.expect("registered again");
-        drop(little);
-        assert_eq!(registrations(), before);
-        // and much is not.
-        let mut registering = Box::pin(adapter.register(MUCH, Access::REMOTE_READ));
+        let mut registering = Box::pin(adapter.register(4096, Access::REMOTE_READ));
         assert!(poll_once(&mut registering).is_pending());
         assert_eq!(registrations(), before);
         drop(occupied);
