@@ -23,8 +23,11 @@
 //! | `remove` | the device is taken out of the machine |
 //! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
 //! | `rnr_retries COUNT`, `retries COUNT` | the number of those that repeat so often what finds no receive, or what is not acknowledged |
+//! | `device NAME` | there is another device, of the same kind as the first |
 //! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
-//! | `displace IP` | the address is not the device's |
+//! | `place IP PORT INDEX NAME` | the same of the device with this name |
+//! | `displace IP` | the address is of no device |
+//! | `rival NAME ERRNO` | every connection of this device fails with this error |
 //! | `reset` | calls behave, and everything arrives |
 #![allow(unsafe_code, reason = "it calls a function of C")]
 

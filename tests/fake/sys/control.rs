@@ -186,8 +186,15 @@ impl World {
                 });
                 Ok(has.filter(|has| *has == value).count() as i64)
             }
-            ["place", ip, port, key] => {
-                let place = Place { ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
+            ["device", name] => self.devices.add(name).map(|()| 0),
+            ["rival", name, error] => self.devices.refuse(name, parse(error)?).map(|()| 0),
+            ["place", ip, port, key, ref device @ ..] => {
+                let device = match device {
+                    [] => 0,
+                    [name] => self.devices.number(name)?,
+                    _ => return Err(libc::EINVAL),
+                };
+                let place = Place { device, ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
                 self.devices.addresses.retain(|other| other.ip != place.ip);
                 self.devices.addresses.push(place);
                 Ok(0)

@@ -24,19 +24,43 @@ pub(super) const MAX_SRQ_WR: u32 = 16_384;
 pub(super) const MAX_INLINE: u32 = 256;
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
-/// The devices of this machine: one.
+/// The devices of this machine: one, and those that were added.
 pub(super) struct Devices {
-    raw: *mut ibv_device,
-    /// The context by which the connection manager names the device.
-    cm: *mut ibv_context,
+    all: Vec<Device>,
     pub(super) addresses: Vec<Place>,
     /// It was taken out of the machine: every command fails.
     pub(super) removed: bool,
 }
 
-/// An address of the device, with the port that it is of and the index of its P_Key.
+/// A device of this machine.
+struct Device {
+    name: String,
+    raw: *mut ibv_device,
+    /// The context by which the connection manager names the device.
+    cm: *mut ibv_context,
+    /// The error of its connections, if it is one that cannot connect.
+    refuses: Option<c_int>,
+}
+
+impl Device {
+    fn new(name: &str) -> Self {
+        // SAFETY: the structure is integers and pointers.
+        let raw: *mut ibv_device = unsafe { zeroed() };
+        // SAFETY: the structure is new.
+        let device = unsafe { &mut *raw };
+        for (to, from) in device.name.iter_mut().zip(name.bytes()) {
+            *to = from as c_char;
+        }
+        device.dev_name = device.name;
+        Self { name: name.to_owned(), raw, cm: new_context(raw, -1), refuses: None }
+    }
+}
+
+/// An address of a device, with the port that it is of and the index of its P_Key.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
+    /// The number of the device; the first is 0.
+    pub(super) device: usize,
     pub(super) ip: IpAddr,
     pub(super) port: u8,
     pub(super) key: u16,
@@ -55,18 +79,9 @@ impl Place {
 
 impl Default for Devices {
     fn default() -> Self {
-        // SAFETY: the structure is integers and pointers.
-        let raw: *mut ibv_device = unsafe { zeroed() };
-        // SAFETY: the structure is new.
-        let device = unsafe { &mut *raw };
-        for (to, from) in device.name.iter_mut().zip(NAME.bytes()) {
-            *to = from as c_char;
-        }
-        device.dev_name = device.name;
-        let cm = new_context(raw, -1);
         let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let addresses = own.map(|ip| Place { ip, port: 1, key: 0 }).into();
-        let mut devices = Self { raw, cm, addresses, removed: false };
+        let addresses = own.map(|ip| Place { device: 0, ip, port: 1, key: 0 }).into();
+        let mut devices = Self { all: vec![Device::new(NAME)], addresses, removed: false };
         devices.show(node::CHANNEL_ADAPTER, number::IBV_TRANSPORT_IB);
         devices
     }
@@ -75,20 +90,57 @@ impl Default for Devices {
 impl Devices {
     /// Shows a kind of card to whoever looks at the list.
     pub(super) fn show(&mut self, node_type: c_int, transport: c_int) {
-        // SAFETY: devices are never freed, and this one was not given out yet.
-        let device = unsafe { &mut *self.raw };
-        (device.node_type, device.transport_type) = (node_type, transport);
+        for device in &self.all {
+            // SAFETY: devices are never freed, and this one was not opened yet.
+            let device = unsafe { &mut *device.raw };
+            (device.node_type, device.transport_type) = (node_type, transport);
+        }
+    }
+
+    /// Adds a device.
+    pub(super) fn add(&mut self, name: &str) -> Answer<()> {
+        if self.number(name).is_ok() {
+            return Err(libc::EEXIST);
+        }
+        let new = Device::new(name);
+        let like = self.all.first().ok_or(libc::ENODEV)?.raw;
+        // SAFETY: devices are never freed.
+        let like = unsafe { &*like };
+        // SAFETY: the structure is new.
+        let raw = unsafe { &mut *new.raw };
+        (raw.node_type, raw.transport_type) = (like.node_type, like.transport_type);
+        self.all.push(new);
+        Ok(())
+    }
+
+    /// The number of the device with a name.
+    pub(super) fn number(&self, name: &str) -> Answer<usize> {
+        self.all.iter().position(|device| device.name == name).ok_or(libc::ENODEV)
+    }
+
+    /// Has every connection of a device fail.
+    pub(super) fn refuse(&mut self, name: &str, error: c_int) -> Answer<()> {
+        let number = self.number(name)?;
+        self.all[number].refuses = Some(error);
+        Ok(())
+    }
+
+    /// The error of the connections from an address, if its device cannot connect.
+    pub(super) fn refusal(&self, place: Place) -> Option<c_int> {
+        self.all.get(place.device)?.refuses
     }
 
     /// The context by which ids name the device that has an address, and what that address is of.
     pub(super) fn owner(&self, ip: IpAddr) -> Option<(*mut ibv_context, Place)> {
         let place = self.addresses.iter().find(|own| address::same_ip(own.ip, ip))?;
-        (!self.removed).then_some((self.cm, *place))
+        let device = self.all.get(place.device).filter(|_| !self.removed)?;
+        Some((device.cm, *place))
     }
 
-    /// The context by which ids name the device, while it is there.
-    pub(super) fn known(&self) -> Option<*mut ibv_context> {
-        (!self.removed).then_some(self.cm)
+    /// The contexts by which ids name the devices that are there.
+    pub(super) fn known(&self) -> Vec<*mut ibv_context> {
+        let all = self.all.iter().filter(|_| !self.removed);
+        all.map(|device| device.cm).collect()
     }
 }
 
@@ -166,7 +218,8 @@ pub(super) fn settle(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(world::enter("ibv_get_device_list").map(|world| {
-        let devices = if world.devices.removed { vec![] } else { vec![world.devices.raw] };
+        let there = world.devices.all.iter().filter(|_| !world.devices.removed);
+        let devices: Vec<_> = there.map(|device| device.raw).collect();
         if !count.is_null() {
             // SAFETY: the caller's number.
             unsafe { *count = devices.len() as c_int };
@@ -287,7 +340,10 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, to: *mut ibv_port_attr) -> c_int {
     number_of(world::enter("ibv_query_port").and_then(|mut world| {
-        live(&mut world.contexts, context);
+        // librdmacm has the device open, too.
+        if !world.devices.known().contains(&context) {
+            live(&mut world.contexts, context);
+        }
         if !(1..=PORTS).contains(&port) {
             return Err(libc::EINVAL);
         }

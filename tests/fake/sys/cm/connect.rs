@@ -116,6 +116,10 @@ unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_co
     minus_one(world::enter("rdma_connect").and_then(|mut world| {
         // SAFETY: the caller's.
         let (terms, data) = unsafe { Terms::of(parameters, world.most_data(REQUEST_DATA)) }?;
+        let place = live(&mut world.cm.ids, raw).place;
+        if let Some(error) = place.and_then(|place| world.devices.refusal(place)) {
+            return Err(error);
+        }
         if world.is_iwarp() {
             return iwarp::connect(world, raw, terms, &data);
         }

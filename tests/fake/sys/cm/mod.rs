@@ -492,16 +492,18 @@ unsafe extern "C" fn rdma_set_option(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     pointer(world::enter("rdma_get_devices").map(|world| {
-        let own = world.devices.known();
+        let known = world.devices.known();
         // SAFETY: asks for memory.
-        let list: *mut *mut ibv_context = unsafe { libc::calloc(2, size_of::<usize>()) }.cast();
-        if let Some(own) = own {
-            // SAFETY: there is room for one, and a null behind it.
-            unsafe { list.write(own) };
-        }
+        let list: *mut *mut ibv_context = unsafe { libc::calloc(known.len() + 1, size_of::<usize>()) }.cast();
         if !count.is_null() {
             // SAFETY: the caller's number.
-            unsafe { *count = c_int::from(own.is_some()) };
+            unsafe { *count = known.len() as c_int };
+        }
+        for (place, device) in known.into_iter().enumerate() {
+            // SAFETY: there is room for so many, and a null behind them.
+            let to = unsafe { list.add(place) };
+            // SAFETY: as above.
+            unsafe { to.write(device) };
         }
         list
     }))
