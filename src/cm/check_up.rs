@@ -42,19 +42,19 @@ pub struct Choice {
     pub provider: ProviderKind,
     /// The largest payload of a packet of the device, in bytes. `None` on the soft provider and if it is not known.
     pub mtu: Option<u32>,
+    /// Why the adapter serves the address, as a part of a sentence: "rdma_cm finds this device for the address", or why the
+    /// device of the address does not.
+    pub reason: String,
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, adapter, provider, mtu } = self;
+        let Self { address, adapter, provider, mtu, reason } = self;
         write!(f, "{address}: {adapter} of the provider {provider}")?;
         if let Some(mtu) = mtu {
             write!(f, ", MTU {mtu}")?;
         }
-        f.write_str(match provider {
-            ProviderKind::Verbs => ", because rdma_cm finds this device for the address",
-            ProviderKind::Soft => ", because no device can be used for the address",
-        })
+        write!(f, ", because {reason}")
     }
 }
 
@@ -88,8 +88,7 @@ pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
         Some(address) => result.check_address(address).await,
         None => {
             result.faults = blocking(machine::faults).await.unwrap_or_else(|error| vec![error]);
-            let addresses = Provider::verbs().and_then(|provider| provider.addresses());
-            for address in addresses.unwrap_or_default() {
+            for address in blocking(machine::addresses).await.ok().and_then(Result::ok).unwrap_or_default() {
                 result.check_address(address).await;
             }
         }
@@ -110,7 +109,14 @@ impl CheckUp {
                 if info.provider == ProviderKind::Verbs && faults.is_empty() {
                     faults.extend(try_out(&adapter, address).await.err());
                 }
-                self.choices.push(Choice { address, adapter: info.name, provider: info.provider, mtu });
+                let reason = reason(address, info.provider);
+                self.choices.push(Choice {
+                    address,
+                    adapter: info.name,
+                    provider: info.provider,
+                    mtu,
+                    reason,
+                });
             }
             Err(error) if faults.is_empty() => faults.push(Fault::Other(error)),
             Err(_) => {}
@@ -121,6 +127,15 @@ impl CheckUp {
                 self.faults.push(fault);
             }
         }
+    }
+}
+
+/// Why an adapter of this provider serves an address.
+fn reason(address: IpAddr, provider: ProviderKind) -> String {
+    match (provider, Provider::verbs().and_then(|verbs| verbs.resolve(address))) {
+        (ProviderKind::Verbs, _) => "rdma_cm finds this device for the address".to_owned(),
+        (ProviderKind::Soft, Err(excluded @ OpenError::Excluded { .. })) => excluded.to_string(),
+        (ProviderKind::Soft, _) => "no device can be used for the address".to_owned(),
     }
 }
 

@@ -120,7 +120,8 @@ impl Provider {
     /// Returns the adapter that has a local address (`IND2Provider::ResolveAddress`).
     ///
     /// # Errors
-    /// `InvalidAddress` if no adapter of the provider has the address; `Os` if the system call fails.
+    /// `InvalidAddress` if no adapter of the provider has the address; `Excluded` if a device has it that is not used;
+    /// `Os` if the system call fails.
     pub fn resolve(&self, address: IpAddr) -> Result<AdapterId, OpenError> {
         self.provider.resolve(address)
     }
@@ -129,7 +130,7 @@ impl Provider {
     ///
     /// # Errors
     /// `Unreachable` if there is no route; `InvalidAddress` if `remote` cannot be the address of a peer, or is not
-    /// reached through an adapter of the provider.
+    /// reached through an adapter of the provider; `Excluded` if it is reached through a device that is not used.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
         self.provider.local_for(remote)
     }
@@ -146,7 +147,8 @@ impl Provider {
     /// panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
     /// # Errors
-    /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address; `Unsupported` outside of a
+    /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address, `Excluded` if a device has it that
+    /// is not used; `Unsupported` outside of a
     /// runtime, and if the runtime has no I/O or no timers; `Os`.
     pub fn open(&self, adapter: impl AdapterChoice) -> Result<Adapter, OpenError> {
         Ok(Adapter::new(self.provider.open(adapter.id(&self.provider)?)?))
@@ -156,7 +158,8 @@ impl Provider {
 impl Adapter {
     /// Opens the adapter that has a local address.
     ///
-    /// The verbs provider is tried first, then the soft provider.
+    /// The verbs provider is tried first, then the soft provider. The soft provider serves addresses of no device, and those
+    /// of devices that `VerbsConfig::devices` or the environment variable `TOKIO_RDMA_DEVICES` excludes.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

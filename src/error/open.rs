@@ -15,6 +15,17 @@ pub enum OpenError {
     /// No adapter has this address (`INVALID_ADDRESS`).
     #[error("no adapter has the address {0}")]
     InvalidAddress(IpAddr),
+    /// A device has this address, and the settings or the environment exclude the device (`INVALID_ADDRESS`); see
+    /// `VerbsConfig::devices`.
+    #[error("the device {device}, which has the address {address}, is excluded by {by}")]
+    Excluded {
+        /// The address.
+        address: IpAddr,
+        /// The name of the device.
+        device: String,
+        /// The list that excludes the device, such as `TOKIO_RDMA_DEVICES=^mana_0`.
+        by: String,
+    },
     /// No adapter has this id (`INVALID_PARAMETER`).
     #[error("no adapter has the id {:#x}", .0.0)]
     InvalidAdapter(AdapterId),
@@ -60,7 +71,7 @@ impl OpenError {
     /// The ND status.
     pub fn status(&self) -> Status {
         match self {
-            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+            Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
             Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
             Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
             Self::Unsupported(_) => Status::NOT_SUPPORTED,

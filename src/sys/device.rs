@@ -95,6 +95,49 @@ pub(crate) enum Transport {
     Unknown,
 }
 
+/// The kind of a device: its transport, and below it the link of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceKind {
+    InfiniBand,
+    /// RDMA over converged Ethernet.
+    Roce,
+    Iwarp,
+}
+
+impl DeviceKind {
+    /// The kind of a port of an open device; `None` if the device does not tell, or has another transport.
+    ///
+    /// # Safety
+    /// The device is open.
+    pub(super) unsafe fn of(context: NonNull<ffi::ibv_context>, port: u8) -> Option<Self> {
+        // SAFETY: the caller's; the field is never written again.
+        let device = unsafe { (*context.as_ptr()).device };
+        // SAFETY: an open device is valid; the field is never written again.
+        match unsafe { (*device).transport_type } {
+            number::IBV_TRANSPORT_IWARP => Some(Self::Iwarp),
+            number::IBV_TRANSPORT_IB => {
+                // SAFETY: the caller's.
+                let port = unsafe { query_port(context, port) }.ok()?;
+                let is_ethernet = port.link_layer == number::IBV_LINK_LAYER_ETHERNET;
+                Some(if is_ethernet { Self::Roce } else { Self::InfiniBand })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The attributes of a port.
+///
+/// # Safety
+/// The device is open.
+unsafe fn query_port(context: NonNull<ffi::ibv_context>, port: u8) -> io::Result<ffi::ibv_port_attr> {
+    // SAFETY: all members are integers, for which zero is a value.
+    let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
+    // SAFETY: the caller's; the call fills the structure.
+    call::number(|| unsafe { ffi::query_port(context.as_ptr(), port, &mut raw) })?;
+    Ok(raw)
+}
+
 /// An open device. Not the one that librdmacm has open for the same device.
 pub(crate) struct Context {
     raw: NonNull<ffi::ibv_context>,
@@ -235,11 +278,8 @@ impl Context {
     }
 
     fn query_port(&self, port: u8) -> io::Result<ffi::ibv_port_attr> {
-        // SAFETY: all members are integers, for which zero is a value.
-        let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
-        // SAFETY: the device is open; the call fills the structure.
-        call::number(|| unsafe { ffi::query_port(self.as_ptr(), port, &mut raw) })?;
-        Ok(raw)
+        // SAFETY: the device is open.
+        unsafe { query_port(self.raw, port) }
     }
 
     /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::address::{self, RawAddress};
 use super::channel::EventChannel;
+use super::device::DeviceKind;
 use super::ffi::number;
 use super::queue_pair::{QpAttributes, QpState};
 use super::{call, ffi};
@@ -231,6 +232,18 @@ impl RawCmId {
         // SAFETY: as for the name.
         let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device) });
         Some(BoundDevice { name, guid, port })
+    }
+
+    /// The kind of the device and the port that the identifier is bound to. `None` if there is none, or if the device does
+    /// not tell.
+    pub(crate) fn kind(&self) -> Option<DeviceKind> {
+        let _fields = self.channel.fields();
+        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
+        let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
+        // SAFETY: as above.
+        let port = unsafe { (*self.as_ptr()).port_num };
+        // SAFETY: the library keeps its context of the device open for as long as an identifier is bound to it.
+        unsafe { DeviceKind::of(context, port) }
     }
 
     /// The port of the device and the P_Key, as C has it, of the way that the connection takes. Zeros while no device is

@@ -454,6 +454,7 @@ fn errors_of_opening_and_binding_keep_their_status() {
     let at = SocketAddr::from(([192, 0, 2, 1], 7000));
     check! {
         OpenError::InvalidAddress(at.ip()) => INVALID_ADDRESS;
+        OpenError::Excluded { address: at.ip(), device: "fake0".into(), by: "^fake0".into() } => INVALID_ADDRESS;
         OpenError::InvalidAdapter(AdapterId(7)) => INVALID_PARAMETER;
         OpenError::Unreachable(at.ip()) => NETWORK_UNREACHABLE;
         OpenError::Unsupported("verbs") => NOT_SUPPORTED;

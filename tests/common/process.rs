@@ -23,11 +23,20 @@ pub fn one_test(module: &str, function: &str) -> Command {
 /// # Panics
 /// When the test did not pass there.
 pub fn alone(module: &str, function: &str) -> bool {
+    alone_with(module, function, &[])
+}
+
+/// The same with variables in the environment of that process.
+///
+/// # Panics
+/// When the test did not pass there.
+pub fn alone_with(module: &str, function: &str, variables: &[(&str, &str)]) -> bool {
     const MARK: &str = "TOKIO_RDMA_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
         return true;
     }
-    let output = one_test(module, function).env(MARK, "1").output().expect("started");
+    let mut command = one_test(module, function);
+    let output = command.env(MARK, "1").envs(variables.iter().copied()).output().expect("started");
     let [stdout, stderr] =
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
     for line in stdout.lines().chain(stderr.lines()) {

@@ -4,6 +4,7 @@
 mod cards;
 mod catalogue;
 mod check_up;
+mod choice;
 mod data;
 mod dropped;
 mod exhaustion;

@@ -44,7 +44,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(host, _) => soft::adapter::resolve(host, ip),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::devices::resolve(ip),
+            Self::Verbs(config) => verbs::devices::resolve(config, ip),
         }
     }
 
@@ -57,7 +57,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(host, _) => soft::adapter::addresses(host),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::devices::addresses(),
+            Self::Verbs(config) => verbs::devices::addresses(config),
         }
     }
 
@@ -70,7 +70,7 @@ impl Provider {
             #[cfg(feature = "soft")]
             Self::Soft(host, _) => soft::adapter::local_for(host, remote),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => verbs::devices::local_for(remote),
+            Self::Verbs(config) => verbs::devices::local_for(config, remote),
         }
     }
 

@@ -181,7 +181,7 @@ impl Adapter {
     /// No such device, no runtime, no permission, or no memory.
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
         let runtime = crate::provider::runtime::current()?;
-        let device = devices::devices()?
+        let device = devices::devices(&config)?
             .into_iter()
             .find(|device| device.id == id)
             .ok_or(OpenError::InvalidAdapter(id))?;

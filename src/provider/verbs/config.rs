@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use super::device_filter::{DeviceFilter, VARIABLE};
 use crate::sync::LONGEST;
+use crate::sys::DeviceKind;
 
 /// The shortest path timeout.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -20,6 +22,8 @@ pub struct VerbsConfig {
     pub(crate) spin: Duration,
     pub(crate) disconnect_timeout: Duration,
     pub(crate) path_timeout: Option<Duration>,
+    /// The devices that the program has chosen.
+    devices: Option<DeviceFilter>,
 }
 
 impl Default for VerbsConfig {
@@ -28,6 +32,7 @@ impl Default for VerbsConfig {
             spin: Duration::ZERO,
             disconnect_timeout: Duration::from_secs(10),
             path_timeout: Some(Duration::from_secs(30)),
+            devices: None,
         }
     }
 }
@@ -72,5 +77,61 @@ impl VerbsConfig {
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
         self
+    }
+
+    /// Sets the devices that the provider uses, as a list with commas. Default: all.
+    ///
+    /// | entry | devices |
+    /// |---|---|
+    /// | `mlx5_0` | the device with this name |
+    /// | `mlx5_0:1` | port 1 of this device: the addresses of its other ports are not used |
+    /// | `mlx5_*` | the devices whose names begin so; `*` is every device |
+    /// | `infiniband`, `roce`, `iwarp` | the devices of this kind |
+    ///
+    /// A list that begins with `^` names the devices that are not used: `^mana_0,iwarp`. An empty list means all devices.
+    ///
+    /// The environment variable `TOKIO_RDMA_DEVICES` has such a list for every program. A device is used only if both lists
+    /// permit it. The variable is read once, when a device is first looked for.
+    ///
+    /// The addresses of a device that is not used have no adapter of this provider: they are missing in
+    /// [`Provider::addresses`](crate::Provider::addresses), and opening one fails with
+    /// [`OpenError::Excluded`](crate::error::OpenError::Excluded). [`Adapter::open`](crate::Adapter::open) then takes the soft
+    /// provider. rdma_cm chooses the device of an address, and the list does not change its choice: if two devices have one
+    /// network interface, excluding the one that rdma_cm chooses does not lead to the other.
+    ///
+    /// ```
+    /// use tokio_rdma::verbs::VerbsConfig;
+    ///
+    /// // Not the device that can only connect to other machines.
+    /// let config = VerbsConfig::default().devices("^mana_0");
+    /// ```
+    #[must_use]
+    pub fn devices(mut self, list: &str) -> Self {
+        self.devices = Some(DeviceFilter::new(list));
+        self
+    }
+
+    /// Returns the list that excludes a port of a device, in words; `None` if the device is used. The kind is asked for only
+    /// if a list has one.
+    pub(crate) fn excluded_by(
+        &self,
+        device: &str,
+        port: u8,
+        kind: impl Fn() -> Option<DeviceKind>,
+    ) -> Option<String> {
+        self.list_with(|list| !list.permits(device, port, &kind))
+    }
+
+    /// Returns whether no port of a device with this name is used, whatever its kind.
+    pub(crate) fn excludes(&self, device: &str) -> bool {
+        self.list_with(|list| list.excludes(device)).is_some()
+    }
+
+    /// The first of the two lists for which something is true, in words.
+    fn list_with(&self, is_wanted: impl Fn(&DeviceFilter) -> bool) -> Option<String> {
+        let environment = DeviceFilter::of_environment().filter(|list| is_wanted(list));
+        let environment = environment.map(|list| format!("{VARIABLE}={list}"));
+        let settings = || self.devices.as_ref().filter(|list| is_wanted(list));
+        environment.or_else(|| settings().map(|list| format!("VerbsConfig::devices(\"{list}\")")))
     }
 }

@@ -4,6 +4,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use tracing::debug;
+
+use super::config::VerbsConfig;
 use crate::error::OpenError;
 use crate::provider::net::kernel::interfaces::{interfaces, source_for};
 use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
@@ -18,19 +21,37 @@ pub(crate) struct Device {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// Every device that owns an address, in the order of the addresses.
+/// The device that has an address, and whether it is used.
+pub(super) struct Owner {
+    pub(super) device: BoundDevice,
+    /// The list that excludes the device, in words.
+    pub(super) excluded_by: Option<String>,
+}
+
+/// Every device that owns an address and is used, in the order of the addresses.
 ///
 /// # Errors
 /// `Unsupported` without any device, `Os` when the system does not tell, for want of permission for example.
-pub(crate) fn devices() -> Result<Vec<Device>, OpenError> {
+pub(crate) fn devices(config: &VerbsConfig) -> Result<Vec<Device>, OpenError> {
+    Ok(list(config)?.into_iter().filter_map(|(device, excluded)| (!excluded).then_some(device)).collect())
+}
+
+/// Every device that owns an address, and whether it is excluded. One whose ports are excluded in part is in the list twice.
+///
+/// # Errors
+/// See [`devices`].
+pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenError> {
     let channel = channel()?;
     let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?;
-    let mut devices: Vec<Device> = Vec::new();
+    let mut devices: Vec<(Device, bool)> = Vec::new();
     for ip in known.into_iter().filter(|interface| interface.up).flat_map(|interface| interface.addresses) {
-        let Some(BoundDevice { name, guid, .. }) = owner(&channel, ip) else { continue };
-        match devices.iter_mut().find(|device| device.name == name) {
-            Some(device) => device.addresses.push(ip),
-            None => devices.push(Device { id: id_of(&name, guid), name, addresses: vec![ip] }),
+        let Some(Owner { device, excluded_by }) = owner(&channel, config, SocketAddr::new(ip, 0)) else {
+            continue;
+        };
+        let (BoundDevice { name, guid, .. }, excluded) = (device, excluded_by.is_some());
+        match devices.iter_mut().find(|(device, other)| device.name == name && *other == excluded) {
+            Some((device, _)) => device.addresses.push(ip),
+            None => devices.push((Device { id: id_of(&name, guid), name, addresses: vec![ip] }, excluded)),
         }
     }
     Ok(devices)
@@ -68,10 +89,12 @@ fn denied(prefix: &str) -> Option<io::Error> {
 }
 
 /// The device that owns an address: the one that an id gets when it is bound to it.
-pub(super) fn owner(channel: &Arc<EventChannel>, ip: IpAddr) -> Option<BoundDevice> {
+pub(super) fn owner(channel: &Arc<EventChannel>, config: &VerbsConfig, address: SocketAddr) -> Option<Owner> {
     let id = RawCmId::new(channel, 0).ok()?;
-    id.bind(SocketAddr::new(ip, 0)).ok()?;
-    id.device()
+    id.bind(address).ok()?;
+    let device = id.device()?;
+    let excluded_by = config.excluded_by(&device.name, device.port, || id.kind());
+    Some(Owner { device, excluded_by })
 }
 
 /// The same for a device as long as it keeps its name; a hash of the name, because two devices of one network
@@ -85,39 +108,47 @@ fn id_of(name: &str, guid: u64) -> AdapterId {
 /// The adapter that has this address.
 ///
 /// # Errors
-/// `InvalidAddress` when none does, and those of [`devices`].
-pub(crate) fn resolve(ip: IpAddr) -> Result<AdapterId, OpenError> {
+/// `InvalidAddress` when none does, `Excluded` when its device is not used, and those of [`devices`].
+pub(crate) fn resolve(config: &VerbsConfig, ip: IpAddr) -> Result<AdapterId, OpenError> {
     let channel = channel()?;
     let ip = ip.to_canonical();
     let unspecific = ip.is_unspecified() || ip.is_multicast();
-    let owner = (!unspecific).then(|| owner(&channel, ip)).flatten();
-    owner.map(|device| id_of(&device.name, device.guid)).ok_or_else(|| match denied("uverbs") {
-        // Without access to the devices, the owner of the address is not known.
-        Some(source) if !unspecific => {
-            OpenError::Os { call: "opening /dev/infiniband", source: source.into() }
+    match (!unspecific).then(|| owner(&channel, config, SocketAddr::new(ip, 0))).flatten() {
+        Some(Owner { device, excluded_by: None }) => Ok(id_of(&device.name, device.guid)),
+        Some(Owner { device, excluded_by: Some(by) }) => {
+            let error = OpenError::Excluded { address: ip, device: device.name, by };
+            debug!(%error, "device skipped");
+            Err(error)
         }
-        _ => OpenError::InvalidAddress(ip),
-    })
+        None => Err(match denied("uverbs") {
+            // Without access to the devices, the owner of the address is not known.
+            Some(source) if !unspecific => {
+                OpenError::Os { call: "opening /dev/infiniband", source: source.into() }
+            }
+            _ => OpenError::InvalidAddress(ip),
+        }),
+    }
 }
 
-/// Every address that a device owns.
+/// Every address that a device owns that is used.
 ///
 /// # Errors
 /// See [`devices`].
-pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
-    Ok(devices()?.into_iter().flat_map(|device| device.addresses).collect())
+pub(crate) fn addresses(config: &VerbsConfig) -> Result<Vec<IpAddr>, OpenError> {
+    Ok(devices(config)?.into_iter().flat_map(|device| device.addresses).collect())
 }
 
 /// The local address from which a peer is reached, when a device owns it.
 ///
 /// # Errors
-/// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device.
-pub(crate) fn local_for(remote: IpAddr) -> Result<IpAddr, OpenError> {
+/// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device, `Excluded` when that device
+/// is not used.
+pub(crate) fn local_for(config: &VerbsConfig, remote: IpAddr) -> Result<IpAddr, OpenError> {
     let local = source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
         _ => OpenError::Unreachable(remote),
     })?;
-    resolve(local).map(|_| local)
+    resolve(config, local).map(|_| local)
 }
 
 #[cfg(test)]

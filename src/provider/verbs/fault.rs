@@ -155,8 +155,8 @@ impl Fault {
             Self::PortDown { device, port, interface: None } => {
                 format!("rdma link show {device}/{port} (InfiniBand needs a subnet manager: opensm)")
             }
-            Self::Rival { .. } => {
-                "use the soft provider (Provider::soft) or another address for connections within this machine".to_owned()
+            Self::Rival { device, .. } => {
+                format!("export TOKIO_RDMA_DEVICES=^{device}, and the soft provider serves the address (in a program: VerbsConfig::devices or Provider::soft)")
             }
             Self::Other(_) => "dmesg may say why".to_owned(),
         }

@@ -5,11 +5,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::devices::{self, owner};
+use super::config::VerbsConfig;
+use super::devices::{self, Owner, owner};
 use super::fault::Fault;
 use crate::error::OpenError;
 use crate::provider::net::kernel::interfaces::{interface_of, interfaces};
@@ -49,7 +50,9 @@ pub(crate) fn faults() -> Vec<Fault> {
         found.push(if loaded { Fault::NoDevice } else { Fault::Module { module: "ib_uverbs" } });
     }
     let mut usable = Vec::new();
-    for device in &listed {
+    // A fault of a device that is not used is in nobody's way.
+    let config = VerbsConfig::default();
+    for device in listed.iter().filter(|device| !config.excludes(device)) {
         match device_fault(device, &nodes) {
             Some(fault) => found.push(fault),
             None => usable.push(device),
@@ -79,8 +82,14 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
     if !interface.up {
         return (vec![Fault::InterfaceDown { interface: interface.name, address }], None);
     }
-    let bound = devices::channel().ok().and_then(|channel| owner(&channel, address.to_canonical()));
-    if let Some(bound) = bound {
+    let config = VerbsConfig::default();
+    let local = SocketAddr::new(address.to_canonical(), 0);
+    let bound = devices::channel().ok().and_then(|channel| owner(&channel, &config, local));
+    if let Some(Owner { device: bound, excluded_by }) = bound {
+        if excluded_by.is_some() {
+            // The soft provider serves the address, because somebody wanted that.
+            return (Vec::new(), None);
+        }
         let context = open(&bound.name, &nodes());
         let port = context
             .and_then(|context| context.port(bound.port).map_err(|source| failed("ibv_query_port", source)));
@@ -94,10 +103,19 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
     // These are about devices that do not have the address, and do not explain that none has it.
     let of_others = |fault: &Fault| matches!(fault, Fault::PortDown { .. } | Fault::NoAddress { .. });
     if found.iter().all(of_others) {
-        let others = devices::addresses().unwrap_or_default();
+        let others = devices::addresses(&config).unwrap_or_default();
         found.push(Fault::NotOfDevice { address, interface: interface.name, others });
     }
     (found, None)
+}
+
+/// Returns every address that a device has, whether or not the device is used.
+///
+/// # Errors
+/// Those of listing the devices.
+pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
+    let devices = devices::list(&VerbsConfig::default())?;
+    Ok(devices.into_iter().flat_map(|(device, _)| device.addresses).collect())
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -174,13 +192,13 @@ fn connection_manager() -> Option<Fault> {
 
 /// The faults of those of these devices to which no address of this machine leads.
 fn unreachable(devices: &[&String]) -> Vec<Fault> {
-    let (reachable, own) = match (devices::devices(), interfaces()) {
+    let (reachable, own) = match (devices::list(&VerbsConfig::default()), interfaces()) {
         (Ok(reachable), Ok(own)) => (reachable, own),
         (Err(error), _) => return vec![Fault::Other(error)],
         (_, Err(source)) => return vec![failed("getifaddrs", source)],
     };
     let own: Vec<IpAddr> = own.into_iter().flat_map(|interface| interface.addresses).collect();
-    let is_reachable = |name: &str| reachable.iter().any(|device| device.name == name);
+    let is_reachable = |name: &str| reachable.iter().any(|(device, _)| device.name == name);
     let faults = devices.iter().filter(|name| !is_reachable(name)).map(|name| {
         let device = name.to_string();
         // The kernel lists an address of a device in the table, and the address is not of an interface here.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings |
 //! | [`devices`] | the devices of the machine, and their addresses |
+//! | [`device_filter`] | the devices that are used |
 //! | [`machine`] | the [faults](fault) of the machine that keep programs from its devices |
 //! | [`info`] | the limits and abilities of a device |
 //! | [`adapter`] | an opened device: context, protection domain, removal |
@@ -29,6 +30,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
+mod device_filter;
 pub(crate) mod devices;
 pub(crate) mod fault;
 mod for_now;
