@@ -19,6 +19,8 @@
 //! | `lose messages` | no message of the connection manager arrives |
 //! | `lose addresses` | nobody answers who is asked where an address is |
 //! | `lose nothing` | all of these arrive |
+//! | `expire addresses N`, `expire routes N` | the next N resolutions of an address or of a route end at once, as if nobody had answered in time |
+//! | `expiring` | the number of those that are left |
 //! | `pace SEED` | requests and events take random times, so that those of different queue pairs and ids overtake each other |
 //! | `remove` | the device is taken out of the machine |
 //! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
@@ -26,6 +28,9 @@
 //! | `device NAME` | there is another device, of the same kind as the first |
 //! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
 //! | `place IP PORT INDEX NAME` | the same of the device with this name |
+//! | `place IP%SCOPE PORT INDEX` | the same of a link-local address, at the interface with this number |
+//! | `move IP` | the address has moved to another port, as that of a bond does: ids that are bound to it are told, and nobody reaches them; connections go on |
+//! | `moved` | the number of ids that are bound to such an address from before, or listen there |
 //! | `displace IP` | the address is of no device |
 //! | `rival NAME ERRNO` | every connection of this device fails with this error |
 //! | `reset` | calls behave, and everything arrives |

@@ -65,3 +65,16 @@ pub(super) unsafe fn write(storage: *mut sockaddr_storage, address: SocketAddr) 
 pub(super) fn same_ip(one: IpAddr, other: IpAddr) -> bool {
     one.to_canonical() == other.to_canonical()
 }
+
+/// Whether an address means nothing without a scope.
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// The number of the interface of a link-local address; that of others does not matter, and is 0.
+pub(super) fn scope(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(v6) if is_link_local(address.ip()) => v6.scope_id(),
+        _ => 0,
+    }
+}

@@ -29,6 +29,8 @@ pub(super) struct Script {
     pub(super) mute: bool,
     /// Nobody answers who is asked where an address is.
     pub(super) unresolved: bool,
+    /// So many of the next resolutions of an address, and of a route, are not answered in time.
+    expiring: [usize; 2],
     /// So many of the next messages take a receive, and the rest of them never comes.
     pub(super) cut_off: usize,
     /// No queue pair says that it has no receive of a shared queue any more.
@@ -38,6 +40,13 @@ pub(super) struct Script {
     /// Requests and events take a time of their own; the state of the generator of these times.
     pace: Option<u64>,
     quiet: bool,
+}
+
+/// A step of the resolution of an address.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Address,
+    Route,
 }
 
 /// The longest time that a request takes then, in microseconds.
@@ -61,6 +70,7 @@ impl Default for Script {
             holds,
             mute: false,
             unresolved: false,
+            expiring: [0; 2],
             cut_off: 0,
             silent: false,
             forgiving: false,
@@ -108,6 +118,14 @@ impl Script {
         mixed.is_multiple_of(2).then(|| Duration::from_micros((mixed >> 1) % LONGEST))
     }
 
+    /// Whether a step of a resolution is not answered in time.
+    pub(super) fn expires(&mut self, step: Step) -> bool {
+        let left = &mut self.expiring[step as usize];
+        let expires = *left > 0;
+        *left = left.saturating_sub(1);
+        expires
+    }
+
     /// A line that concerns calls.
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -138,6 +156,9 @@ impl Script {
             }
             ["pace", seed] => self.pace = Some(parse(seed)?),
             ["cut", messages] => self.cut_off = parse(messages)?,
+            ["expire", "addresses", count] => self.expiring[Step::Address as usize] = parse(count)?,
+            ["expire", "routes", count] => self.expiring[Step::Route as usize] = parse(count)?,
+            ["expiring"] => return Ok(self.expiring.iter().sum::<usize>() as i64),
             ["forgive"] => self.forgiving = true,
             ["lose", "last_receives"] => self.silent = true,
             ["lose", "messages"] => self.mute = true,
@@ -194,14 +215,21 @@ impl World {
                     [name] => self.devices.number(name)?,
                     _ => return Err(libc::EINVAL),
                 };
-                let place = Place { device, ip: parse(ip)?, port: parse(port)?, key: parse(key)? };
-                self.devices.addresses.retain(|other| other.ip != place.ip);
+                let (ip, scope) = ip.split_once('%').unwrap_or((ip, "0"));
+                let (ip, scope) = (parse(ip)?, parse(scope)?);
+                let place = Place { device, ip, scope, port: parse(port)?, key: parse(key)? };
+                self.devices.addresses.retain(|other| (other.ip, other.scope) != (ip, scope));
                 self.devices.addresses.push(place);
                 Ok(0)
             }
             ["displace", ip] => {
                 let ip: IpAddr = parse(ip)?;
                 self.devices.addresses.retain(|other| other.ip != ip);
+                Ok(0)
+            }
+            ["moved"] => Ok(cm::moved(self) as i64),
+            ["move", ip] => {
+                cm::address_moved(self, parse(ip)?);
                 Ok(0)
             }
             _ => self.script.line(line),

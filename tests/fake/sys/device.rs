@@ -1,7 +1,7 @@
 //! Devices: the list, opening, attributes, and events that belong to no request.
 
 use std::ffi::{c_char, c_int};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::MutexGuard;
 
 use super::events::{self, EventQueue};
@@ -62,6 +62,8 @@ pub(super) struct Place {
     /// The number of the device; the first is 0.
     pub(super) device: usize,
     pub(super) ip: IpAddr,
+    /// The number of the interface of a link-local address; otherwise 0.
+    pub(super) scope: u32,
     pub(super) port: u8,
     pub(super) key: u16,
 }
@@ -80,7 +82,7 @@ impl Place {
 impl Default for Devices {
     fn default() -> Self {
         let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let addresses = own.map(|ip| Place { device: 0, ip, port: 1, key: 0 }).into();
+        let addresses = own.map(|ip| Place { device: 0, ip, scope: 0, port: 1, key: 0 }).into();
         let mut devices = Self { all: vec![Device::new(NAME)], addresses, removed: false };
         devices.show(node::CHANNEL_ADAPTER, number::IBV_TRANSPORT_IB);
         devices
@@ -131,8 +133,10 @@ impl Devices {
     }
 
     /// The context by which ids name the device that has an address, and what that address is of.
-    pub(super) fn owner(&self, ip: IpAddr) -> Option<(*mut ibv_context, Place)> {
-        let place = self.addresses.iter().find(|own| address::same_ip(own.ip, ip))?;
+    pub(super) fn owner(&self, to: SocketAddr) -> Option<(*mut ibv_context, Place)> {
+        let scope = address::scope(to);
+        let is_own = |own: &&Place| address::same_ip(own.ip, to.ip()) && own.scope == scope;
+        let place = self.addresses.iter().find(is_own)?;
         let device = self.all.get(place.device).filter(|_| !self.removed)?;
         Some((device.cm, *place))
     }

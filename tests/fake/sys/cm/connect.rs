@@ -55,8 +55,9 @@ impl World {
         let mut found = self.cm.ids.iter().filter(|(_, id)| {
             let source =
                 id.source.filter(|source| id.phase == Phase::Listening && source.port() == to.port());
-            source.is_some_and(|source| {
-                source.ip() == to.ip() || source.ip().is_unspecified() && source.is_ipv4() == to.is_ipv4()
+            source.filter(|_| !id.moved).is_some_and(|source| {
+                source.ip() == to.ip() && address::scope(source) == address::scope(to)
+                    || source.ip().is_unspecified() && source.is_ipv4() == to.is_ipv4()
             })
         });
         found.next().map(|(at, _)| *at)
@@ -80,7 +81,7 @@ impl World {
         // SAFETY: an id in the table is live. Its context does not change while it listens.
         let &rdma_cm_id { channel, context, .. } = unsafe { &*own.raw };
         let Id { source, destination, raw: active, .. } = self.cm.ids[&from];
-        let device = destination.and_then(|to| self.devices.owner(to.ip()));
+        let device = destination.and_then(|to| self.devices.owner(to));
         let child = self.new_id(channel, context);
         let id = live(&mut self.cm.ids, child);
         (id.source, id.destination, id.backlog) = (destination, source, CHILD);

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_uint, c_void};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::device::Place;
@@ -88,6 +88,8 @@ pub(super) struct Id {
     ack_timeout: Option<u8>,
     /// The port and the P_Key of its address.
     place: Option<Place>,
+    /// Its address has moved to another port: no packet for it arrives here.
+    moved: bool,
     /// The requests that a listener holds for its user.
     backlog: usize,
     /// The id at the other end.
@@ -145,6 +147,7 @@ impl World {
             family_only: false,
             ack_timeout: None,
             place: None,
+            moved: false,
             backlog: 0,
             peer: None,
             own: Terms::default(),
@@ -293,6 +296,23 @@ pub(super) fn device_removed(world: &mut World) {
     if world.is_iwarp() {
         iwarp::device_removed(world);
     }
+}
+
+/// An address has moved to another port, as that of a bond does: the ids that are bound to it are told. Connections go on.
+pub(super) fn address_moved(world: &mut World, ip: IpAddr) {
+    let is_bound = |id: &&mut Id| id.place.is_some_and(|place| place.ip == ip);
+    let mut told = Vec::new();
+    for id in world.cm.ids.values_mut().filter(is_bound) {
+        id.moved = true;
+        told.push(id.raw.addr());
+    }
+    told.into_iter().for_each(|at| world.tell_status(at, kind::ADDR_CHANGE, 0));
+}
+
+/// The number of ids that wait for something at an address that has moved.
+pub(super) fn moved(world: &World) -> usize {
+    let waits = |id: &&Id| id.moved && matches!(id.phase, Phase::Bound | Phase::Listening);
+    world.cm.ids.values().filter(waits).count()
 }
 
 /// # Safety

@@ -1,12 +1,13 @@
 //! Addresses: bind, resolve, listen.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use libc::sockaddr;
 
 use super::super::address;
+use super::super::control::Step;
 use super::*;
 
 /// The first port that is given out, and how many there are.
@@ -16,9 +17,12 @@ const PORTS: u16 = 28_000;
 impl World {
     /// Binds an id: the port is taken, and the device is known unless the address is a wildcard.
     fn bind_id(&mut self, at: usize, to: SocketAddr) -> Answer<()> {
+        if address::is_link_local(to.ip()) && address::scope(to) == 0 {
+            return Err(libc::EINVAL);
+        }
         let device = match to.ip().is_unspecified() {
             true => None,
-            false => Some(self.devices.owner(to.ip()).ok_or(libc::ENODEV)?),
+            false => Some(self.devices.owner(to).ok_or(libc::ENODEV)?),
         };
         let to = match to.port() {
             0 => self.free_port(at, to)?,
@@ -43,7 +47,7 @@ impl World {
     fn settle_source(&mut self, raw: *mut rdma_cm_id, device: (*mut ibv_context, Place)) {
         let id = live(&mut self.cm.ids, raw);
         let Some(source) = id.source.filter(|source| source.ip().is_unspecified()) else { return };
-        let source = SocketAddr::new(device.1.ip, source.port());
+        let source = at(device.1.ip, device.1.scope, source.port());
         id.source = Some(source);
         self.attach(raw, device);
         // SAFETY: the id is live.
@@ -55,7 +59,7 @@ impl World {
     fn free_port(&mut self, at: usize, to: SocketAddr) -> Answer<SocketAddr> {
         for _ in 0..PORTS {
             self.cm.next_port = (self.cm.next_port + 1) % PORTS;
-            let tried = SocketAddr::new(to.ip(), FIRST_PORT + self.cm.next_port);
+            let tried = with_port(to, FIRST_PORT + self.cm.next_port);
             if self.check_port(at, tried, true).is_ok() {
                 return Ok(tried);
             }
@@ -126,18 +130,18 @@ unsafe extern "C" fn rdma_resolve_addr(
         let id = live(&mut world.cm.ids, raw);
         match id.phase {
             Phase::Idle => {
-                let ip = source.map_or(destination.ip(), |source| source.ip());
-                let ip = if ip.is_unspecified() { destination.ip() } else { ip };
+                let from = source.filter(|source| !source.ip().is_unspecified()).unwrap_or(destination);
                 let port = source.map_or(0, |source| source.port());
-                world.bind_id(raw.addr(), SocketAddr::new(ip, port))?;
+                world.bind_id(raw.addr(), with_port(from, port))?;
             }
             Phase::Bound => {}
             _ => return Err(libc::EINVAL),
         }
         let destination = itself(destination);
-        let device = world.devices.owner(destination.ip()).ok_or(libc::ENETUNREACH)?;
+        let device = world.devices.owner(destination).ok_or(libc::ENETUNREACH)?;
         world.settle_source(raw, device);
         let unresolved = world.script.unresolved;
+        let expired = world.script.expires(Step::Address);
         let id = live(&mut world.cm.ids, raw);
         id.destination = Some(destination);
         // SAFETY: the id is live.
@@ -147,6 +151,14 @@ unsafe extern "C" fn rdma_resolve_addr(
         if unresolved {
             let (serial, time) = (id.serial, Duration::from_millis(timeout.max(1) as u64));
             world.after(time, Timer::Unresolved(serial));
+            return Ok(());
+        }
+        if expired {
+            world.tell_status(raw.addr(), kind::ADDR_ERROR, -libc::ETIMEDOUT);
+            return Ok(());
+        }
+        if id.moved {
+            world.tell_status(raw.addr(), kind::ADDR_ERROR, -libc::ENODEV);
             return Ok(());
         }
         id.phase = Phase::AddressResolved;
@@ -162,7 +174,21 @@ fn itself(destination: SocketAddr) -> SocketAddr {
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    SocketAddr::new(ip, destination.port())
+    if ip == destination.ip() { destination } else { SocketAddr::new(ip, destination.port()) }
+}
+
+/// The same address with another port.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// An address with a scope.
+fn at(ip: IpAddr, scope: u32, port: u16) -> SocketAddr {
+    match ip {
+        IpAddr::V4(_) => SocketAddr::new(ip, port),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
+    }
 }
 
 /// # Safety
@@ -174,6 +200,11 @@ unsafe extern "C" fn rdma_resolve_route(raw: *mut rdma_cm_id, _timeout: c_int) -
         if id.phase != Phase::AddressResolved {
             return Err(libc::EINVAL);
         }
+        if world.script.expires(Step::Route) {
+            world.tell_status(raw.addr(), kind::ROUTE_ERROR, -libc::ETIMEDOUT);
+            return Ok(());
+        }
+        let id = live(&mut world.cm.ids, raw);
         id.phase = Phase::RouteResolved;
         world.tell_status(raw.addr(), kind::ROUTE_RESOLVED, 0);
         Ok(())
