@@ -31,8 +31,16 @@ impl Adapter {
     }
 
     /// Returns the properties, limits and abilities of the adapter (`IND2Adapter::Query`).
+    ///
+    /// They do not change while the adapter is open, except for the [`addresses`](AdapterInfo::addresses) of a device, which
+    /// are asked for by each call.
     pub fn info(&self) -> AdapterInfo {
-        self.provider.info().as_ref().clone()
+        self.provider.current_info()
+    }
+
+    /// Returns the same without a question to the system, with the addresses that the adapter had when it was opened.
+    pub(crate) fn properties(&self) -> &AdapterInfo {
+        self.provider.info()
     }
 
     /// Returns whether the adapter has been removed.

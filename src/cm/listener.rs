@@ -51,8 +51,8 @@ impl Listener {
 
     /// Binds to a local address (`IND2Listener::Bind`).
     ///
-    /// The unspecified address means all addresses of its family that this adapter has, and no others. Port 0 chooses a
-    /// port of 49152-65535.
+    /// The unspecified address means all addresses of its family that [`Adapter::info`](super::Adapter::info) lists at this
+    /// moment, and no others. Port 0 chooses a port of 49152-65535.
     ///
     /// # Errors
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `DeviceRemoved`. The listener is

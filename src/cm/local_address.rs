@@ -9,12 +9,23 @@ use crate::types::AdapterId;
 /// A local address: an IP address, a socket address whose port does not matter, or the text of either, or a host name.
 ///
 /// A host name stands for its first address. Resolving it may block, as [`ToSocketAddrs`] does.
+///
+/// A link-local IPv6 address needs its scope, which only a socket address has: `"[fe80::1%2]:0"`, or as the name
+/// `"fe80::1%eth0"`. Devices have adapters for such addresses; the soft provider does not.
 pub trait LocalAddress: sealed::Sealed {
+    /// Returns the address, with the scope of a link-local IPv6 address. The port does not matter.
+    ///
+    /// # Errors
+    /// `Os` if a name cannot be resolved.
+    fn local_address(&self) -> Result<SocketAddr, OpenError>;
+
     /// Returns the IP address.
     ///
     /// # Errors
     /// `Os` if a name cannot be resolved.
-    fn local_ip(&self) -> Result<IpAddr, OpenError>;
+    fn local_ip(&self) -> Result<IpAddr, OpenError> {
+        self.local_address().map(|address| address.ip())
+    }
 }
 
 /// The choice of an adapter of a provider: its id, or a local address of it.
@@ -47,40 +58,40 @@ pub(super) mod sealed {
     impl<T: LocalAddress> Choice for T {
         #[expect(private_interfaces, reason = "as in the trait")]
         fn id(&self, provider: &Provider) -> Result<AdapterId, OpenError> {
-            provider.resolve(self.local_ip()?)
+            provider.resolve(self.local_address()?)
         }
     }
 }
 
 /// Implements `LocalAddress` for types that have the address.
 macro_rules! local_address {
-    ($($type:ty: $ip:expr;)*) => {$(
+    ($($type:ty: $address:expr;)*) => {$(
         impl sealed::Sealed for $type {}
 
         impl LocalAddress for $type {
-            fn local_ip(&self) -> Result<IpAddr, OpenError> {
-                let ip: fn(&$type) -> IpAddr = $ip;
-                Ok(ip(self))
+            fn local_address(&self) -> Result<SocketAddr, OpenError> {
+                let address: fn($type) -> SocketAddr = $address;
+                Ok(address(*self))
             }
         }
     )*};
 }
 
 local_address! {
-    IpAddr: |address| *address;
-    Ipv4Addr: |address| (*address).into();
-    Ipv6Addr: |address| (*address).into();
-    SocketAddr: SocketAddr::ip;
-    SocketAddrV4: |address| (*address.ip()).into();
-    SocketAddrV6: |address| (*address.ip()).into();
+    IpAddr: |ip| SocketAddr::new(ip, 0);
+    Ipv4Addr: |ip| SocketAddr::new(ip.into(), 0);
+    Ipv6Addr: |ip| SocketAddr::new(ip.into(), 0);
+    SocketAddr: |address| address;
+    SocketAddrV4: SocketAddr::from;
+    SocketAddrV6: SocketAddr::from;
 }
 
 impl sealed::Sealed for &str {}
 
 impl LocalAddress for &str {
-    fn local_ip(&self) -> Result<IpAddr, OpenError> {
+    fn local_address(&self) -> Result<SocketAddr, OpenError> {
         if let Ok(ip) = self.parse() {
-            return Ok(ip);
+            return Ok(SocketAddr::new(ip, 0));
         }
         let resolved = match self.to_socket_addrs() {
             Ok(found) => Ok(found),
@@ -93,14 +104,14 @@ impl LocalAddress for &str {
         };
         let mut resolved = resolved.map_err(|error| failed(error.kind(), error.to_string()))?;
         let none = || failed(std::io::ErrorKind::NotFound, "the name has no address".into());
-        resolved.next().map(|address| address.ip()).ok_or_else(none)
+        resolved.next().ok_or_else(none)
     }
 }
 
 impl sealed::Sealed for String {}
 
 impl LocalAddress for String {
-    fn local_ip(&self) -> Result<IpAddr, OpenError> {
-        self.as_str().local_ip()
+    fn local_address(&self) -> Result<SocketAddr, OpenError> {
+        self.as_str().local_address()
     }
 }

@@ -1,6 +1,6 @@
 //! Providers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::adapter::Adapter;
 use super::local_address::{AdapterChoice, LocalAddress};
@@ -123,7 +123,7 @@ impl Provider {
     /// `InvalidAddress` if no adapter of the provider has the address; `Excluded` if a device has it that is not used;
     /// `Os` if the system call fails.
     pub fn resolve(&self, address: IpAddr) -> Result<AdapterId, OpenError> {
-        self.provider.resolve(address)
+        self.provider.resolve(SocketAddr::new(address, 0))
     }
 
     /// Returns the local address from which `remote` is reached (`NdResolveAddress`).
@@ -132,6 +132,22 @@ impl Provider {
     /// `Unreachable` if there is no route; `InvalidAddress` if `remote` cannot be the address of a peer, or is not
     /// reached through an adapter of the provider; `Excluded` if it is reached through a device that is not used.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
+        self.local_for_peer(SocketAddr::new(remote, 0)).map(|local| local.ip())
+    }
+
+    /// Returns the adapter that has a local address, which may be link-local with a scope.
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve).
+    pub(crate) fn resolve_local(&self, address: SocketAddr) -> Result<AdapterId, OpenError> {
+        self.provider.resolve(address)
+    }
+
+    /// Returns the local address from which a peer is reached, whose address may be link-local with a scope.
+    ///
+    /// # Errors
+    /// As for [`local_for`](Self::local_for).
+    pub(crate) fn local_for_peer(&self, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
         self.provider.local_for(remote)
     }
 
@@ -173,10 +189,10 @@ impl Adapter {
     /// # Errors
     /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
     pub fn open(address: impl LocalAddress) -> Result<Self, OpenError> {
-        let address = address.local_ip()?;
+        let address = address.local_address()?;
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in Provider::all() {
-            match provider.resolve(address) {
+            match provider.resolve_local(address) {
                 Ok(id) => return provider.open(id),
                 Err(error) => last = error,
             }

@@ -37,9 +37,9 @@ impl Bound {
         check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
     ) -> Result<Self, StreamError> {
         let Self { listeners, later } = self;
-        listeners.iter().try_for_each(|(adapter, _)| check(&adapter.info()))?;
+        listeners.iter().try_for_each(|(adapter, _)| check(adapter.properties()))?;
         let fits = move |(adapter, listener): &(Adapter, Listener)| {
-            let outcome = check(&adapter.info());
+            let outcome = check(adapter.properties());
             if let Err(error) = &outcome {
                 let address = listener.local_addr().ok();
                 warn!(?address, %error, "an address that was added is not served");
@@ -80,7 +80,7 @@ pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Bound, Stre
 /// Binds the listeners of one address, like [`listeners`].
 fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
     if !address.ip().is_unspecified() {
-        let adapter = Adapter::open(address.ip())?;
+        let adapter = Adapter::open(address)?;
         let listener = listener(&adapter, address)?;
         return Ok(Bound { listeners: vec![(adapter, listener)], later: none_later() });
     }

@@ -167,7 +167,7 @@ impl RdmaConnector {
                 async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
             let addresses = in_turns(within(None, limit, resolved).await?);
             let attempt = |peer: SocketAddr| {
-                let begun = source.adapter_for(from, peer.ip()).map(|adapter| attempt(adapter, peer));
+                let begun = source.adapter_for(from, peer).map(|adapter| attempt(adapter, peer));
                 async move {
                     let outcome = match begun {
                         Ok(attempt) => attempt.await,
@@ -215,7 +215,7 @@ pub(super) async fn within<T>(
 impl Source {
     /// Returns the adapter with the source address, or without one the adapter with a route to a peer, of the first provider
     /// that has one.
-    fn adapter_for(&self, from: Option<IpAddr>, peer: IpAddr) -> Result<Adapter, OpenError> {
+    fn adapter_for(&self, from: Option<IpAddr>, peer: SocketAddr) -> Result<Adapter, OpenError> {
         let (only, kept) = match self {
             Self::Adapter(adapter) => return Ok(adapter.clone()),
             Self::Providers(only, kept) => (only, kept),
@@ -224,8 +224,8 @@ impl Source {
         let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
-            match from.map_or_else(|| provider.local_for(peer), Ok).and_then(|local| provider.resolve(local))
-            {
+            let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)));
+            match local.and_then(|local| provider.resolve_local(local)) {
                 Ok(id) => return open_once(&mut kept.lock(), &provider, id),
                 Err(error) => last = error,
             }

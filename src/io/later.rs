@@ -83,7 +83,7 @@ impl Served {
     fn add(&mut self, adapter: &Adapter, listener: &Listener) {
         if let Ok(local) = listener.local_addr() {
             self.port = local.port();
-            self.by.push((adapter.clone(), adapter.info().provider, local.ip()));
+            self.by.push((adapter.clone(), adapter.properties().provider, local.ip()));
         }
     }
 

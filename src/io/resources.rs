@@ -50,8 +50,8 @@ impl StreamResources {
     /// # Errors
     /// See [`StreamError`].
     pub(super) async fn new(adapter: &Adapter, config: &StreamConfig) -> Result<Self, StreamError> {
-        let info = adapter.info();
-        let config = config.on(&info)?;
+        let info = adapter.properties();
+        let config = config.on(info)?;
         let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
         let (sends, receives) = (config.send_depth, config.receive_depth);
         // The soft provider copies what is short in any case: inline it would be copied once more.
@@ -68,7 +68,7 @@ impl StreamResources {
             .send_completions(&queues.initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
 
-        let [send_buffer, receive_buffer] = config.buffers(&info);
+        let [send_buffer, receive_buffer] = config.buffers(info);
         let outgoing = send_buffer.next_multiple_of(Span::LEN);
         let entries = outgoing + sends * Message::LEN;
         let entries = entries.next_multiple_of(Span::LEN);

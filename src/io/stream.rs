@@ -127,7 +127,7 @@ impl RdmaStream {
     ) -> Result<Self, StreamError> {
         let end = StreamResources::new(adapter, config).await?;
         let mut params = ConnectParams::default().private_data(end.private_data());
-        if !adapter.info().iwarp {
+        if !adapter.properties().iwarp {
             params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
         }
         let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
@@ -172,7 +172,7 @@ impl RdmaStream {
         };
         let end = StreamResources::new(adapter, config).await?;
         let mut params = AcceptParams::default().private_data(end.private_data());
-        let info = adapter.info();
+        let info = adapter.properties();
         if !info.iwarp {
             params = params.rnr_retry_count(RETRIES);
         }

@@ -37,7 +37,11 @@ pub struct AdapterInfo {
     pub id: AdapterId,
     /// The name of the interface or device.
     pub name: String,
-    /// The local addresses that the adapter had when it was opened.
+    /// The local addresses of the adapter: with the soft provider those that it had when it was opened, with a device those
+    /// that it has now.
+    ///
+    /// Link-local IPv6 addresses are missing, because an `IpAddr` has no scope. A device can be opened, bound and connected by
+    /// the `SocketAddr` of one.
     pub addresses: Vec<IpAddr>,
     /// The maximum number of reads in flight per connection, in each direction. Larger limits are reduced silently.
     pub max_read_limits: ReadLimits,

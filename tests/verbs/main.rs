@@ -1,6 +1,7 @@
 //! The verbs provider: behaviour that differs from the soft provider, or that needs more than a connection to test.
 #![cfg(feature = "verbs")]
 
+mod addresses;
 mod cards;
 mod catalogue;
 mod check_up;
@@ -13,6 +14,7 @@ mod faults;
 mod iwarp;
 mod keepalive;
 mod leaks;
+mod links;
 mod memory;
 mod negotiation;
 mod pages;

@@ -63,7 +63,7 @@ impl Prepared {
     /// # Errors
     /// `OutOfRange`, `Open`, `Register`, `Post`.
     pub(super) async fn new(adapter: &Adapter, config: &MessagesConfig) -> Result<Self, StreamError> {
-        let ours = config.hello(&adapter.info())?;
+        let ours = config.hello(adapter.properties())?;
         let receive_depth = config.receive_depth + CONTROLS;
         let send_depth = config.send_depth + CONTROLS;
         let queue_pair = adapter.queue_pair(
@@ -88,7 +88,7 @@ impl Prepared {
     pub(super) fn start(self, role: Role, theirs: Hello, connection: Connection) -> Engine {
         let wakers = Arc::<Wakers>::default();
         let channel = Channel::new(role, self.ours, theirs);
-        let maximum = channel.maximum().min(config::longest(&self.adapter.info()));
+        let maximum = channel.maximum().min(config::longest(self.adapter.properties()));
         let mut engine = Engine {
             channel,
             maximum,

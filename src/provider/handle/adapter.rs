@@ -29,8 +29,12 @@ provider_handle! {
     /// The protection domain: unique in the process, one per open.
     fn domain(&self) -> u64;
 
-    /// Its properties, limits and abilities, which do not change while it is open.
+    /// Its properties, limits and abilities, which do not change while it is open, but for the addresses: these are those that
+    /// it had when it was opened.
     fn info(&self) -> &Arc<AdapterInfo>;
+
+    /// Its properties, limits and abilities, with the addresses that a device has now.
+    fn current_info(&self) -> AdapterInfo;
 
     /// Returns whether it was removed.
     fn is_removed(&self) -> bool;

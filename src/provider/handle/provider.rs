@@ -1,6 +1,6 @@
 //! The providers themselves: which adapters there are, and opening them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::adapter::Adapter;
 use crate::error::OpenError;
@@ -35,16 +35,16 @@ impl Provider {
         }
     }
 
-    /// The adapter that has this address.
+    /// The adapter that has this address, whose port does not matter.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn resolve(&self, ip: IpAddr) -> Result<AdapterId, OpenError> {
+    pub(crate) fn resolve(&self, address: SocketAddr) -> Result<AdapterId, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(host, _) => soft::adapter::resolve(host, ip),
+            Self::Soft(host, _) => soft::adapter::resolve(host, address.ip()),
             #[cfg(feature = "verbs")]
-            Self::Verbs(config) => verbs::devices::resolve(config, ip),
+            Self::Verbs(config) => verbs::devices::resolve(config, address),
         }
     }
 
@@ -61,14 +61,16 @@ impl Provider {
         }
     }
 
-    /// The address from which one of its adapters reaches a peer.
+    /// The address from which one of its adapters reaches a peer, with any port.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
+    pub(crate) fn local_for(&self, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(host, _) => soft::adapter::local_for(host, remote),
+            Self::Soft(host, _) => {
+                soft::adapter::local_for(host, remote.ip()).map(|ip| SocketAddr::new(ip, 0))
+            }
             #[cfg(feature = "verbs")]
             Self::Verbs(config) => verbs::devices::local_for(config, remote),
         }
@@ -82,7 +84,7 @@ impl Provider {
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => kernel::interfaces::is_usable(address),
         };
-        usable.unwrap_or(false) && self.resolve(address).is_ok()
+        usable.unwrap_or(false) && self.resolve(SocketAddr::new(address, 0)).is_ok()
     }
 
     /// Opens an adapter.

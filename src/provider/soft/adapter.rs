@@ -141,6 +141,11 @@ impl Adapter {
         &self.info
     }
 
+    /// The same: it goes with the last of the addresses that it had when it was opened.
+    pub(crate) fn current_info(&self) -> AdapterInfo {
+        self.info.as_ref().clone()
+    }
+
     /// Returns whether it was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 use super::cm_id::{CmId, EventHandler, EventRouter};
 use super::completions::Completions;
 use super::config::VerbsConfig;
-use super::devices::{self, Device};
+use super::devices::{self, Device, without_scope};
 use super::info;
 use super::queue_pair::QueuePair;
 use super::reactor;
@@ -22,7 +22,7 @@ use super::work_queue::RequestId;
 use super::workers::Workers;
 use crate::error::OpenError;
 use crate::provider::info::AdapterInfo;
-use crate::provider::net::kernel::interfaces::source_for;
+use crate::provider::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
 use crate::sync::{Mutex, MutexGuard};
@@ -151,6 +151,8 @@ pub(crate) struct Adapter {
     /// Unique in the process, one per open.
     pub(crate) domain: u64,
     pub(crate) device: Device,
+    /// The addresses that led to the device when it was last asked, with port 0.
+    addresses: Mutex<Vec<SocketAddr>>,
     pub(crate) config: VerbsConfig,
     pub(crate) runtime: Handle,
     pub(crate) router: Arc<EventRouter>,
@@ -209,13 +211,14 @@ impl Adapter {
         let anchor = router
             .create(&events, me.clone())
             .ok()
-            .filter(|anchor| device.addresses.iter().any(|ip| anchor.bind(SocketAddr::new(*ip, 0)).is_ok()));
+            .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
         let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
         let max_message = port.and_then(|port| parts.context.max_message(port).ok()).unwrap_or(0);
         let opened = anchor.and_then(|anchor| parts.into_opened(anchor));
         Self {
             domain: next_domain(),
             info: Arc::new(info::of(&device, &attributes, iwarp, max_message, inline)),
+            addresses: Mutex::new(device.addresses.clone()),
             device,
             config,
             setup: Workers::new(runtime.clone()),
@@ -259,9 +262,14 @@ impl Adapter {
         self.domain
     }
 
-    /// Its properties, limits and abilities.
+    /// Its properties, limits and abilities, with the addresses that it had when it was opened.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
+    }
+
+    /// Its properties, limits and abilities, with the addresses that it has now.
+    pub(crate) fn current_info(&self) -> AdapterInfo {
+        AdapterInfo { addresses: without_scope(&self.current_addresses()), ..self.info.as_ref().clone() }
     }
 
     /// Returns whether the device speaks iWARP.
@@ -364,29 +372,56 @@ impl Adapter {
         self.queue_pairs().by_key.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
-    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        ip.is_unspecified() || self.device.addresses.contains(&ip)
-    }
-
-    /// The addresses that `ip` stands for when listening: itself, or all of its family.
-    pub(crate) fn expand(&self, ip: IpAddr) -> Vec<IpAddr> {
-        let ip = ip.to_canonical();
-        if !ip.is_unspecified() {
-            return vec![ip];
+    /// The addresses that lead to the device now, with port 0. If the system does not tell, those of the last time.
+    ///
+    /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
+    /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
+    pub(crate) fn current_addresses(&self) -> Vec<SocketAddr> {
+        let found = match self.is_removed() {
+            true => None,
+            false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
+        };
+        let mut known = self.addresses.lock();
+        if let Some(found) = found {
+            if *known != found {
+                debug!(adapter = %self.device.name, addresses = ?found, "addresses changed");
+            }
+            *known = found;
         }
-        self.device.addresses.iter().copied().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
+        known.clone()
     }
 
-    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
-    pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
-        let peer = peer.to_canonical();
-        let itself = Some(peer).filter(|ip| self.device.addresses.contains(ip));
-        let kernel = || source_for(peer).ok().filter(|ip| self.device.addresses.contains(ip));
-        let any: IpAddr =
-            if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        itself.or_else(kernel).or_else(|| self.expand(any).first().copied())
+    /// Returns whether an id is bound to the device, or to none yet because its address is unspecified.
+    pub(crate) fn has(&self, id: &CmId) -> bool {
+        id.device().is_none_or(|device| device.name == self.device.name)
+    }
+
+    /// The addresses that one stands for when listening: itself, or all of its family that need no scope.
+    pub(crate) fn expand(&self, address: SocketAddr) -> Vec<SocketAddr> {
+        if !address.ip().is_unspecified() {
+            return vec![address];
+        }
+        let all = self.current_addresses();
+        let mut all: Vec<_> = all.into_iter().filter(|other| is_like(other, address)).collect();
+        all.iter_mut().for_each(|other| other.set_port(address.port()));
+        all
+    }
+
+    /// The address to connect from, with port 0, when the caller has not chosen one: what the kernel would use, if it is ours.
+    pub(crate) fn source_for(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        let mut itself = peer;
+        itself.set_port(0);
+        if self.addresses.lock().contains(&itself) {
+            return Some(itself);
+        }
+        let kernel = scoped_source_for(peer).ok();
+        if let Some(kernel) = kernel.filter(|kernel| self.addresses.lock().contains(kernel)) {
+            return Some(kernel);
+        }
+        // Either has come since.
+        let known = self.current_addresses();
+        let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
+        either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
     }
 
     /// Returns the maximum length of a completion queue.
@@ -429,6 +464,17 @@ impl Adapter {
     fn stop(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.into_iter().for_each(|task| task.abort());
+    }
+}
+
+/// Returns whether an address can lead to a peer with another: it is of its family, and if one of them is link-local, so is the
+/// other, on the same link.
+fn is_like(address: &SocketAddr, other: SocketAddr) -> bool {
+    match (address, other) {
+        (SocketAddr::V6(own), SocketAddr::V6(peer)) if is_link_local(address) => {
+            is_link_local(&other) && own.scope_id() == peer.scope_id()
+        }
+        _ => address.is_ipv4() == other.is_ipv4() && !is_link_local(&other),
     }
 }
 

@@ -88,9 +88,6 @@ impl Connector {
 
     /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress(address.ip()));
-        }
         let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let id = self
             .adapter
@@ -103,6 +100,9 @@ impl Connector {
             let _ = id.set_reuseaddr();
         }
         let local = bind_id(&id, address)?;
+        if !self.adapter.has(&id) {
+            return Err(BindError::InvalidAddress(address.ip()));
+        }
         Ok((id, local))
     }
 
@@ -256,9 +256,10 @@ impl Connector {
         let id = match (inner.id.clone(), inner.bound) {
             (Some(id), Some(_)) => id,
             (_, bound) => {
-                let source = bound.or_else(|| Some(SocketAddr::new(self.adapter.source_for(peer.ip())?, 0)));
-                let source = source.ok_or(ConnectError::InvalidAddress(peer))?;
-                let (id, local) = self.bound_id(source, bound.is_some()).map_err(ConnectError::Bind)?;
+                let (id, local) = match bound {
+                    Some(bound) => self.bound_id(bound, true).map_err(ConnectError::Bind)?,
+                    None => self.id_towards(peer)?,
+                };
                 inner.progress.local = Some(local);
                 inner.id = Some(id.clone());
                 id
@@ -278,10 +279,30 @@ impl Connector {
         id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
     }
 
+    /// An id at the address from which a peer is reached.
+    fn id_towards(&self, peer: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), ConnectError> {
+        let made = || {
+            let source = self.adapter.source_for(peer).ok_or(ConnectError::InvalidAddress(peer))?;
+            self.bound_id(source, false).map_err(ConnectError::Bind)
+        };
+        match made() {
+            Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
+                // The address has gone since it was listed.
+                let _ = self.adapter.current_addresses();
+                made()
+            }
+            outcome => outcome,
+        }
+    }
+
     /// The second step: how to get there?
     pub(crate) fn address_resolved(&self, inner: &mut Inner) -> Option<Input> {
         let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
         inner.progress.local = id.local_addr().or(inner.progress.local);
+        if !self.adapter.has(id) {
+            // It was bound to the unspecified address, and the peer is reached by another device.
+            return Some(Self::fail(inner, &io::Error::from_raw_os_error(libc::ENETUNREACH)));
+        }
         let error = id.resolve_route(RESOLVE).err()?;
         Some(Self::fail(inner, &error))
     }
@@ -450,7 +471,8 @@ pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, Bind
         let _ = id.set_afonly();
     }
     let bind = |port| {
-        let address = SocketAddr::new(address.ip(), port);
+        let mut address = address;
+        address.set_port(port);
         id.bind(address).map(|()| id.local_addr().unwrap_or(address)).map_err(|source| {
             match source.raw_os_error() {
                 Some(libc::EADDRINUSE) => BindError::SharingViolation(address),

@@ -8,7 +8,8 @@ use tracing::debug;
 
 use super::config::VerbsConfig;
 use crate::error::OpenError;
-use crate::provider::net::kernel::interfaces::{interfaces, source_for};
+use crate::provider::net::canonical;
+use crate::provider::net::kernel::interfaces::{interfaces, is_link_local, link_local, scoped_source_for};
 use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
 use crate::types::AdapterId;
 
@@ -18,7 +19,13 @@ pub(crate) struct Device {
     /// As `ibv_devices` lists it.
     pub(crate) name: String,
     pub(crate) id: AdapterId,
-    pub(crate) addresses: Vec<IpAddr>,
+    /// The addresses with port 0, those that are link-local last, with their scopes.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// Returns the addresses that need no scope.
+pub(super) fn without_scope(addresses: &[SocketAddr]) -> Vec<IpAddr> {
+    addresses.iter().filter(|address| !is_link_local(address)).map(SocketAddr::ip).collect()
 }
 
 /// The device that has an address, and whether it is used.
@@ -42,19 +49,45 @@ pub(crate) fn devices(config: &VerbsConfig) -> Result<Vec<Device>, OpenError> {
 /// See [`devices`].
 pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenError> {
     let channel = channel()?;
-    let known = interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?;
     let mut devices: Vec<(Device, bool)> = Vec::new();
-    for ip in known.into_iter().filter(|interface| interface.up).flat_map(|interface| interface.addresses) {
-        let Some(Owner { device, excluded_by }) = owner(&channel, config, SocketAddr::new(ip, 0)) else {
-            continue;
-        };
+    for address in local_addresses()? {
+        let Some(Owner { device, excluded_by }) = owner(&channel, config, address) else { continue };
         let (BoundDevice { name, guid, .. }, excluded) = (device, excluded_by.is_some());
         match devices.iter_mut().find(|(device, other)| device.name == name && *other == excluded) {
-            Some((device, _)) => device.addresses.push(ip),
-            None => devices.push((Device { id: id_of(&name, guid), name, addresses: vec![ip] }, excluded)),
+            Some((device, _)) => device.addresses.push(address),
+            None => {
+                devices.push((Device { id: id_of(&name, guid), name, addresses: vec![address] }, excluded));
+            }
         }
     }
     Ok(devices)
+}
+
+/// The addresses that lead to a device of which an adapter is open, with port 0. Needs no channel of its own.
+///
+/// # Errors
+/// `Os` when the system does not tell.
+pub(super) fn addresses_of(
+    device: &str,
+    channel: &Arc<EventChannel>,
+    config: &VerbsConfig,
+) -> Result<Vec<SocketAddr>, OpenError> {
+    let is_own = |address: &SocketAddr| {
+        let owner = owner(channel, config, *address);
+        owner.is_some_and(|owner| owner.device.name == device && owner.excluded_by.is_none())
+    };
+    Ok(local_addresses()?.into_iter().filter(is_own).collect())
+}
+
+/// The addresses of the interfaces that are up, with port 0, those that are link-local last.
+///
+/// # Errors
+/// `Os` when the system does not tell.
+fn local_addresses() -> Result<Vec<SocketAddr>, OpenError> {
+    let failed = |source: io::Error| OpenError::Os { call: "getifaddrs", source: source.into() };
+    let up = interfaces().map_err(failed)?.into_iter().filter(|interface| interface.up);
+    let global = up.flat_map(|interface| interface.addresses).map(|ip| SocketAddr::new(ip, 0));
+    Ok(global.chain(link_local().map_err(failed)?).collect())
 }
 
 /// A channel for events, which there is only with a device.
@@ -105,15 +138,17 @@ fn id_of(name: &str, guid: u64) -> AdapterId {
     AdapterId(name.as_bytes().iter().fold(guid, mix))
 }
 
-/// The adapter that has this address.
+/// The adapter that has this address, whose port does not matter.
 ///
 /// # Errors
 /// `InvalidAddress` when none does, `Excluded` when its device is not used, and those of [`devices`].
-pub(crate) fn resolve(config: &VerbsConfig, ip: IpAddr) -> Result<AdapterId, OpenError> {
+pub(crate) fn resolve(config: &VerbsConfig, address: SocketAddr) -> Result<AdapterId, OpenError> {
     let channel = channel()?;
-    let ip = ip.to_canonical();
+    let mut local = canonical(address);
+    local.set_port(0);
+    let ip = local.ip();
     let unspecific = ip.is_unspecified() || ip.is_multicast();
-    match (!unspecific).then(|| owner(&channel, config, SocketAddr::new(ip, 0))).flatten() {
+    match (!unspecific).then(|| owner(&channel, config, local)).flatten() {
         Some(Owner { device, excluded_by: None }) => Ok(id_of(&device.name, device.guid)),
         Some(Owner { device, excluded_by: Some(by) }) => {
             let error = OpenError::Excluded { address: ip, device: device.name, by };
@@ -130,23 +165,23 @@ pub(crate) fn resolve(config: &VerbsConfig, ip: IpAddr) -> Result<AdapterId, Ope
     }
 }
 
-/// Every address that a device owns that is used.
+/// Every address that a device owns that is used, but for those that need a scope.
 ///
 /// # Errors
 /// See [`devices`].
 pub(crate) fn addresses(config: &VerbsConfig) -> Result<Vec<IpAddr>, OpenError> {
-    Ok(devices(config)?.into_iter().flat_map(|device| device.addresses).collect())
+    Ok(devices(config)?.into_iter().flat_map(|device| without_scope(&device.addresses)).collect())
 }
 
-/// The local address from which a peer is reached, when a device owns it.
+/// The local address from which a peer is reached, with port 0, when a device owns it.
 ///
 /// # Errors
 /// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device, `Excluded` when that device
 /// is not used.
-pub(crate) fn local_for(config: &VerbsConfig, remote: IpAddr) -> Result<IpAddr, OpenError> {
-    let local = source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
-        _ => OpenError::Unreachable(remote),
+pub(crate) fn local_for(config: &VerbsConfig, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
+    let local = scoped_source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote.ip()),
+        _ => OpenError::Unreachable(remote.ip()),
     })?;
     resolve(config, local).map(|_| local)
 }

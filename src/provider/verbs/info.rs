@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::devices::Device;
+use super::devices::{Device, without_scope};
 use super::for_now;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::sys::DeviceAttributes;
@@ -38,7 +38,7 @@ pub(crate) fn of(
         provider: ProviderKind::Verbs,
         id: device.id,
         name: device.name.clone(),
-        addresses: device.addresses.clone(),
+        addresses: without_scope(&device.addresses),
         max_read_limits: ReadLimits::new(
             attributes.max_qp_rd_atom.min(MAX_READS),
             attributes.max_qp_init_rd_atom.min(MAX_READS),

@@ -58,24 +58,37 @@ impl Listener {
         let local = inner.local;
         inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
-        if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress(address.ip()));
-        }
         let mut ids = Vec::new();
         let mut port = address.port();
-        for ip in self.adapter.expand(address.ip()) {
-            let me: Weak<dyn EventHandler> = self.me.clone();
-            let id = self.adapter.router.create(&self.adapter.events, me);
-            let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
-            port = bind_id(&id, SocketAddr::new(ip, port))?.port();
-            ids.push(id);
+        for mut place in self.adapter.expand(address) {
+            place.set_port(port);
+            match self.bound_id(place) {
+                Ok((id, bound)) => {
+                    port = bound.port();
+                    ids.push(id);
+                }
+                // It has gone since it was listed.
+                Err(BindError::InvalidAddress(_)) if address.ip().is_unspecified() => {}
+                Err(error) => return Err(error),
+            }
         }
         if ids.is_empty() {
             return Err(BindError::InvalidAddress(address.ip()));
         }
-        inner.local = Some(SocketAddr::new(address.ip(), port));
+        let mut bound = address;
+        bound.set_port(port);
+        inner.local = Some(bound);
         inner.ids = ids;
         inner.requests.machine.bound().map_err(|status| listen_error(status, local))
+    }
+
+    /// A new id at a local address of the device.
+    fn bound_id(&self, address: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), BindError> {
+        let me: Weak<dyn EventHandler> = self.me.clone();
+        let id = self.adapter.router.create(&self.adapter.events, me);
+        let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
+        let local = bind_id(&id, address)?;
+        if self.adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
     }
 
     /// IND2Listener::Listen.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::config::VerbsConfig;
-use super::devices::{self, Owner, owner};
+use super::devices::{self, Owner, owner, without_scope};
 use super::fault::Fault;
 use crate::error::OpenError;
 use crate::provider::net::kernel::interfaces::{interface_of, interfaces};
@@ -109,13 +109,13 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
     (found, None)
 }
 
-/// Returns every address that a device has, whether or not the device is used.
+/// Returns every address that a device has, whether or not the device is used, but for those that need a scope.
 ///
 /// # Errors
 /// Those of listing the devices.
 pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
     let devices = devices::list(&VerbsConfig::default())?;
-    Ok(devices.into_iter().flat_map(|(device, _)| device.addresses).collect())
+    Ok(devices.into_iter().flat_map(|(device, _)| without_scope(&device.addresses)).collect())
 }
 
 fn is_link_local(address: IpAddr) -> bool {

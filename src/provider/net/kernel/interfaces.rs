@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 use std::io;
+#[cfg(feature = "verbs")]
+use std::net::SocketAddrV6;
 use std::net::{IpAddr, SocketAddr};
 
 use nix::errno::Errno;
@@ -70,6 +72,28 @@ fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
     (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
 }
 
+/// The link-local IPv6 addresses of the interfaces that are up, each with the number of its interface as the scope, and port 0.
+/// Several interfaces may have the same one.
+///
+/// # Errors
+/// Those of [`interfaces`].
+#[cfg(feature = "verbs")]
+pub(crate) fn link_local() -> io::Result<Vec<SocketAddr>> {
+    let up = getifaddrs()?.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
+    let addresses = up.filter_map(|entry| {
+        let address = *entry.address.as_ref()?.as_sockaddr_in6()?;
+        let scoped = SocketAddrV6::new(address.ip(), 0, 0, address.scope_id());
+        is_link_local(&scoped.into()).then_some(SocketAddr::V6(scoped))
+    });
+    Ok(addresses.collect())
+}
+
+/// Returns whether this is a link-local IPv6 address, which means nothing without its scope.
+#[cfg(feature = "verbs")]
+pub(crate) fn is_link_local(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
+}
+
 /// Finds the interface to which an address entry named `label` belongs.
 ///
 /// For IPv4 the name is the address's *label*. It equals the interface's name unless somebody chose another,
@@ -116,12 +140,30 @@ pub(crate) fn source_for(remote: IpAddr) -> io::Result<IpAddr> {
     if !is_peer_address(remote) {
         return Err(errno(libc::EADDRNOTAVAIL));
     }
+    Ok(route_source(SocketAddr::new(remote, 0))?.ip())
+}
+
+/// Like [`source_for`], for a peer whose address may be link-local and then has a scope. So has the answer, whose port is 0.
+///
+/// # Errors
+/// Those of [`source_for`].
+#[cfg(feature = "verbs")]
+pub(crate) fn scoped_source_for(remote: SocketAddr) -> io::Result<SocketAddr> {
+    match remote {
+        SocketAddr::V6(v6) if is_link_local(&remote) && v6.scope_id() != 0 => route_source(remote),
+        _ => Ok(SocketAddr::new(source_for(remote.ip())?, 0)),
+    }
+}
+
+/// The local address of the route to a peer, with port 0.
+fn route_source(mut peer: SocketAddr) -> io::Result<SocketAddr> {
     // The port plays no part in the route; 9 is "discard".
-    let peer = SocketAddr::new(remote, 9);
+    peer.set_port(9);
     let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, None)?;
     socket.connect(&SockAddr::from(peer))?;
-    let local = socket.local_addr()?.as_socket().ok_or_else(|| errno(libc::EAFNOSUPPORT))?;
-    Ok(local.ip())
+    let mut local = socket.local_addr()?.as_socket().ok_or_else(|| errno(libc::EAFNOSUPPORT))?;
+    local.set_port(0);
+    Ok(local)
 }
 
 /// Returns whether an adapter could use this address right now: `NdCheckAddress`.
@@ -153,6 +195,14 @@ mod tests {
 
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
+    }
+
+    #[cfg(feature = "verbs")]
+    fn scope_of(address: &SocketAddr) -> u32 {
+        match address {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => 0,
+        }
     }
 
     #[test]
@@ -209,6 +259,24 @@ mod tests {
             assert_eq!(source_for(address("10.9.0.2")).expect("route"), address("10.9.0.1"), "the primary");
             // The kernel adds the routes of an IPv6 address a little later.
             assert_eq!(eventually(|| source_for(address("fd09::77"))), address("fd09::1"));
+            #[cfg(feature = "verbs")]
+            {
+                let scope = left.index;
+                let own = eventually(|| {
+                    let own = link_local()?.into_iter().find(|address| scope_of(address) == scope);
+                    own.ok_or(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))
+                });
+                let peer =
+                    SocketAddr::V6(SocketAddrV6::new("fe80::77".parse().expect("an address"), 7, 0, scope));
+                // Not before it is certain that no other host has it.
+                eventually(|| {
+                    let source = scoped_source_for(peer)?;
+                    (source == own).then_some(()).ok_or(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))
+                });
+                scoped_source_for(SocketAddr::new(peer.ip(), 7)).expect_err("without a scope");
+                let global = scoped_source_for(SocketAddr::new(address("10.9.0.77"), 7)).expect("route");
+                assert_eq!(global, SocketAddr::new(address("10.9.0.1"), 0));
+            }
             for text in ["10.8.0.1", "fd08::1"] {
                 let error = source_for(address(text)).expect_err("no route");
                 assert_eq!(error.raw_os_error(), Some(libc::ENETUNREACH), "{text}");
