@@ -98,7 +98,11 @@ impl ConnectParams {
     }
 
     /// Sets how long to wait for the peer to accept. After it, the connect fails with `IO_TIMEOUT` and can be repeated.
-    /// Default: no limit. A peer that cannot be reached fails the connect in any case.
+    /// Default: no limit.
+    ///
+    /// A device repeats the resolution of an address that nobody answers within this time, and without a limit for five to
+    /// seven seconds: then the connect fails with `HOST_UNREACHABLE`. A peer to which there is no route fails the connect at
+    /// once.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

@@ -3,6 +3,7 @@
 //! Runs on: fake, fake-iwarp
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
 
 use common::net::{ip, isolated};
 use common::process::alone;
@@ -237,4 +238,49 @@ fn link_local_peers_are_reached_from_their_link() {
         let error = within(RdmaConnector::new().connect(unscoped(address))).await.expect_err("of no link");
         assert!(error.to_string().contains("fe80::77"), "{error}");
     });
+}
+
+// HW-10: a step of the resolution that nobody answers is repeated, within the caller's time and without a limit of it.
+#[tokio::test]
+async fn resolution_is_repeated() {
+    if !alone(module_path!(), "resolution_is_repeated") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    for step in ["addresses", "routes"] {
+        for params in [ConnectParams::default(), ConnectParams::default().timeout(Duration::from_secs(3600))]
+        {
+            fake(&format!("expire {step} 5"));
+            let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+            let connector = adapter.connector();
+            let _ends = joined(
+                connector.connect_and_complete(&active, address, params),
+                listener.accept_next(&passive, AcceptParams::default()),
+            )
+            .await;
+            assert_eq!(fake("expiring"), Some(0), "{step}");
+        }
+    }
+}
+
+// HW-10: not beyond the caller's time.
+#[tokio::test]
+async fn resolution_ends_with_the_time_of_the_caller() {
+    if !alone(module_path!(), "resolution_ends_with_the_time_of_the_caller") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (_listener, address) = listening(&adapter);
+    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+    for step in ["addresses", "routes"] {
+        // More than there is time for.
+        fake(&format!("expire {step} {}", usize::MAX));
+        let hasty = ConnectParams::default().timeout(Duration::from_millis(30));
+        let error = within(connector.connect(&active, address, hasty)).await.expect_err("never resolved");
+        assert_eq!(error.status(), Status::IO_TIMEOUT, "{step}: {error:?}");
+        fake("reset");
+    }
 }

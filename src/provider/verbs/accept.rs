@@ -54,6 +54,7 @@ impl Connector {
                     options: params.options,
                     traffic_class: None,
                     tries: 0,
+                    until: None,
                 };
                 inner.progress.reset(Op::Accept);
             }

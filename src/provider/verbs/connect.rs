@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tracing::debug;
 
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Dialing, Inner};
@@ -18,11 +19,13 @@ use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
 use crate::provider::params::{ConnectParams, Options};
 use crate::status::{IbRejectReason, Status};
-use crate::sys::{CmEvent, ConnectionParams};
+use crate::sys::{CmEvent, ConnectionParams, event};
 use crate::types::{PrivateData, ReadLimits};
 
-/// The time limit of each of the two steps of address resolution; they repeat their packets meanwhile.
+/// The time limit of one attempt at each of the two steps of address resolution; they repeat their packets meanwhile.
 const RESOLVE: Duration = Duration::from_secs(2);
+/// The time after which no further attempt begins, if the caller has set no limit.
+const RESOLVE_ALL: Duration = Duration::from_secs(5);
 /// The number of other ports that are tried when a driver finds one taken only when it connects.
 const PORT_TRIES: u8 = 16;
 
@@ -35,6 +38,8 @@ pub(crate) struct Offer {
     pub(crate) traffic_class: Option<u8>,
     /// The number of ports that may still be tried.
     pub(crate) tries: u8,
+    /// The end of the time in which a step of address resolution is repeated; `None` if the caller's limit ends the attempt.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Offer {
@@ -211,6 +216,7 @@ impl Connector {
                     options: params.options,
                     traffic_class: params.traffic_class,
                     tries: PORT_TRIES,
+                    until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
                 };
             }
             busy = fits && !taken;
@@ -277,6 +283,25 @@ impl Connector {
             id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
         }
         id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
+    }
+
+    /// Repeats a step of address resolution that nobody has answered, while there is time: a subnet manager may be busy, and a
+    /// peer may be about to come up. Returns whether it does.
+    ///
+    /// The id is then as it was before the step, in the kernel too.
+    pub(crate) fn resolves_again(&self, inner: &Inner, event: &CmEvent) -> bool {
+        let (Some(id), Some(peer)) = (&inner.id, inner.progress.peer) else { return false };
+        let unanswered = event.status == -libc::ETIMEDOUT && inner.progress.state() == State::Connecting;
+        if !unanswered || inner.offer.until.is_some_and(|until| Instant::now() >= until) {
+            return false;
+        }
+        debug!(connection = %self.id, %peer, step = event::name(event.kind), "resolution repeated");
+        let begun = match event.kind {
+            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE),
+            event::ROUTE_ERROR => id.resolve_route(RESOLVE),
+            _ => return false,
+        };
+        begun.is_ok()
     }
 
     /// An id at the address from which a peer is reached.

@@ -241,6 +241,7 @@ impl Connector {
                 Some(Input::PeerCompleted)
             }
             event::DEVICE_REMOVAL => None,
+            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event) => None,
             event::ADDR_ERROR
             | event::ROUTE_ERROR
             | event::CONNECT_ERROR
