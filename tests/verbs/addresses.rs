@@ -5,6 +5,7 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
+use common::life::eventually;
 use common::net::{ip, isolated};
 use common::process::alone;
 use common::raw::{bytes, room, success};
@@ -283,4 +284,62 @@ async fn resolution_ends_with_the_time_of_the_caller() {
         assert_eq!(error.status(), Status::IO_TIMEOUT, "{step}: {error:?}");
         fake("reset");
     }
+}
+
+// HW-10: ADDR_CHANGE. A listener at the address of a bond is reached after a failover; a connector that was bound before it
+// connects.
+#[tokio::test]
+async fn listeners_follow_an_address_that_moves() {
+    if !alone(module_path!(), "listeners_follow_an_address_that_moves") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (bound, connector) = (adapter.listener(), adapter.connector());
+    bound.bind((v4(), 0).into()).expect("bound");
+    connector.bind((v4(), 0).into()).expect("bound");
+    let local = connector.local_addr().expect("bound");
+    for _ in 0..3 {
+        fake(&format!("move {}", v4()));
+        // That of the adapter stays: it is there for the removal of the device.
+        eventually("new ids take the places of the old ones", || fake("moved") == Some(1)).await;
+        message_to(&adapter, &listener, address).await;
+    }
+    assert_eq!((listener.local_addr(), connector.local_addr()), (Ok(address), Ok(local)));
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    let (ours, _theirs) = joined(
+        connector.connect_and_complete(&active, address, ConnectParams::default()),
+        listener.accept_next(&passive, AcceptParams::default()),
+    )
+    .await;
+    assert_eq!(ours.local_addr(), local);
+    // One that was not listening yet begins to.
+    bound.listen(0).expect("listening");
+    message_to(&adapter, &bound, bound.local_addr().expect("listening")).await;
+}
+
+// HW-10: ADDR_CHANGE. A connection goes on, and so does a request that has arrived.
+#[tokio::test]
+async fn connections_survive_an_address_that_moves() {
+    if !alone(module_path!(), "connections_survive_an_address_that_moves") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let (listener, address) = listening(&adapter);
+    let (connector, active, passive) = (adapter.connector(), queue_pair(&adapter), queue_pair(&adapter));
+    let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
+    let accept = async {
+        let request = listener.request().await.map_err(|error| error.to_string())?;
+        fake(&format!("move {}", v4()));
+        // Its events are behind those of the address.
+        drop(Box::pin(connected(&adapter)).await);
+        request.accept(&passive, AcceptParams::default()).await.map_err(|error| error.to_string())
+    };
+    let _ends = joined(connect, accept).await;
+    message(&adapter, &active, &passive).await;
+    message(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
 }

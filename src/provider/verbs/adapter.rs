@@ -502,6 +502,8 @@ impl EventHandler for Adapter {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),
+            // Of the address that the adapter watches: it stays bound to the device, which is all that is asked of it.
+            event::ADDR_CHANGE => drop(self.current_addresses()),
             kind => {
                 debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")
             }

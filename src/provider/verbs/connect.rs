@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Dialing, Inner};
@@ -302,6 +302,18 @@ impl Connector {
             _ => return false,
         };
         begun.is_ok()
+    }
+
+    /// The local address has moved to another port of its device, or to another device, as an address of a bond does.
+    ///
+    /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
+    /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
+    pub(crate) fn address_moved(&self, inner: &mut Inner) {
+        info!(connection = %self.id, local = ?inner.progress.local, "local address moved to another port");
+        if inner.progress.state() == State::Bound {
+            inner.id = None;
+            self.bind_again(inner);
+        }
     }
 
     /// An id at the address from which a peer is reached.

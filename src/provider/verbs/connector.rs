@@ -241,6 +241,10 @@ impl Connector {
                 Some(Input::PeerCompleted)
             }
             event::DEVICE_REMOVAL => None,
+            event::ADDR_CHANGE => {
+                self.address_moved(inner);
+                None
+            }
             event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event) => None,
             event::ADDR_ERROR
             | event::ROUTE_ERROR
@@ -248,8 +252,7 @@ impl Connector {
             | event::UNREACHABLE
             | event::REJECTED
             | event::DISCONNECTED => Some(self.over(inner, event)),
-            // TIMEWAIT_EXIT: the queue pair was destroyed. ADDR_CHANGE: the connection goes on. And what is yet to
-            // be invented.
+            // TIMEWAIT_EXIT: the queue pair was destroyed. And what is yet to be invented.
             _ => None,
         }
     }

@@ -1,10 +1,11 @@
 //! The listener.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
@@ -62,7 +63,7 @@ impl Listener {
         let mut port = address.port();
         for mut place in self.adapter.expand(address) {
             place.set_port(port);
-            match self.bound_id(place) {
+            match self.bound_id(place, false) {
                 Ok((id, bound)) => {
                     port = bound.port();
                     ids.push(id);
@@ -83,10 +84,14 @@ impl Listener {
     }
 
     /// A new id at a local address of the device.
-    fn bound_id(&self, address: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), BindError> {
+    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
         let me: Weak<dyn EventHandler> = self.me.clone();
         let id = self.adapter.router.create(&self.adapter.events, me);
         let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
+        if reuse {
+            // Some drivers remember the id before this one for a while. Without the option the port may be ours all the same.
+            let _ = id.set_reuseaddr();
+        }
         let local = bind_id(&id, address)?;
         if self.adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
     }
@@ -142,6 +147,32 @@ impl Listener {
         requests.into_iter().for_each(|cm| cm.release());
     }
 
+    /// The address of an id has moved to another port of the device, as that of a bond does: the id stays with the port that
+    /// had the address, and requests arrive at the other. So a new id takes its place.
+    ///
+    /// Requests that have arrived and that nobody has fetched from the kernel are refused with the old id.
+    fn address_moved(&self, key: u64) {
+        let mut inner = self.inner.lock();
+        let Some(place) = inner.ids.iter().position(|id| id.key() == key) else { return };
+        let Some(local) = inner.ids.get(place).and_then(|id| id.local_addr()) else { return };
+        // The port is free when the old id is gone.
+        drop(inner.ids.swap_remove(place));
+        let listens = inner.requests.machine.local_address_ready().is_ok();
+        let bound = self.bound_id(local, true).map_err(io::Error::from).and_then(|(id, _)| {
+            if listens {
+                id.listen(i32::MAX)?;
+            }
+            Ok(id)
+        });
+        match bound {
+            Ok(id) => {
+                info!(%local, "address moved to another port; listening there");
+                inner.ids.push(id);
+            }
+            Err(error) => warn!(%local, %error, "address moved to where it cannot be served"),
+        }
+    }
+
     /// A request, with an id of its own.
     fn arrived(&self, event: CmEvent) {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
@@ -188,6 +219,7 @@ impl EventHandler for Listener {
         match event.kind {
             event::CONNECT_REQUEST => self.arrived(event),
             event::DEVICE_REMOVAL => self.adapter.remove(),
+            event::ADDR_CHANGE => self.address_moved(event.key),
             kind => debug!(event = event::name(kind), status = event.status, "event ignored"),
         }
     }
