@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use crate::types::{AdapterId, ReadLimits};
 
+/// The entries and the inline bytes of a request of a queue pair whose user has set none.
+pub(crate) const USUAL_ENTRIES: usize = 4;
+pub(crate) const USUAL_INLINE: usize = 64;
+
 /// The kind of provider that serves an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -58,9 +62,15 @@ pub struct AdapterInfo {
     pub max_transfer: usize,
     /// The maximum length of one region, in bytes.
     pub max_registration: usize,
-    /// The maximum number of requests in a queue.
+    /// The maximum number of requests in a queue of a queue pair.
+    ///
+    /// A queue pair with the default entries and inline bytes can have so many requests in both queues, as long as the device has
+    /// memory. The queues of some devices (mlx5) have a number of bytes: with more entries or inline bytes they have fewer
+    /// requests, and [`Adapter::queue_pair`](crate::Adapter::queue_pair) fails with `InvalidParameter`, whose text contains the
+    /// greatest depth.
     pub max_queue_depth: usize,
-    /// The maximum number of scatter-gather entries of a request.
+    /// The maximum number of scatter-gather entries of a request. A receive of a shared receive queue may have fewer on some
+    /// devices, which the error of creating that queue says.
     pub max_entries: usize,
     /// The maximum number of scatter-gather entries of a read (`MaxReadSge`). `siw` has 1.
     pub max_read_entries: usize,
@@ -105,7 +115,8 @@ pub struct AdapterInfo {
     pub max_inline: usize,
     /// The maximum number of completions in a completion queue (`MaxCompletionQueueDepth`).
     pub max_completion_depth: usize,
-    /// The maximum number of receives in a shared receive queue (`MaxSharedReceiveQueueDepth`). 0 if unsupported.
+    /// The maximum number of receives in a shared receive queue (`MaxSharedReceiveQueueDepth`), with the default entries. 0 if
+    /// unsupported.
     pub max_shared_depth: usize,
     /// Whether the adapter supports memory windows.
     pub memory_windows: bool,

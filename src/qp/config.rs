@@ -3,7 +3,7 @@
 use super::completion_queue::CompletionQueue;
 use super::shared::SharedReceiveQueue;
 use crate::error::OpenError;
-use crate::provider::info::AdapterInfo;
+use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
 
 /// Settings of a queue pair: the sizes of its queues, and the queues that it shares with other queue pairs. Source:
 /// `IND2Adapter::CreateQueuePair`.
@@ -21,17 +21,14 @@ pub struct QueuePairConfig {
     pub(crate) shared: Option<SharedReceiveQueue>,
 }
 
-/// The default for the most bytes of an inline request.
-const USUAL_INLINE: usize = 64;
-
 impl Default for QueuePairConfig {
     /// 128 requests and 4 scatter-gather entries in each queue, and 64 bytes inline if the adapter supports that.
     fn default() -> Self {
         Self {
             receive_depth: 128,
             send_depth: 128,
-            receive_entries: 4,
-            send_entries: 4,
+            receive_entries: USUAL_ENTRIES,
+            send_entries: USUAL_ENTRIES,
             inline: None,
             context: 0,
             receive_completions: None,

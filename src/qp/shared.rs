@@ -11,7 +11,7 @@ use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider;
-use crate::provider::info::AdapterInfo;
+use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -29,7 +29,7 @@ pub struct SharedReceiveConfig {
 impl Default for SharedReceiveConfig {
     /// 256 receives of up to 4 scatter-gather entries, and no threshold.
     fn default() -> Self {
-        Self { depth: 256, entries: 4, threshold: 0 }
+        Self { depth: 256, entries: USUAL_ENTRIES, threshold: 0 }
     }
 }
 

@@ -250,6 +250,7 @@ impl Context {
             max_qp_init_rd_atom: limit(raw.max_qp_init_rd_atom),
             max_srq: limit(raw.max_srq),
             max_srq_wr: limit(raw.max_srq_wr),
+            max_srq_sge: limit(raw.max_srq_sge),
             ports: raw.phys_port_cnt,
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
@@ -361,6 +362,7 @@ pub(crate) struct DeviceAttributes {
     pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
+    pub(crate) max_srq_sge: u32,
     /// `phys_port_cnt`.
     pub(crate) ports: u8,
     /// `atomic_cap`, as far as that there are any.

@@ -42,6 +42,9 @@ pub(crate) struct Quirks {
     pub(crate) hides_last_receive: bool,
     /// A queue pair over iWARP that goes to the error state closes its TCP connection in order. Cards reset it.
     pub(crate) errors_close_in_order: bool,
+    /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
+    /// queue of such a depth takes megabytes, so it is not asked for.
+    pub(crate) fits_any_depth: bool,
     /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` tells of a completion
     /// by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as it is when the
     /// processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer than that takes.
@@ -67,6 +70,7 @@ const NONE: Quirks = Quirks {
     misnames_busy_regions: false,
     hides_last_receive: false,
     errors_close_in_order: false,
+    fits_any_depth: false,
     completions_linger: None,
     iwarp_data: 255,
     // `iw_cxgb4` waits that long; `irdma` repeats its request for less.
@@ -78,6 +82,7 @@ const RDMA_RXE: Quirks = Quirks {
     ignores_window_bounds: true,
     misnames_short_receives: true,
     misnames_busy_regions: true,
+    fits_any_depth: true,
     // From Linux 6.5 on it tells.
     hides_last_receive: true,
     completions_linger: Some(Duration::from_secs(1)),
@@ -94,6 +99,7 @@ const SOFT_IWARP: Quirks = Quirks {
     needs_an_entry: true,
     hides_last_receive: true,
     errors_close_in_order: true,
+    fits_any_depth: true,
     // It counts private data in a byte, four of which carry the read limits.
     iwarp_data: 251,
     iwarp_answer: Duration::from_secs(10),

@@ -24,7 +24,7 @@ const CALLS: &[(&str, u32)] = &[
     ("ibv_reg_mr", 3),
     ("ibv_create_comp_channel", 1),
     ("ibv_create_cq", 3),
-    ("ibv_create_qp", 4),
+    ("ibv_create_qp", 5),
     ("ibv_modify_qp", 7),
     ("rdma_create_event_channel", 3),
     ("rdma_create_id", 8),

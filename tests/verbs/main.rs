@@ -14,6 +14,7 @@ mod faults;
 mod iwarp;
 mod keepalive;
 mod leaks;
+mod limits;
 mod links;
 mod memory;
 mod negotiation;

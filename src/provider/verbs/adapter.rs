@@ -16,6 +16,7 @@ use super::completions::Completions;
 use super::config::VerbsConfig;
 use super::devices::{self, Device, without_scope};
 use super::info;
+use super::limits::Limits;
 use super::queue_pair::QueuePair;
 use super::reactor;
 use super::work_queue::RequestId;
@@ -27,16 +28,11 @@ use crate::provider::next_domain;
 use crate::provider::registry::Registry;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{
-    self, AccessFlags, Capacities, CmEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes,
-    EventChannel, ProtectionDomain, QpAttributes, QpState, Quirks, Transport, device_names, event,
-    forget_removed_devices,
+    AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
+    QpAttributes, QpState, Quirks, Transport, device_names, event, forget_removed_devices,
 };
 use crate::types::AdapterId;
 
-/// The default number of entries of a request.
-const USUAL_ENTRIES: u32 = 4;
-/// The sizes that a device is asked for inline.
-const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
 /// The number of times that a removed device is looked for in the list of devices, and the pauses between
 /// them: each is twice as long as the one before.
 const FORGET_TRIES: u32 = 20;
@@ -79,18 +75,9 @@ impl Parts {
         Ok(Self { attributes, channel, domain, context })
     }
 
-    /// Returns the number of bytes that a request can have inline. The device does not report it, so it is
-    /// asked for less and less.
-    fn inline(&self) -> usize {
-        // With as many entries as are usual, which share the room with the bytes.
-        let send_entries = self.attributes.max_sge.min(USUAL_ENTRIES);
-        let room = |inline| Capacities { send: 1, receive: 1, send_entries, receive_entries: 1, inline };
-        let Ok(queue) = CompletionQueue::new(&self.context, &self.channel, 2, 0, 0) else { return 0 };
-        let made = INLINE.into_iter().find_map(|inline| {
-            let queue_pair = sys::QueuePair::new(&self.domain, &queue, &queue, None, room(inline)).ok()?;
-            Some(queue_pair.inline().max(inline))
-        });
-        made.and_then(|inline| usize::try_from(inline).ok()).unwrap_or(0)
+    /// The limits of its queues.
+    fn limits(&self) -> Limits {
+        Limits::of(&self.context, &self.channel, &self.domain, &self.attributes)
     }
 
     /// All that is open, with the id that watches an address of it; `None` when that id has lost the device.
@@ -204,7 +191,7 @@ impl Adapter {
         events: Arc<EventChannel>,
         parts: Parts,
     ) -> Self {
-        let (inline, attributes) = (parts.inline(), parts.attributes.clone());
+        let (limits, attributes) = (parts.limits(), parts.attributes.clone());
         let vectors = parts.context.completion_vectors();
         let iwarp = parts.context.transport() == Transport::Iwarp;
         let router = Arc::<EventRouter>::default();
@@ -217,7 +204,7 @@ impl Adapter {
         let opened = anchor.and_then(|anchor| parts.into_opened(anchor));
         Self {
             domain: next_domain(),
-            info: Arc::new(info::of(&device, &attributes, iwarp, max_message, inline)),
+            info: Arc::new(info::of(&device, &attributes, iwarp, max_message, limits)),
             addresses: Mutex::new(device.addresses.clone()),
             device,
             config,
@@ -427,6 +414,11 @@ impl Adapter {
     /// Returns the maximum length of a completion queue.
     pub(crate) fn max_completions(&self) -> u32 {
         self.attributes.max_cqe
+    }
+
+    /// Returns the maximum number of entries of a receive of a shared queue.
+    pub(crate) fn max_shared_entries(&self) -> usize {
+        usize::try_from(self.attributes.max_srq_sge).unwrap_or(usize::MAX)
     }
 
     /// Has a thread end everything: the device is gone.

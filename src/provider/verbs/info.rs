@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::devices::{Device, without_scope};
 use super::for_now;
+use super::limits::Limits;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::sys::DeviceAttributes;
 use crate::types::ReadLimits;
@@ -24,15 +25,14 @@ pub(crate) fn of(
     attributes: &DeviceAttributes,
     iwarp: bool,
     max_message: u32,
-    inline: usize,
+    limits: Limits,
 ) -> AdapterInfo {
     let quirks = attributes.quirks;
     // Keys can be given by requests, and taken back.
     let windows = attributes.windows && attributes.invalidates;
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
-    // A queue pair has one completion queue for both its queues. One place is left for the request that asks an idle peer
-    // for a sign of life.
-    let depth = attributes.max_qp_wr.min(attributes.max_cqe / 2).saturating_sub(1);
+    // One place is left for the request that asks an idle peer for a sign of life.
+    let depth = limits.depth.saturating_sub(1);
     AdapterInfo {
         version: AdapterInfo::VERSION,
         provider: ProviderKind::Verbs,
@@ -71,14 +71,9 @@ pub(crate) fn of(
         // iWARP, where a read names its sink to the peer.
         read_sink_required: iwarp && !quirks.reads_into_any_memory,
         answer_timeout: Some(if iwarp { quirks.iwarp_answer } else { IB_ANSWER }),
-        max_inline: inline,
+        max_inline: size(limits.inline),
         max_completion_depth: 1 << 20,
-        // All of them may complete on one queue pair, beside the requests of its send queue.
-        max_shared_depth: if attributes.max_srq > 0 {
-            size(attributes.max_srq_wr.min(attributes.max_cqe / 2))
-        } else {
-            0
-        },
+        max_shared_depth: size(limits.shared_depth),
         memory_windows: windows,
         atomics: attributes.atomics,
         invalidates: windows && !quirks.invalidates_regions,

@@ -16,6 +16,7 @@
 //! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`work_queue`], [`finish`] takes them |
 //! | [`drain`] | the end of a queue pair of the device |
 //! | [`completions`] | completion queues, which queue pairs share |
+//! | [`limits`] | the limits of queues that a device is asked for |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`region`], [`window`] | registered memory |
 //!
@@ -35,6 +36,7 @@ pub(crate) mod devices;
 pub(crate) mod fault;
 mod for_now;
 mod info;
+mod limits;
 pub(crate) mod listen;
 pub(crate) mod machine;
 pub(crate) mod queue_pair;

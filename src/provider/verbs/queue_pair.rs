@@ -17,10 +17,11 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::adapter::{Adapter, failed};
+use super::adapter::Adapter;
 use super::cm_id::CmId;
 use super::completions::DeviceQp;
 use super::connector::Connector;
+use super::limits;
 use super::shared::SharedReceives;
 use super::window::Window;
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
@@ -142,7 +143,8 @@ impl Inner {
 
 impl QueuePair {
     /// # Errors
-    /// `Os` when the device has no room.
+    /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes; `Os` when it has no
+    /// room.
     pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -163,6 +165,7 @@ impl QueuePair {
             }
             None => None,
         };
+        let (device, asked) = (adapter.clone(), (capacities, send_depth, shared.is_some()));
         let vector = adapter.vector(parts.affinity);
         let registry = adapter.registry().clone();
         let make = |me: &Weak<Self>, registered| Self {
@@ -206,7 +209,7 @@ impl QueuePair {
         let made = registry.try_create(make, begin);
         made.map_err(|source| match source.raw_os_error() {
             Some(libc::ENODEV) => OpenError::DeviceRemoved,
-            _ => failed("ibv_create_qp")(source),
+            _ => limits::queue_pair_refused(&device, asked, source),
         })
     }
 

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::adapter::{Adapter, Opened, failed};
+use super::adapter::{Adapter, Opened};
 use super::completions::Room;
+use super::limits;
 use super::work_queue::{Outstanding, RequestId, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
@@ -126,7 +127,7 @@ impl Drop for Receives {
 
 impl SharedReceives {
     /// # Errors
-    /// `Os` when the device has no room.
+    /// `InvalidParameter` for more entries or receives than the device can have; `Os` when it has no room.
     pub(crate) fn new(
         adapter: &Arc<Adapter>,
         depth: usize,
@@ -136,9 +137,15 @@ impl SharedReceives {
         let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
         // Both were checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let most = adapter.max_shared_entries();
+        if entries > most {
+            return Err(OpenError::out_of_range(4, "entries", entries, 1, most));
+        }
         let key = adapter.router.key();
-        let queue = SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key)
-            .map_err(failed("ibv_create_srq"))?;
+        let queue =
+            SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key).map_err(|source| {
+                limits::shared_queue_refused(adapter, (small(depth), small(entries)), source)
+            })?;
         let receives = Receives {
             queue: Some(queue),
             slots: Mutex::default(),

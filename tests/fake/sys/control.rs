@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use super::device::Place;
+use super::dress::QueueBytes;
 use super::number::IBV_QPS_RTS;
 use super::world::{self, World};
 use super::{Answer, cm};
@@ -20,6 +21,8 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// The misbehaviour of calls.
 pub(super) struct Script {
+    /// The number of calls of each function since the last `reset`.
+    calls: HashMap<&'static str, usize>,
     delays: HashMap<String, Duration>,
     failures: Vec<Failure>,
     refusals: HashMap<String, c_int>,
@@ -62,8 +65,9 @@ struct Failure {
 impl Default for Script {
     /// Calls behave.
     fn default() -> Self {
-        let (delays, failures, refusals, holds) = Default::default();
+        let (calls, delays, failures, refusals, holds) = Default::default();
         Self {
+            calls,
             delays,
             failures,
             refusals,
@@ -82,7 +86,8 @@ impl Default for Script {
 
 impl Script {
     /// The wait and the failure that a call is to have.
-    pub(super) fn called(&mut self, call: &str) -> (Duration, Option<c_int>) {
+    pub(super) fn called(&mut self, call: &'static str) -> (Duration, Option<c_int>) {
+        *self.calls.entry(call).or_default() += 1;
         if self.quiet {
             return (Duration::ZERO, None);
         }
@@ -192,6 +197,15 @@ impl World {
             ["dress"] => Ok(self.card.dress as i64),
             ["dress", name] => self.put_on(name).map(|()| 0),
             ["vendor", number] => self.set_vendor(parse(number)?).map(|()| 0),
+            ["send_queue", bytes, error] => {
+                self.card.sends = QueueBytes::new(parse(bytes)?, parse(error)?);
+                Ok(0)
+            }
+            ["shared_queue", bytes, error] => {
+                self.card.shared = QueueBytes::new(parse(bytes)?, parse(error)?);
+                Ok(0)
+            }
+            ["calls", call] => Ok(self.script.calls.get(call).copied().unwrap_or_default() as i64),
             ["remove"] => {
                 self.remove_device();
                 cm::device_removed(self);

@@ -20,6 +20,8 @@ pub(super) const MAX_QP_WR: u32 = 16_384;
 pub(super) const MAX_SGE: u32 = 16;
 pub(super) const MAX_CQE: u32 = (1 << 20) - 1;
 pub(super) const MAX_READS: u8 = 16;
+/// A receive of a shared queue has a link to the next one in the place of an entry.
+pub(super) const MAX_SRQ_SGE: u32 = MAX_SGE - 1;
 pub(super) const MAX_SRQ_WR: u32 = 16_384;
 pub(super) const MAX_INLINE: u32 = 256;
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
@@ -326,7 +328,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         to.max_mw = 1 << 16;
         to.max_srq = 1 << 16;
         to.max_srq_wr = MAX_SRQ_WR as c_int;
-        to.max_srq_sge = MAX_SGE as c_int;
+        to.max_srq_sge = MAX_SRQ_SGE as c_int;
         to.max_pkeys = PARTITIONS;
         to.phys_port_cnt = PORTS;
         if world.is_iwarp() {

@@ -65,11 +65,51 @@ pub(super) struct Card {
     pub(super) vendor: u32,
     /// Somebody has opened the device: nothing of this changes any more.
     pub(super) opened: bool,
+    /// The room of a send queue and of a shared receive queue.
+    pub(super) sends: QueueBytes,
+    pub(super) shared: QueueBytes,
+}
+
+/// The bytes that a queue of the device may have, and the error of one that would have more. `None`: any number.
+#[derive(Clone, Copy, Default)]
+pub(super) struct QueueBytes(Option<(u64, c_int)>);
+
+impl QueueBytes {
+    pub(super) fn new(bytes: u64, error: c_int) -> Self {
+        Self(Some((bytes, error)))
+    }
+
+    /// Checks a queue for so many requests of this size, as libmlx5 does: it has a power of two of bytes.
+    pub(super) fn check(self, depth: u32, size: u64) -> Answer<()> {
+        match self.0 {
+            Some((bytes, error)) if (u64::from(depth) * size).next_power_of_two() > bytes => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The unit of a request in the queues of a card.
+const BLOCK: u64 = 64;
+/// The control segments of a request of the send queue, and those of an entry and of the head of the inline bytes.
+const CONTROL: u64 = 128;
+const ENTRY: u64 = 16;
+const INLINE_HEAD: u64 = 4;
+
+/// The size of a request of a send queue: the entries and the inline bytes share the room behind the control segments.
+pub(super) fn send_size(entries: u32, inline: u32) -> u64 {
+    let bytes = if inline == 0 { 0 } else { INLINE_HEAD + u64::from(inline) };
+    (CONTROL + bytes.max(ENTRY * u64::from(entries))).next_multiple_of(BLOCK)
+}
+
+/// The size of a receive of a shared queue.
+pub(super) fn receive_size(entries: u32) -> u64 {
+    (ENTRY * (1 + u64::from(entries))).next_power_of_two()
 }
 
 impl Default for Card {
     fn default() -> Self {
-        Self { dress: Dress::default(), vendor: VENDOR, opened: false }
+        let (sends, shared) = Default::default();
+        Self { dress: Dress::default(), vendor: VENDOR, opened: false, sends, shared }
     }
 }
 

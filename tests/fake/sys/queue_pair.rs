@@ -12,7 +12,7 @@ use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
 use super::timers::Timer;
 use super::types::*;
 use super::world::{self, World, live};
-use super::{Answer, cm, device, dress::Dress, execute, free, number_of, pointer, zeroed};
+use super::{Answer, cm, device, dress, dress::Dress, execute, free, number_of, pointer, zeroed};
 use crate::sys::completion::Completion;
 
 /// The time after which a queue pair in the error state gives back the receives that are cut off.
@@ -140,6 +140,8 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
         // SAFETY: the caller's structure.
         let asked = unsafe { &*asked };
         check_room(&asked.cap, !asked.srq.is_null())?;
+        let size = dress::send_size(asked.cap.max_send_sge, asked.cap.max_inline_data);
+        world.card.sends.check(asked.cap.max_send_wr, size)?;
         if asked.qp_type != IBV_QPT_RC {
             return Err(libc::EOPNOTSUPP);
         }

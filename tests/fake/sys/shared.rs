@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-use super::device::{MAX_SGE, MAX_SRQ_WR};
+use super::device::{MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::post::Receive;
 use super::status::asynchronous;
 use super::types::*;
 use super::world::{self, World, live};
-use super::{device, free, number, number_of, pointer, zeroed};
+use super::{device, dress, free, number, number_of, pointer, zeroed};
 
 const SRQ_LIMIT: u32 = 1 << 1;
 
@@ -56,9 +56,10 @@ unsafe extern "C" fn ibv_create_srq(domain: *mut ibv_pd, asked: *mut ibv_srq_ini
         // SAFETY: the caller's structure.
         let asked = unsafe { &mut *asked };
         let (room, entries) = (asked.attr.max_wr, asked.attr.max_sge);
-        if !(1..=MAX_SRQ_WR).contains(&room) || entries > MAX_SGE {
+        if !(1..=MAX_SRQ_WR).contains(&room) || entries > MAX_SRQ_SGE {
             return Err(libc::EINVAL);
         }
+        world.card.shared.check(room, dress::receive_size(entries))?;
         // SAFETY: the domain is live.
         let context = unsafe { (*domain).context };
         world.add_object(context)?;

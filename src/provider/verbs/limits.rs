@@ -1,0 +1,256 @@
+//! Limits of queues that a device reports for shorter requests than ours, or does not report. They are found by asking.
+//!
+//! The work queues of some cards have a number of bytes (mlx5), and a request with more entries or inline bytes is longer. The
+//! depth that such a card reports is that of its shortest requests, and a queue pair of it is refused with `EINVAL` or `ENOMEM`.
+//! So an adapter asks, when it is opened, for queues with the usual entries and inline bytes. A queue of longer requests that is
+//! refused is asked for again with fewer of them, and the error says how many there can be.
+
+use std::io;
+use std::sync::Arc;
+
+use super::adapter::{Adapter, Opened, failed};
+use crate::error::OpenError;
+use crate::provider::info::{USUAL_ENTRIES, USUAL_INLINE};
+use crate::sys::{
+    self, Capacities, CompletionChannel, CompletionQueue, Context, DeviceAttributes, ProtectionDomain,
+    SharedReceiveQueue,
+};
+
+/// The sizes that a device is asked for inline.
+const INLINE: [u32; 5] = [512, 256, 128, 64, 32];
+/// The number of queues that are asked for when an adapter is opened, and for the text of an error. Each that can be had
+/// is a command of the card, and memory that is allocated and freed again.
+const TRIES_AT_OPEN: u32 = 6;
+const TRIES_AT_ERROR: u32 = 16;
+
+/// The limits of the queues of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The requests of each queue of a queue pair, with the usual entries and inline bytes.
+    pub(super) depth: u32,
+    /// The receives of a shared queue, with the usual entries. 0 without shared queues.
+    pub(super) shared_depth: u32,
+    /// The inline bytes of a request.
+    pub(super) inline: u32,
+}
+
+impl Limits {
+    /// The limits of this device. Those that it has no objects to ask with are the ones that it reports.
+    pub(super) fn of(
+        context: &Arc<Context>,
+        channel: &Arc<CompletionChannel>,
+        domain: &Arc<ProtectionDomain>,
+        attributes: &DeviceAttributes,
+    ) -> Self {
+        // A queue pair has one completion queue for both its queues. All receives of a shared queue may complete on one queue
+        // pair, beside the requests of its send queue.
+        let completions = attributes.max_cqe / 2;
+        let depth = attributes.max_qp_wr.min(completions);
+        let shared_depth = if attributes.max_srq > 0 { attributes.max_srq_wr.min(completions) } else { 0 };
+        let reported = Self { depth, shared_depth, inline: 0 };
+        let Ok(asking) = Asking::new(context, channel, domain) else { return reported };
+        let inline = asking.inline(attributes.max_sge);
+        if attributes.quirks.fits_any_depth {
+            return Self { inline, ..reported };
+        }
+        let usual = usual(attributes.max_sge, inline);
+        let both = |depth| asking.queue_pair(Capacities { send: depth, receive: depth, ..usual });
+        let shared = |depth| asking.shared(depth, usual.receive_entries);
+        Self {
+            depth: deepest(depth, TRIES_AT_OPEN, both).unwrap_or(depth),
+            shared_depth: deepest(shared_depth, TRIES_AT_OPEN, shared).unwrap_or(shared_depth),
+            inline,
+        }
+    }
+}
+
+/// The capacities of a queue pair whose user has set none, for a device with these limits. It has one request in each queue.
+fn usual(max_entries: u32, max_inline: u32) -> Capacities {
+    let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    let (entries, inline) = (small(USUAL_ENTRIES).min(max_entries), small(USUAL_INLINE).min(max_inline));
+    Capacities { send: 1, receive: 1, send_entries: entries, receive_entries: entries, inline }
+}
+
+/// Returns the greatest depth found that a queue can have: `most`, or after so many tries at least a quarter of the greatest
+/// that there is. `None` if the device refuses for another reason.
+fn deepest(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<()>) -> Option<u32> {
+    let (mut fits, mut refused) = (0, None);
+    let mut depth = most;
+    for _ in 0..tries {
+        if depth <= fits {
+            break;
+        }
+        match ask(depth) {
+            Ok(()) => fits = depth,
+            Err(error) if is_limit(&error) => refused = Some(depth),
+            Err(_) => return None,
+        }
+        let above = refused?.min(most);
+        depth = if fits == 0 { above / 4 } else { fits.midpoint(above) };
+    }
+    (fits > 0).then_some(fits)
+}
+
+/// Returns whether this is an error of queues that would be too long.
+fn is_limit(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
+}
+
+/// The objects with which a device is asked for queues.
+struct Asking<'a> {
+    domain: &'a Arc<ProtectionDomain>,
+    completions: Arc<CompletionQueue>,
+}
+
+impl<'a> Asking<'a> {
+    /// # Errors
+    /// Those of ibv_create_cq(3).
+    fn new(
+        context: &Arc<Context>,
+        channel: &Arc<CompletionChannel>,
+        domain: &'a Arc<ProtectionDomain>,
+    ) -> io::Result<Self> {
+        Ok(Self { domain, completions: CompletionQueue::new(context, channel, 2, 0, 0)? })
+    }
+
+    /// Makes a queue pair and destroys it.
+    ///
+    /// # Errors
+    /// Those of ibv_create_qp(3).
+    fn queue_pair(&self, capacities: Capacities) -> io::Result<()> {
+        self.make(capacities).map(drop)
+    }
+
+    fn make(&self, capacities: Capacities) -> io::Result<sys::QueuePair> {
+        sys::QueuePair::new(self.domain, &self.completions, &self.completions, None, capacities)
+    }
+
+    /// Makes a shared receive queue and destroys it.
+    ///
+    /// # Errors
+    /// Those of ibv_create_srq(3).
+    fn shared(&self, depth: u32, entries: u32) -> io::Result<()> {
+        SharedReceiveQueue::new(self.domain, depth, entries, 0).map(drop)
+    }
+
+    /// Returns the number of bytes that a request can have inline. The device does not report it, so it is
+    /// asked for less and less.
+    fn inline(&self, max_entries: u32) -> u32 {
+        // With as many entries as are usual, which share the room with the bytes.
+        let room = |inline| Capacities { receive_entries: 1, ..usual(max_entries, inline) };
+        let made = INLINE.into_iter().find_map(|inline| {
+            let queue_pair = self.make(Capacities { inline, ..room(inline) }).ok()?;
+            Some(queue_pair.inline().max(inline))
+        });
+        made.unwrap_or(0)
+    }
+}
+
+/// Returns the error of a queue pair that the device has refused, whose user may have `send_depth` requests in its send queue.
+///
+/// The depth is at fault if a queue pair with the usual entries and inline bytes can be had, and this one with fewer requests.
+pub(super) fn queue_pair_refused(
+    adapter: &Adapter,
+    (capacities, send_depth, shared): (Capacities, u32, bool),
+    source: io::Error,
+) -> OpenError {
+    let opened = adapter.opened();
+    let found = opened.filter(|_| is_limit(&source)).and_then(|opened| {
+        let usual = usual(capacities.send_entries, capacities.inline);
+        let receive_entries = if shared { 0 } else { capacities.receive_entries };
+        let long = capacities.send_entries > usual.send_entries
+            || receive_entries > usual.receive_entries
+            || capacities.inline > usual.inline;
+        let most = u32::try_from(adapter.info().max_queue_depth).unwrap_or(u32::MAX);
+        let asking = asking(&opened).filter(|_| long)?;
+        // Otherwise there is no room left, and this is no matter of the depth.
+        asking.queue_pair(Capacities { send: most, receive: most, ..usual }).ok()?;
+        let own = Capacities { send: 1, receive: 1, ..capacities };
+        let sends = |send| asking.queue_pair(Capacities { send, ..own });
+        let receives = |receive| asking.queue_pair(Capacities { receive, ..own });
+        let spare = capacities.send.saturating_sub(send_depth);
+        let (entries, inline) = (capacities.send_entries, capacities.inline);
+        match deepest(capacities.send, TRIES_AT_ERROR, sends)? {
+            found if found < capacities.send => {
+                let of = format!("{entries} send_entries and {inline} bytes inline");
+                Some(too_deep((6, "send_depth"), send_depth, found.saturating_sub(spare), &of))
+            }
+            _ if shared => None,
+            _ => {
+                let found = deepest(capacities.receive, TRIES_AT_ERROR, receives)?;
+                let of = format!("{receive_entries} receive_entries");
+                (found < capacities.receive)
+                    .then(|| too_deep((5, "receive_depth"), capacities.receive, found, &of))
+            }
+        }
+    });
+    found.unwrap_or_else(|| failed("ibv_create_qp")(source))
+}
+
+/// Returns the error of a shared receive queue that the device has refused.
+pub(super) fn shared_queue_refused(
+    adapter: &Adapter,
+    (depth, entries): (u32, u32),
+    source: io::Error,
+) -> OpenError {
+    let opened = adapter.opened();
+    let found = opened.filter(|_| is_limit(&source)).and_then(|opened| {
+        let usual = usual(entries, 0).receive_entries;
+        let most = u32::try_from(adapter.info().max_shared_depth).unwrap_or(u32::MAX);
+        let asking = asking(&opened).filter(|_| entries > usual)?;
+        asking.shared(most, usual).ok()?;
+        let found = deepest(depth, TRIES_AT_ERROR, |depth| asking.shared(depth, entries))?;
+        (found < depth).then(|| too_deep((3, "depth"), depth, found, &format!("{entries} entries")))
+    });
+    found.unwrap_or_else(|| failed("ibv_create_srq")(source))
+}
+
+fn asking(opened: &Opened) -> Option<Asking<'_>> {
+    Asking::new(&opened.context, &opened.channel, &opened.domain).ok()
+}
+
+/// The error of a depth that is too great for requests of this size.
+fn too_deep((argument, name): (u8, &str), depth: u32, most: u32, of: &str) -> OpenError {
+    let what = format!("{name} is {depth}, not between 1 and {most}, which is the most with {of}").into();
+    OpenError::InvalidParameter { argument, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Asks for up to `most`, where up to `limit` can be had. Returns what was found, and the number of calls.
+    fn ask(most: u32, limit: u32, tries: u32, error: i32) -> (Option<u32>, u32) {
+        let calls = Cell::new(0);
+        let found = deepest(most, tries, |depth| {
+            calls.set(calls.get() + 1);
+            if depth <= limit { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+        });
+        (found, calls.get())
+    }
+
+    // HW-14: never more than there is, and never much less.
+    #[test]
+    fn the_depth_that_is_found_can_be_had() {
+        assert_eq!(ask(32_768, 32_768, TRIES_AT_OPEN, libc::EINVAL), (Some(32_768), 1));
+        assert_eq!(ask(32_768, 10_922, TRIES_AT_OPEN, libc::EINVAL), (Some(9728), 6));
+        assert_eq!(ask(32_768, 10_922, TRIES_AT_ERROR, libc::ENOMEM).0, Some(10_922));
+        assert_eq!(ask(16, 1, TRIES_AT_ERROR, libc::ENOMEM).0, Some(1));
+        for limit in 32..=32_768 {
+            let (found, calls) = ask(32_768, limit, TRIES_AT_OPEN, libc::EINVAL);
+            let found = found.expect("it is not too little to be found");
+            assert!(found <= limit && found > limit / 4, "{found} of {limit}");
+            assert!(calls <= TRIES_AT_OPEN, "{calls} calls");
+        }
+    }
+
+    // HW-14: a device that is gone, or that refuses every queue, has no limit that could be found.
+    #[test]
+    fn another_error_is_no_limit() {
+        assert_eq!(ask(32_768, 0, TRIES_AT_OPEN, libc::EIO), (None, 1));
+        assert_eq!(ask(32_768, 0, TRIES_AT_OPEN, libc::ENOMEM), (None, 6));
+        assert_eq!(ask(0, 0, TRIES_AT_OPEN, libc::EINVAL), (None, 0));
+    }
+}
