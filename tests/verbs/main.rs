@@ -8,6 +8,7 @@ mod check_up;
 mod choice;
 mod data;
 mod dropped;
+mod events;
 mod exhaustion;
 mod failures;
 mod faults;

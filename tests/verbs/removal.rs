@@ -67,6 +67,7 @@ fn begin_to_remove(link: &Arc<Link>) -> oneshot::Receiver<()> {
     told
 }
 
+// HW-16: each call and each future that waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_pending_ends_when_the_device_is_removed() {
     let Some(driver) = driver() else { return };
@@ -208,7 +209,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     assert_eq!(&bytes[..], [0; 8]);
 }
 
-/// Work requests that the peer does not answer, and a disconnect that is on its way, while the device goes.
+// HW-16: work requests that the peer does not answer, and a disconnect that is on its way, while the device goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_in_flight_ends_when_the_device_is_removed() {
     let Some(driver) = driver() else { return };

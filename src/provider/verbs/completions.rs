@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -42,6 +42,8 @@ struct CqSlot {
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     batch: Mutex<Batch>,
+    /// It has lost a completion: nobody looks for those that follow.
+    lost: AtomicBool,
     /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
     lingers: Option<(Duration, Handle)>,
 }
@@ -60,13 +62,15 @@ impl Completions {
         self.0.lock().iter().map(|share| share.queue.clone()).collect()
     }
 
-    /// Lets this queue go once no queue pair holds it.
+    /// Lets this queue, which has lost a completion, go once no queue pair holds it.
     pub(crate) fn forget(&self, key: u64) {
         let mut shares = self.0.lock();
         let place = shares.iter().position(|share| share.queue.completions.key() == key);
         let share = place.map(|place| shares.remove(place));
         drop(shares);
-        drop(share);
+        if let Some(share) = share {
+            share.queue.lost.store(true, Ordering::Release);
+        }
     }
 
     /// Lets every queue go once no queue pair holds it.
@@ -102,7 +106,8 @@ impl Completions {
         completions.arm(false)?;
         let free = completions.entries().saturating_sub(entries);
         let lingers = adapter.quirks().completions_linger.map(|time| (time, adapter.runtime.clone()));
-        let queue = Arc::new(Queue { completions, batch: Mutex::default(), lingers });
+        let queue =
+            Arc::new(Queue { completions, batch: Mutex::default(), lost: AtomicBool::new(false), lingers });
         self.0.lock().push(CqSlot { queue: queue.clone(), free, vector });
         // A removal may have closed all of them since the caller looked.
         if adapter.is_removed() {
@@ -238,6 +243,11 @@ impl Room {
         self.vector
     }
 
+    /// Returns whether completions are looked for here.
+    pub(crate) fn is_served(&self) -> bool {
+        !self.queue.lost.load(Ordering::Acquire)
+    }
+
     /// Makes room for so many completions in all. One task does so at a time.
     ///
     /// # Errors
@@ -293,16 +303,23 @@ impl DeviceQp {
         receives: Option<Arc<Receives>>,
         make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
     ) -> io::Result<Self> {
-        let adapter = owner.adapter.clone();
-        let room = Room::new(&adapter, opened, entries, vector)?;
-        let shared = receives.as_ref().map(|receives| receives.room(opened, vector)).transpose()?;
-        let key = adapter.enlist(Arc::downgrade(owner));
-        let mut route = Route { room, shared, key, number: None, adapter };
+        let mut route = loop {
+            let adapter = owner.adapter.clone();
+            let room = Room::new(&adapter, opened, entries, vector)?;
+            let shared = receives.as_ref().map(|receives| receives.room(opened, vector)).transpose()?;
+            let key = adapter.enlist(Arc::downgrade(owner));
+            let route = Route { room, shared, key, number: None, adapter };
+            // Whoever learns that a queue has lost a completion marks it before it looks for those who use it, of which this is
+            // one from now on.
+            if route.rooms().all(Room::is_served) {
+                break route;
+            }
+        };
         let received = route.shared.as_deref().unwrap_or(&route.room);
         let queue_pair = make(&route.room.queue.completions, &received.queue.completions)?;
         if receives.is_some() {
             route.number = Some(queue_pair.number());
-            route.adapter.enlist_number(queue_pair.number(), key);
+            route.adapter.enlist_number(queue_pair.number(), route.key);
         }
         Ok(Self { queue_pair, route, receives, last_receive: Arc::default() })
     }

@@ -246,15 +246,14 @@ fn device_events(adapter: &Arc<Adapter>, context: &Context) -> io::Result<bool> 
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
             // Completions or receives are lost, and nobody knows whose of those that use it.
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
+                if let Element::CompletionQueue(key) = event.element {
+                    // First: no further queue pair reserves entries in it.
+                    adapter.completions.forget(key);
+                }
                 let all = adapter.all_queue_pairs();
                 let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(event.element)).collect();
-                match event.element {
-                    // No further queue pair reserves entries in it.
-                    Element::CompletionQueue(key) => adapter.completions.forget(key),
-                    Element::SharedReceiveQueue(_) => {
-                        hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
-                    }
-                    Element::QueuePair(_) | Element::Device => {}
+                if let Element::SharedReceiveQueue(_) = event.element {
+                    hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
                 }
                 hit.iter().for_each(|queue_pair| queue_pair.device_error(event.kind));
             }

@@ -56,12 +56,14 @@ struct Rooms {
 }
 
 impl Receives {
-    /// The room for the completions that come by this vector.
+    /// The room for the completions that come by this vector. One in a completion queue that has lost a completion serves nobody
+    /// any more.
     ///
     /// # Errors
     /// Those of making a completion queue.
     pub(crate) fn room(&self, opened: &Opened, vector: u32) -> io::Result<Arc<Room>> {
         let mut completions = self.completions.lock();
+        completions.rooms.retain(|room| room.is_served());
         if let Some(room) = completions.rooms.iter().find(|room| room.vector() == vector) {
             return Ok(room.clone());
         }

@@ -16,6 +16,13 @@
 //! | `hold CALL` | no call of this function returns before `reset` |
 //! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |
+//! | `answer CALL EVENT STATUS` | the next call of this function of the connection manager (`rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`) is answered by the event with this number, and with this status |
+//! | `patience MILLISECONDS` | the time after which a message of the connection manager that nobody answers is given up |
+//! | `overrun N` | the N-th completion from now on finds its queue full: it is lost, and so are all that follow in that queue |
+//! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |
+//! | `port NUMBER STATE` | the port goes `down`, or comes `up` |
+//! | `fatal` | the device fails for good: it says so, every command is refused with `EIO`, and no request is carried out; objects may be left |
+//! | `scribble` | the device writes 0xee to the memory of every receive that it has; the number of bytes |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |
 //! | `forgive` | objects that are left at the end of the process are not counted |

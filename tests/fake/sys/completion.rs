@@ -74,13 +74,16 @@ impl Completion {
 impl World {
     /// Adds a completion to a queue.
     pub(super) fn complete(&mut self, at: usize, completion: Completion, solicited: bool) {
+        let full = self.script.overruns();
         let Some(queue) = self.queues.get_mut(&at) else { return };
-        if queue.entries.len() >= queue.room {
-            let context = queue.context;
-            if !std::mem::replace(&mut queue.overrun, true) {
-                self.asynchronous(context, asynchronous::CQ_ERR, at);
-            }
+        if queue.overrun {
             return;
+        }
+        if full || queue.entries.len() >= queue.room {
+            // The device writes to it no more.
+            let context = queue.context;
+            queue.overrun = true;
+            return self.asynchronous(context, asynchronous::CQ_ERR, at);
         }
         queue.entries.push_back(completion);
         let tells = match queue.armed {

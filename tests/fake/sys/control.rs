@@ -1,7 +1,7 @@
 //! Orders of tests to the device, in lines of text, by the function `fake_control` or the variable `FAKE_CONTROL`.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::device::Place;
 use super::dress::QueueBytes;
 use super::number::IBV_QPS_RTS;
 use super::world::{self, World};
-use super::{Answer, cm};
+use super::{Answer, cm, execute};
 
 /// The lines that are there from the beginning, with semicolons between them.
 const LINES: &str = "FAKE_CONTROL";
@@ -38,6 +38,14 @@ pub(super) struct Script {
     pub(super) cut_off: usize,
     /// No queue pair says that it has no receive of a shared queue any more.
     pub(super) silent: bool,
+    /// The number of completions until the one that finds its queue full.
+    pub(super) until_overrun: Option<usize>,
+    /// Calls of the connection manager that are answered by this kind of event, with this status.
+    answers: Vec<(String, c_uint, c_int)>,
+    /// The time after which a message that nobody answers is given up, if it is not the usual one.
+    pub(super) patience: Option<Duration>,
+    /// Every command of the device fails.
+    pub(super) dead: bool,
     /// Objects may be left at the end of the process.
     forgiving: bool,
     /// Requests and events take a time of their own; the state of the generator of these times.
@@ -77,6 +85,10 @@ impl Default for Script {
             expiring: [0; 2],
             cut_off: 0,
             silent: false,
+            until_overrun: None,
+            answers: Vec::new(),
+            patience: None,
+            dead: false,
             forgiving: false,
             pace: None,
             quiet: true,
@@ -88,6 +100,9 @@ impl Script {
     /// The wait and the failure that a call is to have.
     pub(super) fn called(&mut self, call: &'static str) -> (Duration, Option<c_int>) {
         *self.calls.entry(call).or_default() += 1;
+        if self.dead && call.starts_with("ibv_") {
+            return (Duration::ZERO, Some(libc::EIO));
+        }
         if self.quiet {
             return (Duration::ZERO, None);
         }
@@ -131,6 +146,20 @@ impl Script {
         expires
     }
 
+    /// The event that answers a call of the connection manager, and its status, if it is not the usual one.
+    pub(super) fn answer(&mut self, call: &str) -> Option<(c_uint, c_int)> {
+        let place = self.answers.iter().position(|(of, ..)| of == call)?;
+        let (_, kind, status) = self.answers.remove(place);
+        Some((kind, status))
+    }
+
+    /// Counts a completion. Returns whether it finds its queue full.
+    pub(super) fn overruns(&mut self) -> bool {
+        let left = self.until_overrun.take().map(|left| left.saturating_sub(1));
+        self.until_overrun = left.filter(|left| *left > 0);
+        left == Some(0)
+    }
+
     /// A line that concerns calls.
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -164,6 +193,13 @@ impl Script {
             ["expire", "addresses", count] => self.expiring[Step::Address as usize] = parse(count)?,
             ["expire", "routes", count] => self.expiring[Step::Route as usize] = parse(count)?,
             ["expiring"] => return Ok(self.expiring.iter().sum::<usize>() as i64),
+            ["overrun", nth] => self.until_overrun = Some(parse(nth)?),
+            ["answer", call, kind, status] => {
+                self.answers.push((call.to_owned(), parse(kind)?, parse(status)?));
+            }
+            ["patience", milliseconds] => {
+                self.patience = Some(Duration::from_millis(parse(milliseconds)?));
+            }
             ["forgive"] => self.forgiving = true,
             ["lose", "last_receives"] => self.silent = true,
             ["lose", "messages"] => self.mute = true,
@@ -206,6 +242,20 @@ impl World {
                 Ok(0)
             }
             ["calls", call] => Ok(self.script.calls.get(call).copied().unwrap_or_default() as i64),
+            ["port", number, state] => {
+                self.set_port(parse(number)?, state == "up");
+                Ok(0)
+            }
+            ["lose", "shared_queues"] => {
+                self.lose_shared_queues();
+                Ok(0)
+            }
+            ["fatal"] => {
+                (self.script.dead, self.script.forgiving) = (true, true);
+                self.remove_device();
+                Ok(0)
+            }
+            ["scribble"] => Ok(execute::scribble(self) as i64),
             ["remove"] => {
                 self.remove_device();
                 cm::device_removed(self);

@@ -12,6 +12,7 @@ use super::{Answer, address, completion, free, memory, minus_one, number, number
 
 const NAME: &str = "fake0";
 const GUID: u64 = 0x00fa_ce00_00fa_ce01;
+const DOWN: u32 = 1;
 const ACTIVE: u32 = 4;
 const MTU_4096: u32 = 5;
 const VECTORS: c_int = 4;
@@ -32,6 +33,8 @@ pub(super) struct Devices {
     pub(super) addresses: Vec<Place>,
     /// It was taken out of the machine: every command fails.
     pub(super) removed: bool,
+    /// The ports that are down.
+    down: Vec<u8>,
 }
 
 /// A device of this machine.
@@ -85,7 +88,7 @@ impl Default for Devices {
     fn default() -> Self {
         let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses = own.map(|ip| Place { device: 0, ip, scope: 0, port: 1, key: 0 }).into();
-        let mut devices = Self { all: vec![Device::new(NAME)], addresses, removed: false };
+        let mut devices = Self { all: vec![Device::new(NAME)], addresses, removed: false, down: Vec::new() };
         devices.show(node::CHANNEL_ADAPTER, number::IBV_TRANSPORT_IB);
         devices
     }
@@ -143,6 +146,11 @@ impl Devices {
         Some((device.cm, *place))
     }
 
+    /// Whether packets come and go by this port.
+    pub(super) fn is_up(&self, port: u8) -> bool {
+        !self.down.contains(&port)
+    }
+
     /// The contexts by which ids name the devices that are there.
     pub(super) fn known(&self) -> Vec<*mut ibv_context> {
         let all = self.all.iter().filter(|_| !self.removed);
@@ -195,6 +203,18 @@ impl World {
 
     pub(super) fn remove_object(&mut self, context: *mut ibv_context) {
         live(&mut self.contexts, context).objects -= 1;
+    }
+
+    /// Has a port go down or come up.
+    pub(super) fn set_port(&mut self, port: u8, up: bool) {
+        self.devices.down.retain(|other| *other != port);
+        if !up {
+            self.devices.down.push(port);
+        }
+        let kind = if up { asynchronous::PORT_ACTIVE } else { asynchronous::PORT_ERR };
+        for context in self.contexts.values_mut() {
+            context.events.push((kind, port.into()));
+        }
     }
 
     /// Takes the device out of the machine.
@@ -357,7 +377,7 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, to: *mu
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
         let number = port;
         let port = &mut attributes;
-        port.state = ACTIVE;
+        port.state = if world.devices.is_up(number) { ACTIVE } else { DOWN };
         (port.max_mtu, port.active_mtu, port.gid_tbl_len) = (MTU_4096, MTU_4096, 2);
         (port.max_msg_sz, port.pkey_tbl_len) = (MAX_MESSAGE, PARTITIONS);
         world.card.dress.fill_port(number, port);

@@ -67,10 +67,21 @@ pub(super) fn resume(world: &mut World, number: u32) {
 /// Carries requests out until there is none, or the first one has to wait.
 pub(super) fn run(world: &mut World, at: usize) {
     loop {
+        let dead = world.script.dead;
         let Some(queue_pair) = world.queue_pairs.get_mut(&at) else { return };
-        if queue_pair.state != IBV_QPS_RTS || queue_pair.resting || queue_pair.sends.is_empty() {
+        if queue_pair.state != IBV_QPS_RTS || queue_pair.resting || queue_pair.sends.is_empty() || dead {
             return;
         }
+        if world.is_iwarp() && !is_reached(world, at) {
+            // TCP repeats for longer than a test takes.
+            if let Some(queue_pair) = world.queue_pairs.get_mut(&at) {
+                queue_pair.resting = true;
+                let number = queue_pair.number;
+                world.after(TCP_REPEATS, Timer::Resume(number));
+            }
+            return;
+        }
+        let Some(queue_pair) = world.queue_pairs.get_mut(&at) else { return };
         if !std::mem::replace(&mut queue_pair.lingered, true)
             && let Some(delay) = world.script.linger()
         {
@@ -93,6 +104,34 @@ pub(super) fn run(world: &mut World, at: usize) {
         }
     }
 }
+
+/// The pause after which TCP sends what was not acknowledged again.
+const TCP_REPEATS: Duration = Duration::from_millis(10);
+
+/// Whether the ports of a queue pair and of its peer are up.
+fn is_reached(world: &World, at: usize) -> bool {
+    let own = &world.queue_pairs[&at].attributes;
+    let peer = world.numbers.get(&own.dest_qp_num).map(|peer| world.queue_pairs[peer].attributes.port_num);
+    world.devices.is_up(own.port_num) && peer.is_none_or(|port| world.devices.is_up(port))
+}
+
+/// Writes to the memory of every receive that the device has, as one does of which no command stops the writes. Returns the
+/// number of bytes.
+pub(super) fn scribble(world: &mut World) -> usize {
+    let own = world.queue_pairs.values().flat_map(|queue_pair| &queue_pair.receives);
+    let shared = world.shared.values().flat_map(|queue| &queue.receives);
+    let mut written = 0;
+    for piece in own.chain(shared).flat_map(|receive| &receive.pieces) {
+        let to: *mut u8 = std::ptr::with_exposed_provenance_mut(piece.address as usize);
+        // SAFETY: the owner of the receive leaves its memory to the device until the receive has completed or its queue is gone.
+        unsafe { to.write_bytes(SCRIBBLE, piece.length as usize) };
+        written += piece.length as usize;
+    }
+    written
+}
+
+/// The byte that [`scribble`] writes.
+const SCRIBBLE: u8 = 0xee;
 
 /// Leaves a request under way.
 fn rest(world: &mut World, at: usize, send: Send) {
@@ -179,7 +218,7 @@ fn peer(world: &World, at: usize) -> Result<usize, Stop> {
     let own = &world.queue_pairs[&at];
     let peer = world.numbers.get(&own.attributes.dest_qp_num).ok_or(Stop::Unanswered)?;
     let listens = world.queue_pairs[peer].listens_to(own);
-    if listens { Ok(*peer) } else { Err(Stop::Unanswered) }
+    if listens && is_reached(world, at) { Ok(*peer) } else { Err(Stop::Unanswered) }
 }
 
 /// The local memory of a request.

@@ -62,6 +62,9 @@ impl World {
     /// Moves a queue pair to the error state, in which all of its requests come back: receives of a shared queue that are cut
     /// off a while later, and then the event that says that there is no other.
     pub(super) fn fail(&mut self, at: usize) {
+        if self.script.dead {
+            return;
+        }
         let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
         let before = std::mem::replace(&mut queue_pair.state, IBV_QPS_ERR);
         // SAFETY: a queue pair that is in the table is live.

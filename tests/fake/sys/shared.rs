@@ -39,6 +39,12 @@ impl World {
         Some(receive)
     }
 
+    /// Tells the owners of all shared queues that these are in the error state.
+    pub(super) fn lose_shared_queues(&mut self) {
+        let all: Vec<_> = self.shared.iter().map(|(at, queue)| (*at, queue.context)).collect();
+        all.into_iter().for_each(|(at, context)| self.asynchronous(context, asynchronous::SRQ_ERR, at));
+    }
+
     /// The place of a receive of a shared queue is free.
     pub(super) fn give_back(&mut self, at: usize) {
         if let Some(queue) = self.shared.get_mut(&at) {

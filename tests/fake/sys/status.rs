@@ -47,6 +47,7 @@ pub(super) mod asynchronous {
     pub(in crate::sys) const DEVICE_FATAL: u32 = 8;
     pub(in crate::sys) const PORT_ACTIVE: u32 = 9;
     pub(in crate::sys) const PORT_ERR: u32 = 10;
+    pub(in crate::sys) const SRQ_ERR: u32 = 14;
     pub(in crate::sys) const SRQ_LIMIT_REACHED: u32 = 15;
     pub(in crate::sys) const QP_LAST_WQE_REACHED: u32 = 16;
 }

@@ -133,7 +133,10 @@ unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_co
             has_it && !matches!(other.phase, Phase::Over | Phase::Idle | Phase::Bound)
         };
         let stale = world.cm.ids.values().any(again);
-        world.after(ANSWER, Timer::Unanswered(serial));
+        world.await_answer(serial);
+        if world.is_answered("rdma_connect", at) {
+            return Ok(());
+        }
         match world.listener(to) {
             _ if world.script.mute => {}
             _ if stale => world.rejected(at, reject::STALE_CONN, &[]),
@@ -160,7 +163,7 @@ unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_con
         let (Phase::RequestReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
         (id.own, id.phase) = (terms, Phase::ReplySent);
         let serial = id.serial;
-        world.after(ANSWER, Timer::Unanswered(serial));
+        world.await_answer(serial);
         let mute = world.script.mute;
         if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !mute) {
             (active.theirs, active.phase) = (terms, Phase::ReplyReceived);
@@ -254,7 +257,7 @@ unsafe extern "C" fn rdma_disconnect(raw: *mut rdma_cm_id) -> c_int {
         match phase {
             Phase::Established => {
                 id.phase = Phase::DisconnectSent;
-                world.after(ANSWER, Timer::Unanswered(serial));
+                world.await_answer(serial);
                 if let Some(peer) = peer {
                     world.asked_to_disconnect(peer);
                 }

@@ -98,7 +98,10 @@ pub(super) fn connect(
     world.hold(terms.number, serial)?;
     let id = live(&mut world.cm.ids, raw);
     (id.own, id.phase, id.waits) = (terms, Phase::RequestSent, true);
-    world.after(ANSWER, Timer::Unanswered(serial));
+    world.await_answer(serial);
+    if world.is_answered("rdma_connect", at) {
+        return Ok(());
+    }
     match world.listener(to) {
         _ if world.script.mute => {}
         Some(listener) if world.has_room(listener) => world.request(at, listener, terms, data),
@@ -183,7 +186,7 @@ pub(super) fn disconnect(mut world: MutexGuard<'static, World>, raw: *mut rdma_c
             if let Some(queue_pair) = world.release(raw.addr()) {
                 world.fail(queue_pair);
             }
-            world.after(ANSWER, Timer::Unanswered(serial));
+            world.await_answer(serial);
             Ok(())
         }
         Phase::Established => {

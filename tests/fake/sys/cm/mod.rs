@@ -198,6 +198,26 @@ impl World {
         self.tell(at, kind, status, Vec::new(), Terms::default());
     }
 
+    /// Has the id with this serial number give up a message that nobody answers.
+    fn await_answer(&mut self, serial: u64) {
+        self.after(self.script.patience.unwrap_or(ANSWER), Timer::Unanswered(serial));
+    }
+
+    /// Answers a call by the event that a test has chosen for it. Returns whether it has.
+    fn is_answered(&mut self, call: &str, at: usize) -> bool {
+        let Some((kind, status)) = self.script.answer(call) else { return false };
+        if kind == kind::REJECTED {
+            self.rejected(at, status, &[]);
+        } else if let Some(id) = self.cm.ids.get_mut(&at) {
+            id.phase = Phase::Over;
+            if self.is_iwarp() {
+                self.release(at);
+            }
+            self.tell_status(at, kind, status);
+        }
+        true
+    }
+
     fn id_by_serial(&mut self, serial: u64) -> Option<(usize, &mut Id)> {
         let at = *self.cm.serials.get(&serial)?;
         Some((at, self.cm.ids.get_mut(&at)?))

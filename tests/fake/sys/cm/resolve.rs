@@ -8,6 +8,7 @@ use libc::sockaddr;
 
 use super::super::address;
 use super::super::control::Step;
+use super::super::dress::Dress;
 use super::*;
 
 /// The first port that is given out, and how many there are.
@@ -148,6 +149,15 @@ unsafe extern "C" fn rdma_resolve_addr(
         let theirs = unsafe { &raw mut (*raw).route.addr.dst_addr_union.dst_storage };
         // SAFETY: the caller of the library reads this after the call.
         unsafe { address::write(theirs, destination) };
+        if world.is_answered("rdma_resolve_addr", raw.addr()) {
+            return Ok(());
+        }
+        if !world.devices.is_up(device.1.port) && world.card.dress != Dress::Infiniband {
+            // Nobody answers who is asked for the address of Ethernet.
+            world.tell_status(raw.addr(), kind::ADDR_ERROR, -libc::EHOSTUNREACH);
+            return Ok(());
+        }
+        let id = live(&mut world.cm.ids, raw);
         if unresolved {
             let (serial, time) = (id.serial, Duration::from_millis(timeout.max(1) as u64));
             world.after(time, Timer::Unresolved(serial));
@@ -200,12 +210,20 @@ unsafe extern "C" fn rdma_resolve_route(raw: *mut rdma_cm_id, _timeout: c_int) -
         if id.phase != Phase::AddressResolved {
             return Err(libc::EINVAL);
         }
+        let place = id.place;
         if world.script.expires(Step::Route) {
             world.tell_status(raw.addr(), kind::ROUTE_ERROR, -libc::ETIMEDOUT);
             return Ok(());
         }
-        let id = live(&mut world.cm.ids, raw);
-        id.phase = Phase::RouteResolved;
+        if world.is_answered("rdma_resolve_route", raw.addr()) {
+            return Ok(());
+        }
+        if place.is_some_and(|place| !world.devices.is_up(place.port)) {
+            // The subnet manager does not answer.
+            world.tell_status(raw.addr(), kind::ROUTE_ERROR, -libc::ETIMEDOUT);
+            return Ok(());
+        }
+        live(&mut world.cm.ids, raw).phase = Phase::RouteResolved;
         world.tell_status(raw.addr(), kind::ROUTE_RESOLVED, 0);
         Ok(())
     }))
