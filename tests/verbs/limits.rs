@@ -143,7 +143,7 @@ async fn a_shortage_is_no_limit() {
             assert!(matches!(error, OpenError::Os { .. }), "{error:?}");
             assert_eq!(error.status(), status);
         }
-        let error = adapter.shared_receive_queue(shared.clone()).map(drop).expect_err("no room");
+        let error = adapter.shared_receive_queue(shared).map(drop).expect_err("no room");
         assert!(matches!(error, OpenError::Os { .. }), "{error:?}");
         fake("reset");
         carries(&adapter, &usual, 8).await;
