@@ -74,7 +74,7 @@ fn usual(max_entries: u32, max_inline: u32) -> Capacities {
 /// Returns the greatest depth found that a queue can have: `most`, or after so many tries at least a quarter of the greatest
 /// that there is. `None` if the device refuses for another reason.
 fn deepest(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<()>) -> Option<u32> {
-    let (mut fits, mut refused) = (0, None);
+    let (mut fits, mut refused) = (0, most.saturating_add(1));
     let mut depth = most;
     for _ in 0..tries {
         if depth <= fits {
@@ -82,11 +82,10 @@ fn deepest(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<()>) -> Option
         }
         match ask(depth) {
             Ok(()) => fits = depth,
-            Err(error) if is_limit(&error) => refused = Some(depth),
+            Err(error) if is_limit(&error) => refused = depth,
             Err(_) => return None,
         }
-        let above = refused?.min(most);
-        depth = if fits == 0 { above / 4 } else { fits.midpoint(above) };
+        depth = if fits == 0 { refused / 4 } else { fits.midpoint(refused) };
     }
     (fits > 0).then_some(fits)
 }
