@@ -77,12 +77,32 @@ impl Adapter {
     /// Creates a completion queue that the program polls (`IND2Adapter::CreateCompletionQueue`).
     ///
     /// # Errors
-    /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
+    /// `InvalidParameter` with the number of the argument; `DeviceRemoved`; with a device also `Os`.
     pub fn completion_queue(&self, config: CompletionQueueConfig) -> Result<CompletionQueue, OpenError> {
         if self.is_removed() {
             return Err(OpenError::DeviceRemoved);
         }
         CompletionQueue::new(&self.provider, config)
+    }
+
+    /// Creates two completion queues of these depths in a part of the device's that others use, too.
+    ///
+    /// # Errors
+    /// Those of [`completion_queue`](Self::completion_queue).
+    pub(crate) fn shared_completion_queues(
+        &self,
+        depths: [usize; 2],
+    ) -> Result<[CompletionQueue; 2], OpenError> {
+        if self.is_removed() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        let device = self.provider.shared_completions()?;
+        let queue = |depth| {
+            let config = CompletionQueueConfig::default().depth(depth);
+            CompletionQueue::over(&self.provider, device.clone(), config)
+        };
+        let [one, other] = depths;
+        Ok([queue(one)?, queue(other)?])
     }
 
     /// Creates a receive queue for several queue pairs (`IND2Adapter::CreateSharedReceiveQueue`).

@@ -5,7 +5,7 @@ use crate::cm::{Adapter, ProviderKind};
 use crate::error::{PostErrorKind, StreamError};
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
-use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
+use crate::qp::{CompletionQueue, QueuePair, QueuePairConfig};
 use crate::types::Access;
 
 /// The offset of the ring in the exposed memory, the start of a cache line. The list of targets is before it.
@@ -56,8 +56,9 @@ impl StreamResources {
         let (sends, receives) = (config.send_depth, config.receive_depth);
         // The soft provider copies what is short in any case: inline it would be copied once more.
         let inline = if info.provider == ProviderKind::Soft { 0 } else { config.inline };
-        let queue = |depth| adapter.completion_queue(CompletionQueueConfig::default().depth(depth));
-        let queues = Queues { receives: queue(receives)?, initiator: queue(sends)? };
+        // A completion queue of the program would have a channel and a task of its own on a device.
+        let [received, sent] = adapter.shared_completion_queues([receives, sends])?;
+        let queues = Queues { receives: received, initiator: sent };
         let queue_pair = QueuePairConfig::default()
             .send_depth(sends)
             .receive_depth(receives)

@@ -32,6 +32,7 @@ pub(crate) mod connector;
 pub(crate) mod errors;
 pub(crate) mod handle;
 pub(crate) mod info;
+pub(crate) mod key_hasher;
 pub(crate) mod net;
 pub(crate) mod params;
 pub(crate) mod registry;
@@ -46,7 +47,8 @@ pub(crate) mod work;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use handle::{
-    Adapter, Connector, Listener, Provider, QueuePair, QueuePairParts, Registration, SharedReceives, Window,
+    Adapter, CompletionQueue, Connector, Listener, Provider, QueuePair, QueuePairParts, Registration,
+    SharedReceives, Window,
 };
 
 /// A number for a protection domain that no other adapter of this process has had, of any provider.

@@ -26,12 +26,13 @@ pub struct CompletionQueueConfig {
     depth: usize,
     affinity: Option<usize>,
     spin: Duration,
+    busy_poll: bool,
 }
 
 impl Default for CompletionQueueConfig {
     /// A depth of 256, no affinity and no spinning.
     fn default() -> Self {
-        Self { depth: 256, affinity: None, spin: Duration::ZERO }
+        Self { depth: 256, affinity: None, spin: Duration::ZERO, busy_poll: false }
     }
 }
 
@@ -61,6 +62,19 @@ impl CompletionQueueConfig {
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
+        self
+    }
+
+    /// Sets whether the program polls the queue all the time, to run each completion to its end where it finds it. Default:
+    /// `false`.
+    ///
+    /// A device then interrupts nobody, and no task of the runtime looks into the queue, except while a program waits with
+    /// [`notify`](CompletionQueue::notify) or [`wait`](CompletionQueue::wait). In return the program has to poll: until then no
+    /// request completes, and a connection whose loss only a failed request shows is not lost before a tenth of
+    /// [`path_timeout`](crate::verbs::VerbsConfig::path_timeout) has passed. The soft provider ignores it.
+    #[must_use]
+    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
+        self.busy_poll = busy_poll;
         self
     }
 
@@ -141,6 +155,10 @@ pub struct CompletionQueue {
 struct Inner {
     results: Arc<CompletionRing>,
     adapter: provider::Adapter,
+    /// The queue of the device.
+    device: provider::CompletionQueue,
+    /// It is used by nobody else.
+    own: bool,
     config: CompletionQueueConfig,
     _registered: Registered,
 }
@@ -151,6 +169,14 @@ impl Member for Inner {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.own {
+            self.device.released();
+        }
+    }
+}
+
 impl CompletionQueue {
     /// An empty queue.
     ///
@@ -158,14 +184,44 @@ impl CompletionQueue {
     /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
+        let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
+        Ok(Self::with(adapter, device, true, config))
+    }
+
+    /// An empty queue over one of the device that others use, too.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn over(
+        adapter: &provider::Adapter,
+        device: provider::CompletionQueue,
+        config: CompletionQueueConfig,
+    ) -> Result<Self, OpenError> {
+        config.check(adapter.info().max_completion_depth)?;
+        Ok(Self::with(adapter, device, false, config))
+    }
+
+    fn with(
+        adapter: &provider::Adapter,
+        device: provider::CompletionQueue,
+        own: bool,
+        config: CompletionQueueConfig,
+    ) -> Self {
         let results = CompletionRing::new(config.depth);
         let inner = adapter.registry().create(|_, registered| Inner {
             results,
             adapter: adapter.clone(),
+            device,
+            own,
             config,
             _registered: registered,
         });
-        Ok(Self { inner })
+        Self { inner }
+    }
+
+    /// The queue of the device.
+    pub(super) fn device(&self) -> &provider::CompletionQueue {
+        &self.inner.device
     }
 
     /// The completions that wait to be polled.
@@ -191,7 +247,7 @@ impl CompletionQueue {
 
     /// Polls the device, which may wake any task that uses it.
     pub(crate) fn progress(&self) {
-        self.inner.adapter.progress();
+        self.inner.device.progress();
     }
 
     /// Like [`poll`](Self::poll), but does not poll the device.
@@ -231,7 +287,10 @@ impl CompletionQueue {
     pub fn notify(&self, kind: NotifyKind) -> Notify {
         let mut spin = Spin::new(self.inner.config.spin);
         spin.start();
-        Notify { notified: self.inner.results.notify(kind), inner: self.inner.clone(), spin }
+        let notified = self.inner.results.notify(kind);
+        // Behind the registration: what it finds is told.
+        self.inner.device.begin_wait();
+        Notify { notified, inner: self.inner.clone(), spin }
     }
 
     /// Waits until `count` completions can be polled (uDAPL's threshold), or as many as the queue can hold.
@@ -319,7 +378,7 @@ impl Notify {
     /// Polls like the future, without the budget of the task: for futures that use it themselves.
     pub(crate) fn poll_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NotifyError>> {
         if self.spin.is_started() {
-            self.inner.adapter.progress();
+            self.inner.device.progress();
             if self.spin.is_spinning() {
                 cx.waker().wake_by_ref();
             } else {
@@ -328,6 +387,12 @@ impl Notify {
         }
         let error = |status| ended(status, self.inner.results.depth());
         self.notified.poll(cx).map(|closed| closed.map_or(Ok(()), |status| Err(error(status))))
+    }
+}
+
+impl Drop for Notify {
+    fn drop(&mut self) {
+        self.inner.device.end_wait();
     }
 }
 

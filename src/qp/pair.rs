@@ -102,8 +102,16 @@ impl QueuePair {
             Some(shared) => sink(&config.receive_completions, shared.table()).counted(shared.count().clone()),
             None => sink(&config.receive_completions, &table),
         };
-        let queues = [&config.send_completions, &config.receive_completions];
-        let affinity = queues.into_iter().flatten().find_map(CompletionQueue::affinity);
+        let device = |queue: &Option<CompletionQueue>| match queue {
+            Some(queue) => Ok(queue.device().clone()),
+            None => adapter.shared_completions(),
+        };
+        let send_queue = device(&config.send_completions)?;
+        // Without one of its own, both complete in the same.
+        let receive_queue = match (&config.send_completions, &config.receive_completions) {
+            (None, None) => send_queue.clone(),
+            (_, queue) => device(queue)?,
+        };
         let inline = config.inline_bytes(info.max_inline);
         let provider = adapter.queue_pair(QueuePairParts {
             receive_depth: config.receive_depth,
@@ -114,7 +122,8 @@ impl QueuePair {
             receive,
             initiator: sink(&config.send_completions, &table),
             shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
-            affinity,
+            send_queue,
+            receive_queue,
         })?;
         let domain = adapter.domain();
         let joined = OnceLock::new();

@@ -3,9 +3,11 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use smallvec::SmallVec;
 
@@ -123,9 +125,10 @@ impl Drop for Taken {
 pub(crate) struct CompletionQueue {
     raw: NonNull<ffi::ibv_cq>,
     key: u64,
-    /// The number of completions that the queue can hold. The library writes its own count of them while this
-    /// is locked.
-    entries: Mutex<u32>,
+    /// The number of completions that the queue can hold.
+    entries: AtomicU32,
+    /// Locked while the library writes its own count of them.
+    resizing: Mutex<()>,
     /// The flag of completions that tell of an invalidated key.
     invalidated: u32,
     _channel: Arc<CompletionChannel>,
@@ -161,7 +164,8 @@ impl CompletionQueue {
         Ok(Arc::new(Self {
             raw,
             key,
-            entries: Mutex::new(u32::try_from(entries).unwrap_or(0)),
+            entries: AtomicU32::new(u32::try_from(entries).unwrap_or(0)),
+            resizing: Mutex::default(),
             invalidated: context.invalidated_flag(),
             _channel: channel.clone(),
             _context: context.clone(),
@@ -178,7 +182,7 @@ impl CompletionQueue {
 
     /// Returns the number of completions that the queue can hold.
     pub(crate) fn entries(&self) -> u32 {
-        *self.entries.lock()
+        self.entries.load(Ordering::Relaxed)
     }
 
     /// Makes room for at least that many completions. Those that are there stay.
@@ -187,12 +191,12 @@ impl CompletionQueue {
     /// `EINVAL` for more than the device allows or less than are there, `EOPNOTSUPP` where the size is fixed.
     pub(crate) fn resize(&self, entries: u32) -> io::Result<()> {
         let entries = number(entries)?;
-        let mut has = self.entries.lock();
+        let _resizing = self.resizing.lock();
         // SAFETY: the queue is live.
         call::number(|| unsafe { ffi::ibv_resize_cq(self.as_ptr(), entries) })?;
         // SAFETY: the queue is live, and the lock keeps the library from writing this.
         let entries = unsafe { (*self.as_ptr()).cqe };
-        *has = u32::try_from(entries).unwrap_or(0);
+        self.entries.store(u32::try_from(entries).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
 
@@ -254,9 +258,24 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Returns the completions of the last poll.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
-        self.entries.iter().take(self.length).map(|entry| WorkCompletion {
+    /// Returns the number of completions of the last poll.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the id of the request of the completion at a place.
+    pub(crate) fn id(&self, place: usize) -> u64 {
+        self.entries[..self.length][place].wr_id
+    }
+
+    /// Returns the number of the queue pair of the completion at a place.
+    pub(crate) fn number(&self, place: usize) -> u32 {
+        self.entries[..self.length][place].qp_num
+    }
+
+    /// Returns the completions at these places.
+    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = WorkCompletion> {
+        self.entries[..self.length][places].iter().map(|entry| WorkCompletion {
             wr_id: entry.wr_id,
             status: entry.status,
             opcode: entry.opcode,
@@ -265,6 +284,12 @@ impl Batch {
             vendor_err: entry.vendor_err,
             told: Told::of(entry, self.invalidated),
         })
+    }
+
+    /// Returns the completions of the last poll.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
+        self.range(0..self.length)
     }
 }
 

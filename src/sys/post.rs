@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::io;
 use std::mem::{self, offset_of};
-use std::ptr;
+use std::{ptr, slice};
 
 use bitflags::bitflags;
 use smallvec::SmallVec;
@@ -128,12 +128,12 @@ pub(crate) struct Refused {
 }
 
 impl SendRequest<'_> {
+    /// Fills in a request that is all zeros.
+    ///
     /// # Safety
     /// See [`QueuePair::post_send`](super::QueuePair::post_send).
-    unsafe fn to_raw(&self) -> io::Result<ffi::ibv_send_wr> {
+    unsafe fn fill(&self, raw: &mut ffi::ibv_send_wr) -> io::Result<()> {
         use Operation as Op;
-        // SAFETY: all members are integers or pointers, for which zero is a value.
-        let mut raw: ffi::ibv_send_wr = unsafe { mem::zeroed() };
         raw.wr_id = self.id;
         raw.sg_list = entries_ptr(self.entries);
         raw.num_sge = entries_len(self.entries)?;
@@ -172,7 +172,7 @@ impl SendRequest<'_> {
             }
             Op::Send | Op::SendImmediate(_) | Op::LocalInvalidate(_) => {}
         }
-        Ok(raw)
+        Ok(())
     }
 }
 
@@ -217,10 +217,21 @@ pub(super) unsafe fn sends(
     requests: &[SendRequest<'_>],
     call: impl FnOnce(*mut ffi::ibv_send_wr, *mut *mut ffi::ibv_send_wr) -> c_int,
 ) -> Result<(), Refused> {
-    // SAFETY: the caller's.
-    let chain = requests.iter().map(|request| unsafe { request.to_raw() });
-    let chain: io::Result<SmallVec<[ffi::ibv_send_wr; 4]>> = chain.collect();
-    let mut chain = chain.map_err(|source| Refused { taken: 0, source })?;
+    let refused = |source| Refused { taken: 0, source };
+    // SAFETY: all members are integers or pointers, for which zero is a value.
+    let zeros = || unsafe { mem::zeroed::<ffi::ibv_send_wr>() };
+    // Nearly always there is one, which is not moved.
+    if let [request] = requests {
+        let mut raw = zeros();
+        // SAFETY: the caller's.
+        unsafe { request.fill(&mut raw) }.map_err(refused)?;
+        return post(slice::from_mut(&mut raw), |link| &mut link.next, call);
+    }
+    let mut chain: SmallVec<[ffi::ibv_send_wr; 4]> = requests.iter().map(|_| zeros()).collect();
+    for (request, raw) in requests.iter().zip(&mut chain) {
+        // SAFETY: the caller's.
+        unsafe { request.fill(raw) }.map_err(refused)?;
+    }
     post(&mut chain, |link| &mut link.next, call)
 }
 

@@ -261,6 +261,40 @@ async fn the_queues_of_a_queue_pair_are_separate() {
     assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello");
 }
 
+// HW-08: two queues of the program, of which one is polled all the time: each has what is its own, and tells who waits.
+#[tokio::test]
+async fn two_queues_do_not_affect_each_other() {
+    let adapter = adapter();
+    let busy = CompletionQueueConfig::default().depth(64).busy_poll(true);
+    let queues = [adapter.completion_queue(busy).expect("a completion queue"), queue(&adapter, 64)];
+    let pairs = [received_into(&adapter, &queues[0], 0).await, received_into(&adapter, &queues[1], 1).await];
+    let _receives = pairs.each_ref().map(|pair| post(&adapter, &pair.passive.queue_pair, 20));
+    for turn in [0, 1, 1, 0, 0, 1] {
+        send(&adapter, &pairs[turn].active.queue_pair, b"polled", WorkOptions::default()).await;
+        let mut found = Vec::new();
+        within(async {
+            while queues[turn].poll(8, &mut found) == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!((found.len(), found[0].queue_pair, found[0].status), (1, turn as u64, Status::SUCCESS));
+        // The one that is polled is told of what comes while somebody waits, and of what has come before.
+        for before in [false, true] {
+            if before {
+                send(&adapter, &pairs[turn].active.queue_pair, b"before", WorkOptions::default()).await;
+            }
+            let notified = queues[turn].notify(NotifyKind::Any);
+            if !before {
+                send(&adapter, &pairs[turn].active.queue_pair, b"meanwhile", WorkOptions::default()).await;
+            }
+            within(notified).await.expect("told");
+            assert_eq!(polled(&queues[turn], 9).len(), 1);
+        }
+        assert_eq!(polled(&queues[1 - turn], 9), []);
+    }
+}
+
 #[tokio::test]
 async fn notifications_are_met_together_by_what_is_good_enough_for_one() {
     let adapter = adapter();

@@ -62,7 +62,14 @@ async fn descriptors() {
     let error = Adapter::open(v4()).expect_err("the addresses cannot be watched");
     assert_eq!(Status::from_io(&io::Error::from(error)), Status::INSUFFICIENT_RESOURCES);
     // Work that needs no descriptor goes on.
-    adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let queue = adapter.completion_queue(CompletionQueueConfig::default());
+    if sockets {
+        queue.expect("a completion queue");
+    } else {
+        // HW-08: a queue of a device has a channel of its own.
+        let error = queue.expect_err("there is no channel");
+        assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES, "{error}");
+    }
     adapter.register(4096, Access::empty()).await.expect("registered");
     exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 

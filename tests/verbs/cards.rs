@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use common::cm::exchange;
 use common::device::Device;
 use common::life::eventually;
 use common::process::alone;
@@ -18,13 +19,6 @@ use tokio_rdma::{
     RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
 };
 
-/// A message arrives, and a read is answered.
-async fn exchange(adapter: &Adapter, pair: &Pair) {
-    let receive = pair.passive.queue_pair.receive(room(adapter, 8)).expect("posted");
-    success(pair.active.queue_pair.send(bytes(adapter, b"received")).expect("posted")).await;
-    assert_eq!(&success(receive).await.1[..], b"received");
-}
-
 // HW-02: an adapter has two ports, and an address in a partition: each connection uses what its own address is of.
 #[tokio::test]
 async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
@@ -36,7 +30,7 @@ async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
         let adapter = adapter();
         for ip in [v4(), v6(), v4()] {
             let pair = connected_at(&adapter, ip).await;
-            exchange(&adapter, &pair).await;
+            exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         }
     }
 }
@@ -233,7 +227,7 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
                 assert_eq!(fake(&format!("{line} {value}")), Some(same), "{line} {value}: {connect:?}");
             }
         }
-        exchange(&adapter, &pair).await;
+        exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         let Pair { active, passive } = pair;
         drop((active, passive));
         eventually("the queue pairs are gone", || fake("count qp") == Some(0)).await;

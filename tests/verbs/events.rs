@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use common::cm::exchange;
 use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
@@ -14,13 +15,6 @@ use tokio_rdma::{
     AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, Op, QueuePairConfig, SharedReceiveConfig,
     SharedReceiveQueue, Status, WorkBuffer,
 };
-
-/// A message arrives.
-async fn exchange(adapter: &Adapter, pair: &Pair) {
-    let receive = pair.passive.queue_pair.receive(room(adapter, 8)).expect("posted");
-    success(pair.active.queue_pair.send(bytes(adapter, b"received")).expect("posted")).await;
-    assert_eq!(&success(receive).await.1[..], b"received");
-}
 
 /// A message arrives in a receive of the shared queue.
 async fn exchange_shared(adapter: &Adapter, queue: &SharedReceiveQueue, pair: &Pair) {
@@ -87,9 +81,10 @@ async fn an_overrun_ends_the_connections_of_its_queue() {
         assert_eq!(buffer.len(), 8);
     }
     assert_eq!(ended(posted).await.0, Status::INTERNAL_ERROR);
-    exchange(&adapter, &other).await;
+    exchange(&adapter, &other.active.queue_pair, &other.passive.queue_pair).await;
     for _ in 0..3 {
-        exchange(&adapter, &connected(&adapter).await).await;
+        let pair = connected(&adapter).await;
+        exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
     }
     drop((hit, other, unconnected, adapter));
     nothing_is_left().await;
@@ -149,7 +144,7 @@ async fn a_lost_shared_receive_queue_gives_its_receives_back() {
         assert_eq!((status, buffer.len()), (Status::CANCELED, 8));
     }
     assert!(queue.receive(room(&adapter, 8)).is_err());
-    exchange(&adapter, &other).await;
+    exchange(&adapter, &other.active.queue_pair, &other.passive.queue_pair).await;
     let queue = new();
     let pair = pair_with(&adapter, QueuePairConfig::default().shared_receives(&queue)).await;
     exchange_shared(&adapter, &queue, &pair).await;
@@ -193,7 +188,7 @@ async fn a_port_goes_down_and_comes_up() {
         drop(near);
         assert_eq!(failure(kept).await, Status::CANCELED);
     }
-    exchange(&adapter, &pair).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
 
 /// Connections with requests pending on both sides, one of them with messages that have found no receive.
@@ -201,7 +196,7 @@ async fn loaded(adapter: &Adapter, count: usize) -> (Vec<Pair>, Vec<Op<tokio_rdm
     let (mut pairs, mut pending) = (Vec::new(), Vec::new());
     for number in 0..count {
         let pair = connected(adapter).await;
-        exchange(adapter, &pair).await;
+        exchange(adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         let [active, passive] = [&pair.active, &pair.passive].map(|end| &end.queue_pair);
         for _ in 0..4 {
             pending.push(passive.receive(room(adapter, 64)).expect("posted"));

@@ -20,6 +20,7 @@ mod links;
 mod memory;
 mod negotiation;
 mod pages;
+mod queues;
 mod registrations;
 mod removal;
 mod slow_driver;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use super::completion_queue::CompletionQueue;
 use super::connection::{Connector, Listener};
 use super::memory::{Registration, Window};
 use super::queue_pair::{QueuePair, QueuePairParts, SharedReceives};
@@ -42,9 +43,6 @@ provider_handle! {
     /// The objects that end with the adapter.
     fn registry(&self) -> &Arc<Registry>;
 
-    /// Takes what its devices have completed, for who polls and does not wait for the reactor.
-    fn progress(&self);
-
     /// Memory that work requests can use, and no peer.
     ///
     /// # Errors
@@ -66,9 +64,45 @@ impl Adapter {
             Self::Soft(adapter) => QueuePair::Soft(soft::queue_pair::QueuePair::new(adapter.clone(), parts)),
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {
-                QueuePair::Verbs(verbs::queue_pair::QueuePair::new(adapter.clone(), parts)?)
+                QueuePair::Verbs(verbs::queue_pair::QueuePair::new(adapter.context().clone(), parts)?)
             }
         })
+    }
+
+    /// A completion queue of the program, of this depth, for the processor. `polled` says that the program polls it all the time.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn completion_queue(
+        &self,
+        depth: usize,
+        processor: Option<usize>,
+        polled: bool,
+    ) -> Result<CompletionQueue, OpenError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {
+                let _ = (depth, processor, polled);
+                Ok(CompletionQueue::Soft)
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                Ok(CompletionQueue::Verbs(adapter.completion_queue(depth, processor, polled)?))
+            }
+        }
+    }
+
+    /// A completion queue that others complete in, too: for requests that complete through futures.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn shared_completions(&self) -> Result<CompletionQueue, OpenError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => Ok(CompletionQueue::Soft),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => Ok(CompletionQueue::Verbs(adapter.shared_completions()?)),
+        }
     }
 
     /// A receive queue for several queue pairs, with room for so many receives of so many entries each. Receives still
@@ -100,7 +134,9 @@ impl Adapter {
             #[cfg(feature = "soft")]
             Self::Soft(adapter) => Connector::Soft(soft::connector::Connector::new(adapter.clone())),
             #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => Connector::Verbs(verbs::connector::Connector::new(adapter.clone())),
+            Self::Verbs(adapter) => {
+                Connector::Verbs(verbs::connector::Connector::new(adapter.context().clone()))
+            }
         }
     }
 
@@ -110,7 +146,7 @@ impl Adapter {
             #[cfg(feature = "soft")]
             Self::Soft(adapter) => Listener::Soft(soft::accept::Listener::new(adapter.clone())),
             #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => Listener::Verbs(verbs::listen::Listener::new(adapter.clone())),
+            Self::Verbs(adapter) => Listener::Verbs(verbs::listen::Listener::new(adapter.context().clone())),
         }
     }
 

@@ -44,12 +44,14 @@ macro_rules! provider_handle {
 }
 
 mod adapter;
+mod completion_queue;
 mod connection;
 mod memory;
 mod provider;
 mod queue_pair;
 
 pub(crate) use adapter::Adapter;
+pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use connection::{Connector, Listener};
 pub(crate) use memory::{Registration, Window};
 pub(crate) use provider::Provider;

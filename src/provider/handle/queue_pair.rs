@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::completion_queue::CompletionQueue;
 use crate::error::ResizeError;
 use crate::inflight::{CompletionSink, Payload, Ticket};
 use crate::provider::work::{Refused, WorkRequest};
@@ -20,8 +21,9 @@ pub(crate) struct QueuePairParts {
     pub(crate) receive: CompletionSink,
     pub(crate) initiator: CompletionSink,
     pub(crate) shared: Option<SharedReceives>,
-    /// The processor on which completions are best handled.
-    pub(crate) affinity: Option<usize>,
+    /// The completion queues of a device for its two queues.
+    pub(crate) send_queue: CompletionQueue,
+    pub(crate) receive_queue: CompletionQueue,
 }
 
 provider_handle! {

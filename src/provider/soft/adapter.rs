@@ -99,9 +99,6 @@ impl Adapter {
         Ok(core)
     }
 
-    /// Nothing to do: its tasks run whenever there is something.
-    pub(crate) fn progress(&self) {}
-
     /// Memory that work requests can use, and no peer.
     ///
     /// # Errors

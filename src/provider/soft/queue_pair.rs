@@ -48,7 +48,8 @@ struct State {
 impl QueuePair {
     pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Arc<Self> {
         // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
-        let _ = (parts.receive_entries, parts.send_entries, parts.inline, parts.affinity);
+        let _ =
+            (parts.receive_entries, parts.send_entries, parts.inline, parts.send_queue, parts.receive_queue);
         let receives = match parts.shared {
             Some(provider::SharedReceives::Soft(shared)) => ReceiveQueue::with_shared(shared, parts.receive),
             // Creating checked that all is of one adapter.

@@ -1,13 +1,14 @@
 //! The keys of a protection domain: who may touch which bytes by which key.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::registration::{Binding, Registration, RemoteAccess};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::memory::{Shared, Slice};
+use crate::provider::key_hasher::KeyHasher;
 use crate::provider::net::Host;
 use crate::sync::RwLock;
 use crate::types::Access;
@@ -38,27 +39,8 @@ enum Named {
     Window(Arc<Binding>),
 }
 
+/// The keys in the table are random numbers of this host, so no peer can make them collide.
 type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
-
-/// The hash of a key. Every frame with remote data costs one. The keys in the table are random numbers of this host, so no peer can
-/// make them collide.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
-    }
-
-    fn write_u32(&mut self, key: u32) {
-        // 2^64 divided by the golden ratio: the table looks at the highest bits and the lowest.
-        self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 #[derive(Default)]
 struct Keys {

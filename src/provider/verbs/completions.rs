@@ -1,41 +1,64 @@
-//! Completion queues, each of which many queue pairs share: a queue pair reserves as much room as it has requests, and a
-//! shared receive queue as much as it has receives, whichever queue pairs take them.
+//! Completion queues of the device, in groups: the queues of a group have one channel, one vector and one task.
 //!
-//! A completion names the queue pair of the device that it is for. The task that polls puts the completions
-//! into the inboxes of the queue pairs, under the lock of the completion queue, so that each gets them in
-//! order; each queue pair processes its inbox under its own lock. Locks are taken in this order: queue pair,
-//! completion queue, inbox.
+//! A completion queue of the program is a group of its own, and nothing that concerns it touches another one. The queue pairs
+//! that complete through futures share a few groups. A queue pair reserves as much room in a queue of its group as it has
+//! requests, and a shared receive queue as much as it has receives, whichever queue pairs take them; so a queue of the device never
+//! overruns, and a group gets another one when there is no room left.
+//!
+//! A completion names the queue pair of the device that it is for. Whoever polls puts the completions into the inboxes of the
+//! queue pairs, under the lock of the completion queue, so that each gets them in order; each queue pair processes its inbox
+//! under its own lock. Locks are taken in this order: queue pair, completion queue, routes of the group, inbox.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::adapter::{Adapter, Opened};
-use super::queue_pair::QueuePair;
-use super::shared::Receives;
-use super::work_queue::RequestId;
+use super::context::AdapterContext;
+use super::request_id::RequestId;
+use super::routes::{CompletionHandler, Routes};
+use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
-use crate::sys::{self, BATCH, Batch, CompletionQueue};
+use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Context};
 
-/// The length of the first queue; each further one is twice as long as the one before, up to `MOST`.
+/// The length of the first queue of queue pairs that complete through futures; each further one of a group is twice as long as
+/// the one before, up to `MOST`.
 const FIRST: u32 = 512;
 const MOST: u32 = 8192;
+/// The room that the first queue of the program has beside its depth: each queue pair has a request of its own.
+const SPARE: u32 = 64;
 
-/// The completion queues of an adapter.
-#[derive(Default)]
-pub(crate) struct Completions(Mutex<Vec<CqSlot>>);
+/// Completion queues that share a channel, a vector and a task.
+pub(crate) struct CompletionGroup {
+    context: Arc<AdapterContext>,
+    vector: u32,
+    /// The length of the first queue.
+    first: u32,
+    /// `None` once the adapter is removed, whose device some drivers cannot let go before.
+    channel: Mutex<Option<Arc<CompletionChannel>>>,
+    queues: Mutex<Vec<CqSlot>>,
+    /// The queue pairs that complete here.
+    routes: Routes,
+    /// The program polls it all the time: the device tells of completions only while somebody waits for them.
+    polled: bool,
+    /// The number of those who wait, of a polled one.
+    waiting: AtomicUsize,
+    /// The program has let it go.
+    released: AtomicBool,
+    /// The task that reads the channel.
+    task: Mutex<Option<AbortHandle>>,
+    _registered: Registered,
+}
 
-/// A queue, how much of it nobody has reserved, and the vector by which its events come.
+/// A queue, and how much of it nobody has reserved.
 struct CqSlot {
     queue: Arc<Queue>,
     free: u32,
-    vector: u32,
 }
 
 /// A completion queue, and room for what is polled.
@@ -43,105 +66,295 @@ pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     batch: Mutex<Batch>,
     /// It has lost a completion: nobody looks for those that follow.
-    lost: AtomicBool,
+    lost: Arc<AtomicBool>,
     /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
     lingers: Option<(Duration, Handle)>,
+    context: Arc<AdapterContext>,
 }
 
 /// Queue pairs for which something was found, and the keys of it.
-pub(crate) type Ready = SmallVec<[(u32, Arc<QueuePair>); 4]>;
+pub(crate) type Ready = SmallVec<[(u32, Arc<dyn CompletionHandler>); 4]>;
 
-impl Completions {
-    /// The queue whose events carry this key.
-    pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
-        let shares = self.0.lock();
-        shares.iter().find(|share| share.queue.completions.key() == key).map(|share| share.queue.clone())
+impl CompletionGroup {
+    /// A group for queue pairs that complete through futures, behind this channel.
+    pub(crate) fn shared(
+        context: &Arc<AdapterContext>,
+        channel: Arc<CompletionChannel>,
+        vector: u32,
+    ) -> Arc<Self> {
+        Self::new(context, channel, vector, FIRST, false)
     }
 
-    pub(crate) fn all(&self) -> SmallVec<[Arc<Queue>; 4]> {
-        self.0.lock().iter().map(|share| share.queue.clone()).collect()
+    /// A group that is a completion queue of the program, of this depth. `polled` says that it does so all the time.
+    ///
+    /// # Errors
+    /// Those of ibv_create_comp_channel(3).
+    pub(crate) fn own(
+        context: &Arc<AdapterContext>,
+        device: &Arc<Context>,
+        vector: u32,
+        depth: u32,
+        polled: bool,
+    ) -> io::Result<Arc<Self>> {
+        let channel = CompletionChannel::new(device)?;
+        Ok(Self::new(context, channel, vector, depth.saturating_add(SPARE), polled))
     }
 
-    /// Lets this queue, which has lost a completion, go once no queue pair holds it.
-    pub(crate) fn forget(&self, key: u64) {
-        let mut shares = self.0.lock();
-        let place = shares.iter().position(|share| share.queue.completions.key() == key);
-        let share = place.map(|place| shares.remove(place));
-        drop(shares);
-        if let Some(share) = share {
-            share.queue.lost.store(true, Ordering::Release);
+    fn new(
+        context: &Arc<AdapterContext>,
+        channel: Arc<CompletionChannel>,
+        vector: u32,
+        first: u32,
+        polled: bool,
+    ) -> Arc<Self> {
+        context.channels.create(|_, registered| Self {
+            context: context.clone(),
+            vector,
+            first,
+            channel: Mutex::new(Some(channel)),
+            queues: Mutex::default(),
+            routes: Routes::default(),
+            polled,
+            waiting: AtomicUsize::new(0),
+            released: AtomicBool::new(false),
+            task: Mutex::default(),
+            _registered: registered,
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<AdapterContext> {
+        &self.context
+    }
+
+    /// The queue pairs that complete here.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// The channel, for the task that reads it. `None` once the adapter is removed.
+    pub(crate) fn channel(&self) -> Option<Arc<CompletionChannel>> {
+        self.channel.lock().clone()
+    }
+
+    /// The task that reads the channel, which ends with the group.
+    pub(crate) fn set_task(&self, task: AbortHandle) {
+        *self.task.lock() = Some(task);
+        // The adapter may have been removed since the caller looked.
+        if self.channel.lock().is_none() {
+            self.stop();
         }
     }
 
-    /// Lets every queue go once no queue pair holds it.
-    pub(crate) fn close(&self) {
-        let shares = std::mem::take(&mut *self.0.lock());
-        drop(shares);
+    fn stop(&self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
     }
 
-    /// Room for so many completions that come by this vector, in a new queue when there is no other.
+    /// The queue whose events carry this key.
+    pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
+        let slots = self.queues.lock();
+        slots.iter().find(|slot| slot.queue.completions.key() == key).map(|slot| slot.queue.clone())
+    }
+
+    /// The queues, one by one: most often there is one.
+    fn all(&self) -> impl Iterator<Item = Arc<Queue>> {
+        (0..).map_while(|place| self.queues.lock().get(place).map(|slot| slot.queue.clone()))
+    }
+
+    /// Takes what the device has completed, as the task does when it is told.
+    pub(crate) fn progress(&self) {
+        for queue in self.all() {
+            let mut ready = Ready::new();
+            self.collect(&queue, &mut ready);
+            ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
+        }
+    }
+
+    /// Returns whether the device is to tell of the next completion.
+    pub(crate) fn wants_events(&self) -> bool {
+        !self.polled || self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Somebody begins to wait for completions.
+    pub(crate) fn begin_wait(&self) {
+        if !self.polled {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        for queue in self.all() {
+            if let Err(error) = queue.arm() {
+                debug!(%error, "completion queue not armed");
+            }
+        }
+        // What has come before causes no event.
+        self.progress();
+    }
+
+    /// Somebody waits no more.
+    pub(crate) fn end_wait(&self) {
+        if self.polled {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The program has let it go: queue pairs that are made later do not complete here.
+    pub(crate) fn release(&self) {
+        self.released.store(true, Ordering::Release);
+    }
+
+    /// Makes the first queue.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
-    fn reserve(
-        &self,
-        adapter: &Adapter,
-        opened: &Opened,
-        entries: u32,
-        vector: u32,
-    ) -> io::Result<Arc<Queue>> {
+    pub(crate) fn open(&self) -> io::Result<()> {
+        self.reserve(0).map(drop)
+    }
+
+    /// Room for so many completions, in a new queue when there is no other.
+    ///
+    /// # Errors
+    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
+    fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
-            let mut shares = self.0.lock();
-            let fits = |share: &&mut CqSlot| share.free >= entries && share.vector == vector;
-            if let Some(share) = shares.iter_mut().find(fits) {
-                share.free -= entries;
-                return Ok(share.queue.clone());
+            let mut slots = self.queues.lock();
+            let fits = |slot: &&mut CqSlot| slot.free >= entries && slot.queue.is_served();
+            if let Some(slot) = slots.iter_mut().find(fits) {
+                slot.free -= entries;
+                return Ok(slot.queue.clone());
             }
-            shares.last().map_or(FIRST / 2, |share| share.queue.completions.entries())
+            slots.last().map(|slot| slot.queue.completions.entries())
         };
-        // Without the lock, which the reactor wants; if another one is made meanwhile, then there are two.
-        let length = before.saturating_mul(2).min(MOST).min(adapter.max_completions()).max(entries);
-        let completions =
-            CompletionQueue::new(&opened.context, &opened.channel, length, adapter.router.key(), vector)?;
-        completions.arm(false)?;
-        let free = completions.entries().saturating_sub(entries);
-        let lingers = adapter.quirks().completions_linger.map(|time| (time, adapter.runtime.clone()));
-        let queue =
-            Arc::new(Queue { completions, batch: Mutex::default(), lost: AtomicBool::new(false), lingers });
-        self.0.lock().push(CqSlot { queue: queue.clone(), free, vector });
+        // Without the lock, which the task wants; if another one is made meanwhile, then there are two.
+        let usual = before.map_or(self.first, |before| before.saturating_mul(2).min(MOST));
+        let length = usual.min(self.context.max_completions()).max(entries);
+        let queue = Queue::new(self, length)?;
+        if self.wants_events() {
+            queue.arm()?;
+        }
+        let free = queue.completions.entries().saturating_sub(entries);
+        self.queues.lock().push(CqSlot { queue: queue.clone(), free });
         // A removal may have closed all of them since the caller looked.
-        if adapter.is_removed() {
+        if self.context.is_removed() {
             self.close();
         }
         Ok(queue)
     }
 
     /// Gives room back. The first queue stays, for whoever comes next.
-    fn release(&self, queue: &Arc<Queue>, entries: u32) {
+    fn free(&self, queue: &Arc<Queue>, entries: u32) {
         let mut unused = None;
-        let mut shares = self.0.lock();
-        if let Some(place) = shares.iter().position(|share| Arc::ptr_eq(&share.queue, queue))
-            && let Some(share) = shares.get_mut(place)
+        let mut slots = self.queues.lock();
+        if let Some(place) = slots.iter().position(|slot| Arc::ptr_eq(&slot.queue, queue))
+            && let Some(slot) = slots.get_mut(place)
         {
-            share.free = share.free.saturating_add(entries);
-            if place > 0 && share.free >= share.queue.completions.entries() {
-                unused = Some(shares.remove(place));
+            slot.free = slot.free.saturating_add(entries);
+            let stays = place == 0 && slot.queue.is_served();
+            if !stays && slot.free >= slot.queue.completions.entries() {
+                unused = Some(slots.remove(place));
             }
         }
-        drop(shares);
+        drop(slots);
         drop(unused);
     }
 
-    /// Makes the first queue.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3).
-    pub(crate) fn open(&self, adapter: &Adapter, opened: &Opened) -> io::Result<()> {
-        self.reserve(adapter, opened, 0, 0).map(drop)
+    /// Lets every queue go once no queue pair holds it.
+    fn close(&self) {
+        let slots = std::mem::take(&mut *self.queues.lock());
+        let channel = self.channel.lock().take();
+        drop(slots);
+        drop(channel);
+    }
+
+    /// Polls all that was in a queue when this began, and puts it into inboxes, into which their owners have to look: they are added
+    /// to `ready`.
+    pub(crate) fn collect(&self, queue: &Queue, ready: &mut Ready) {
+        // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
+        let mut batch = queue.batch.lock();
+        // Completions that have arrived since cause an event, or are found by the task that is about to arm
+        // the queue.
+        let mut left = queue.completions.entries() as usize;
+        let mut count = BATCH;
+        // One that was not filled has emptied the queue.
+        while count == BATCH && left > 0 {
+            count = match queue.completions.poll(&mut batch) {
+                Ok(count) => count,
+                Err(error) => {
+                    debug!(%error, "completion queue not polled");
+                    break;
+                }
+            };
+            left = left.saturating_sub(count);
+            if count > 0 {
+                self.deliver(&batch, ready);
+            }
+        }
+    }
+
+    /// Puts completions into the inboxes, those of a queue pair that follow each other at once.
+    fn deliver(&self, batch: &Batch, ready: &mut Ready) {
+        let routes = self.routes.lock();
+        let key_of = |place: usize| {
+            let named = RequestId::unpack(batch.id(place)).key;
+            // A queue pair that is gone has left no completion of a shared receive behind, see `DeviceQp`.
+            if named == RequestId::SHARED { routes.key_by_number(batch.number(place)) } else { Some(named) }
+        };
+        let mut begin = 0;
+        while begin < batch.len() {
+            let key = key_of(begin);
+            let end = (begin + 1..batch.len()).find(|place| key_of(*place) != key).unwrap_or(batch.len());
+            // Completions for a queue pair that has ended are discarded.
+            if let Some(key) = key {
+                if ready.last().is_none_or(|(last, _)| *last != key) {
+                    ready.extend(routes.by_key(key).map(|queue_pair| (key, queue_pair)));
+                }
+                if let Some((_, queue_pair)) = ready.last().filter(|(last, _)| *last == key) {
+                    queue_pair.deliver(key, batch, begin..end);
+                }
+            }
+            begin = end;
+        }
+    }
+}
+
+impl Member for CompletionGroup {
+    fn device_removed(&self) {
+        self.close();
+        self.stop();
+    }
+}
+
+impl Drop for CompletionGroup {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
 impl Queue {
+    /// # Errors
+    /// Those of ibv_create_cq(3).
+    fn new(group: &CompletionGroup, length: u32) -> io::Result<Arc<Self>> {
+        let context = group.context.clone();
+        let gone = || io::Error::from_raw_os_error(libc::ENODEV);
+        let opened = context.opened().ok_or_else(gone)?;
+        let channel = group.channel().ok_or_else(gone)?;
+        let key = context.router.key();
+        let completions = CompletionQueue::new(&opened.context, &channel, length, key, group.vector)?;
+        let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
+        let lost = context.routes.enlist_queue(key);
+        Ok(Arc::new(Self { completions, batch: Mutex::default(), lost, lingers, context }))
+    }
+
+    /// The queue of the device.
+    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.completions
+    }
+
+    /// Returns whether completions are looked for here.
+    fn is_served(&self) -> bool {
+        !self.lost.load(Ordering::Acquire)
+    }
+
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
     ///
     /// # Errors
@@ -159,52 +372,11 @@ impl Queue {
         let _batch = self.batch.lock();
         self.completions.resize(self.completions.entries().saturating_add(more))
     }
-
-    /// Polls all that was in the queue when this began, and puts it into inboxes, into which their owners have to look.
-    pub(crate) fn collect(&self, adapter: &Adapter) -> Ready {
-        // None of these is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
-        let mut touched = Ready::new();
-        let mut batch = self.batch.lock();
-        // Completions that have arrived since cause an event, or are found by the task that is about to arm
-        // the queue.
-        let mut left = self.completions.entries() as usize;
-        let mut count = BATCH;
-        // One that was not filled has emptied the queue.
-        while count == BATCH && left > 0 {
-            count = match self.completions.poll(&mut batch) {
-                Ok(count) => count,
-                Err(error) => {
-                    debug!(%error, "completion queue not polled");
-                    break;
-                }
-            };
-            left = left.saturating_sub(count);
-            for completion in batch.iter() {
-                let named = RequestId::unpack(completion.wr_id).key;
-                let key = if named == RequestId::SHARED {
-                    // A queue pair that is gone has left no completion behind, see `Route`.
-                    let Some(key) = adapter.key_by_number(completion.qp_num) else { continue };
-                    key
-                } else {
-                    named
-                };
-                if touched.last().is_none_or(|(last, _)| *last != key) {
-                    // Completions for a queue pair that has ended are discarded.
-                    let Some(queue_pair) = adapter.queue_pair_by_key(key) else { continue };
-                    touched.push((key, queue_pair));
-                }
-                if let Some((_, queue_pair)) = touched.last() {
-                    queue_pair.deliver(key, &completion);
-                }
-            }
-        }
-        drop(batch);
-        touched
-    }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        self.context.routes.strike_queue(self.completions.key());
         if let Some((time, runtime)) = self.lingers.take() {
             let completions = self.completions.clone();
             runtime.spawn(async move {
@@ -219,33 +391,37 @@ impl Drop for Queue {
 pub(crate) struct Room {
     queue: Arc<Queue>,
     entries: AtomicU32,
-    vector: u32,
-    adapter: Arc<Adapter>,
+    group: Arc<CompletionGroup>,
 }
 
 impl Room {
-    /// Room for so many completions that come by this vector.
+    /// Room for so many completions in a queue of this group.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
-    pub(crate) fn new(
-        adapter: &Arc<Adapter>,
-        opened: &Opened,
-        entries: u32,
-        vector: u32,
-    ) -> io::Result<Self> {
-        let queue = adapter.completions.reserve(adapter, opened, entries, vector)?;
-        Ok(Self { queue, entries: entries.into(), vector, adapter: adapter.clone() })
+    pub(crate) fn new(group: &Arc<CompletionGroup>, entries: u32) -> io::Result<Self> {
+        let queue = group.reserve(entries)?;
+        Ok(Self { queue, entries: entries.into(), group: group.clone() })
     }
 
-    /// The vector by which its completions come.
-    pub(crate) fn vector(&self) -> u32 {
-        self.vector
+    /// The group of its queue.
+    pub(crate) fn group(&self) -> &Arc<CompletionGroup> {
+        &self.group
+    }
+
+    /// The queue of the device.
+    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
+        self.queue.completions()
     }
 
     /// Returns whether completions are looked for here.
     pub(crate) fn is_served(&self) -> bool {
-        !self.queue.lost.load(Ordering::Acquire)
+        self.queue.is_served()
+    }
+
+    /// Returns whether the program has let its group go.
+    pub(crate) fn is_released(&self) -> bool {
+        self.group.released.load(Ordering::Acquire)
     }
 
     /// Makes room for so many completions in all. One task does so at a time.
@@ -267,129 +443,18 @@ impl Room {
     }
 
     /// Returns whether this key is that of the events of its completion queue.
-    fn is_in(&self, key: u64) -> bool {
+    pub(crate) fn is_in(&self, key: u64) -> bool {
         self.queue.completions.key() == key
+    }
+
+    /// Puts everything into inboxes that is in its queue.
+    pub(crate) fn collect(&self, ready: &mut Ready) {
+        self.group.collect(&self.queue, ready);
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.adapter.completions.release(&self.queue, self.entries.load(Ordering::Relaxed));
-    }
-}
-
-/// A queue pair of the device, its key, and the room that its completions have.
-pub(crate) struct DeviceQp {
-    // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
-    // any more then.
-    pub(crate) queue_pair: sys::QueuePair,
-    route: Route,
-    receives: Option<Arc<Receives>>,
-    /// Notified when the device says that it takes no receive of a shared queue any more.
-    pub(crate) last_receive: Arc<Notify>,
-}
-
-impl DeviceQp {
-    /// Makes a queue pair whose completions are for `owner`, with room for so many of them, which come by this vector. It may
-    /// use the shared receives, which have room of their own. `make` is given the completion queues of its send queue and of
-    /// its receives.
-    ///
-    /// # Errors
-    /// Those of `make`, and of making a completion queue.
-    pub(crate) fn new(
-        owner: &Arc<QueuePair>,
-        opened: &Opened,
-        (entries, vector): (u32, u32),
-        receives: Option<Arc<Receives>>,
-        make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
-    ) -> io::Result<Self> {
-        let mut route = loop {
-            let adapter = owner.adapter.clone();
-            let room = Room::new(&adapter, opened, entries, vector)?;
-            let shared = receives.as_ref().map(|receives| receives.room(opened, vector)).transpose()?;
-            let key = adapter.enlist(Arc::downgrade(owner));
-            let route = Route { room, shared, key, number: None, adapter };
-            // Whoever learns that a queue has lost a completion marks it before it looks for those who use it, of which this is
-            // one from now on.
-            if route.rooms().all(Room::is_served) {
-                break route;
-            }
-        };
-        let received = route.shared.as_deref().unwrap_or(&route.room);
-        let queue_pair = make(&route.room.queue.completions, &received.queue.completions)?;
-        if receives.is_some() {
-            route.number = Some(queue_pair.number());
-            route.adapter.enlist_number(queue_pair.number(), route.key);
-        }
-        Ok(Self { queue_pair, route, receives, last_receive: Arc::default() })
-    }
-
-    /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
-    pub(crate) fn destroy(self) -> bool {
-        let Self { queue_pair, route, receives, .. } = self;
-        let destroyed = queue_pair.destroy().is_ok();
-        if !destroyed {
-            // It has the receives that it took, too.
-            route.rooms().for_each(Room::withhold);
-            receives.iter().for_each(|receives| receives.withhold());
-        }
-        destroyed
-    }
-
-    /// Returns whether its completions come in the queue whose events carry this key.
-    pub(crate) fn completes_in(&self, key: u64) -> bool {
-        self.route.rooms().any(|room| room.is_in(key))
-    }
-
-    /// The shared receives that it takes from.
-    pub(crate) fn receives(&self) -> Option<Arc<Receives>> {
-        self.receives.clone()
-    }
-
-    /// Returns the key that its completions carry.
-    pub(crate) fn key(&self) -> u32 {
-        self.route.key
-    }
-
-    /// Has everything put into the inboxes that there is. The owner then looks into its own.
-    pub(crate) fn collect(&self) {
-        self.route.collect();
-    }
-}
-
-/// The way of the completions of a queue pair of the device to its owner.
-struct Route {
-    room: Room,
-    /// Where its receives complete, if they are of a shared queue.
-    shared: Option<Arc<Room>>,
-    key: u32,
-    /// The number of the queue pair, where its completions need that to be told apart.
-    number: Option<u32>,
-    adapter: Arc<Adapter>,
-}
-
-impl Route {
-    fn rooms(&self) -> impl Iterator<Item = &Room> {
-        std::iter::once(&self.room).chain(self.shared.as_deref())
-    }
-
-    /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
-    fn collect(&self) {
-        let mut others = Ready::new();
-        for room in self.rooms() {
-            others.extend(room.queue.collect(&self.adapter));
-        }
-        others.retain(|(key, _)| *key != self.key);
-        if !others.is_empty() {
-            self.adapter.runtime.spawn(async move { others.iter().for_each(|(_, other)| other.progress()) });
-        }
-    }
-}
-
-impl Drop for Route {
-    fn drop(&mut self) {
-        // The room is only free when nothing of this queue pair is left in it.
-        self.collect();
-        self.adapter.strike(self.key, self.number);
+        self.group.free(&self.queue, self.entries.load(Ordering::Relaxed));
     }
 }

@@ -10,6 +10,7 @@ use tracing::{debug, info};
 
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Dialing, Inner};
+use super::offer::Offer;
 use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
@@ -17,9 +18,9 @@ use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop, is_overdue}
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
-use crate::provider::params::{ConnectParams, Options};
+use crate::provider::params::ConnectParams;
 use crate::status::{IbRejectReason, Status};
-use crate::sys::{CmEvent, ConnectionParams, event};
+use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
 /// The time limit of one attempt at each of the two steps of address resolution; they repeat their packets meanwhile.
@@ -28,34 +29,6 @@ const RESOLVE: Duration = Duration::from_secs(2);
 const RESOLVE_ALL: Duration = Duration::from_secs(5);
 /// The number of other ports that are tried when a driver finds one taken only when it connects.
 const PORT_TRIES: u8 = 16;
-
-/// The parameters that Connect or Accept sends to the peer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Offer {
-    pub(crate) private_data: Bytes,
-    pub(crate) limits: ReadLimits,
-    pub(crate) options: Options,
-    pub(crate) traffic_class: Option<u8>,
-    /// The number of ports that may still be tried.
-    pub(crate) tries: u8,
-    /// The end of the time in which a step of address resolution is repeated; `None` if the caller's limit ends the attempt.
-    pub(crate) until: Option<Instant>,
-}
-
-impl Offer {
-    pub(crate) fn parameters(&self, limits: ReadLimits, queue_pair: u32) -> ConnectionParams<'_> {
-        // Limits are capped to the device, which knows no more than 255.
-        let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
-        ConnectionParams {
-            private_data: &self.private_data,
-            responder_resources: reads(limits.inbound),
-            initiator_depth: reads(limits.outbound),
-            retry_count: self.options.retry_count(),
-            rnr_retry_count: self.options.rnr_retry_count(),
-            qp_num: queue_pair,
-        }
-    }
-}
 
 impl Connector {
     /// IND2Connector::Bind.

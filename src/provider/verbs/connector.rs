@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
-use super::completions::DeviceQp;
-use super::connect::Offer;
+use super::context::AdapterContext;
+use super::device_qp::DeviceQp;
 use super::for_now::MARKER;
-use super::queue_pair::QueuePair;
+use super::offer::Offer;
+use super::queue_pair::{Borrower, QueuePair};
 use super::workers::Workers;
 use crate::error::{ConnectError, DisconnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
@@ -32,7 +32,7 @@ use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role
 /// A connector and the connection that comes of it.
 pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
-    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) adapter: Arc<AdapterContext>,
     pub(crate) role: Role,
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
@@ -115,13 +115,13 @@ impl AsMut<ConnectorState> for Inner {
 
 impl Connector {
     /// A connector that nothing has happened to.
-    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<AdapterContext>) -> Arc<Self> {
         Self::with(adapter, Role::Active, |_| (ConnectorState::new(Machine::new(), None, None), None))
     }
 
     /// The connector of a request that has arrived with an id of its own.
     pub(crate) fn with_request(
-        adapter: Arc<Adapter>,
+        adapter: Arc<AdapterContext>,
         terms: Terms,
         adopt: impl FnOnce(Weak<dyn EventHandler>) -> Arc<CmId>,
     ) -> Arc<Self> {
@@ -133,7 +133,7 @@ impl Connector {
     }
 
     fn with(
-        adapter: Arc<Adapter>,
+        adapter: Arc<AdapterContext>,
         role: Role,
         make: impl FnOnce(Weak<dyn EventHandler>) -> (ConnectorState, Option<Arc<CmId>>),
     ) -> Arc<Self> {
@@ -170,25 +170,6 @@ impl Connector {
         })
     }
 
-    /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is
-    /// told that nothing more will come.
-    pub(crate) fn broken(&self, status: Status, reason: Reason) {
-        self.run_apart(self.lose(status, reason, |_| true));
-    }
-
-    /// The same, for a caller that returns when the device uses no memory any more.
-    pub(crate) fn broken_here(&self, status: Status, reason: Reason) {
-        self.lose(status, reason, |_| true).run();
-    }
-
-    /// The same, which is of interest only for as long as it is this one of the device's queue pairs that is used: the
-    /// connector may be at another attempt by now.
-    pub(crate) fn broken_by(&self, key: u32, status: Status, reason: Reason) {
-        let uses_it =
-            |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
-        self.run_apart(self.lose(status, reason, uses_it));
-    }
-
     fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) -> AfterStep {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
@@ -205,18 +186,6 @@ impl Connector {
             self.say(&mut inner, Goodbye::Answering);
         }
         after
-    }
-
-    /// A message has overtaken the word that establishes the connection; the connection manager may never hear that
-    /// one, so it is told (`P12`).
-    pub(crate) fn data_arrived(&self) {
-        let inner = self.lock();
-        if let (State::Accepting, Some(id), false) =
-            (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
-        {
-            // An error says that it has heard.
-            let _ = id.notify_established();
-        }
     }
 
     /// Returns the input for an event of the current id, if the event concerns the machine.
@@ -627,6 +596,45 @@ impl ConnectorDriver for Connector {
 
     fn run_apart(&self, after: AfterStep) {
         Self::run_on(&self.adapter.teardown, after);
+    }
+}
+
+impl Borrower for Connector {
+    fn connection(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn cause(&self) -> Option<Reason> {
+        self.loss()
+    }
+
+    fn broken(&self, status: Status, reason: Reason) {
+        self.run_apart(self.lose(status, reason, |_| true));
+    }
+
+    fn broken_here(&self, status: Status, reason: Reason) {
+        self.lose(status, reason, |_| true).run();
+    }
+
+    fn broken_by(&self, key: u32, status: Status, reason: Reason) {
+        let uses_it =
+            |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
+        self.run_apart(self.lose(status, reason, uses_it));
+    }
+
+    /// The connection manager may never hear the word that was overtaken, so it is told (`P12`).
+    fn data_arrived(&self) {
+        let inner = self.lock();
+        if let (State::Accepting, Some(id), false) =
+            (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
+        {
+            // An error says that it has heard.
+            let _ = id.notify_established();
+        }
+    }
+
+    fn queue_pair_removed(&self) {
+        ConnectorDriver::queue_pair_removed(self);
     }
 }
 

@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::adapter::{Adapter, Opened, failed};
+use super::context::{AdapterContext, Opened, failed};
 use crate::error::OpenError;
 use crate::provider::info::{USUAL_ENTRIES, USUAL_INLINE};
 use crate::sys::{
@@ -149,7 +149,7 @@ impl<'a> Asking<'a> {
 ///
 /// The depth is at fault if a queue pair with the usual entries and inline bytes can be had, and this one with fewer requests.
 pub(super) fn queue_pair_refused(
-    adapter: &Adapter,
+    adapter: &AdapterContext,
     (capacities, send_depth, shared): (Capacities, u32, bool),
     source: io::Error,
 ) -> OpenError {
@@ -188,7 +188,7 @@ pub(super) fn queue_pair_refused(
 
 /// Returns the error of a shared receive queue that the device has refused.
 pub(super) fn shared_queue_refused(
-    adapter: &Adapter,
+    adapter: &AdapterContext,
     (depth, entries): (u32, u32),
     source: io::Error,
 ) -> OpenError {

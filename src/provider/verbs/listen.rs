@@ -7,10 +7,10 @@ use std::task::Waker;
 
 use tracing::{debug, info, warn};
 
-use super::adapter::Adapter;
 use super::cm_id::{CmId, EventHandler};
 use super::connect::bind_id;
 use super::connector::Connector;
+use super::context::AdapterContext;
 use crate::error::{BindError, StateError};
 use crate::proto::connector::Terms;
 use crate::proto::listener::End;
@@ -25,7 +25,7 @@ use crate::types::{PrivateData, ReadLimits};
 
 /// A listener, shared by its handle and the reactor.
 pub(crate) struct Listener {
-    adapter: Arc<Adapter>,
+    adapter: Arc<AdapterContext>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
     _registered: Registered,
@@ -40,7 +40,7 @@ pub(crate) struct Inner {
 }
 
 impl Listener {
-    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<AdapterContext>) -> Arc<Self> {
         let registry = adapter.registry().clone();
         registry.create(|me, registered| Self {
             adapter,

@@ -6,19 +6,26 @@
 //! | [`devices`] | the devices of the machine, and their addresses |
 //! | [`device_filter`] | the devices that are used |
 //! | [`machine`] | the [faults](fault) of the machine that keep programs from its devices |
-//! | [`info`] | the limits and abilities of a device |
-//! | [`adapter`] | an opened device: context, protection domain, removal |
 //! | [`workers`] | threads for the calls of a driver that may take long |
-//! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
-//! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
-//! | [`for_now`] | the reject of a passive side that cannot take a connection for now |
-//! | [`queue_pair`] | the queues of requests, and whom they belong to; [`post`] adds [`work_queue`], [`finish`] takes them |
-//! | [`drain`] | the end of a queue pair of the device |
-//! | [`completions`] | completion queues, which queue pairs share |
+//! | [`request_id`] | the name of a request at the device |
+//! | [`routes`] | the way from the device to the queue pairs |
+//! | [`context`] | an opened device: protection domain, removal, what everything that is made from an adapter holds |
 //! | [`limits`] | the limits of queues that a device is asked for |
-//! | [`shared`] | receive queues of several queue pairs |
+//! | [`info`] | the limits and abilities of a device |
 //! | [`region`], [`window`] | registered memory |
+//! | [`work_queue`] | the requests of one queue of a queue pair |
+//! | [`completions`] | completion queues of the device, in groups |
+//! | [`shared`] | receive queues of several queue pairs |
+//! | [`device_qp`] | a queue pair of the device, and the way of its completions to its owner |
+//! | [`queue_pair`] | the queues of requests, and whom they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
+//! | [`for_now`] | the reject of a passive side that cannot take a connection for now |
+//! | [`offer`] | what one side of a connection tells the other |
+//! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
+//! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
+//! | [`adapter`] | an adapter of the program: opens a device, and starts its tasks |
+//!
+//! A file knows only files above its own in this list.
 //!
 //! Queue pairs are our own: librdmacm never sees them (`id->qp` stays NULL), or it would move them itself and break
 //! "a failed connect leaves the queue pair as it was".
@@ -31,7 +38,9 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
+pub(crate) mod context;
 mod device_filter;
+mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod fault;
 mod for_now;
@@ -39,9 +48,12 @@ mod info;
 mod limits;
 pub(crate) mod listen;
 pub(crate) mod machine;
+mod offer;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod region;
+mod request_id;
+mod routes;
 pub(crate) mod shared;
 pub(crate) mod window;
 mod work_queue;

@@ -10,38 +10,38 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::adapter::Adapter;
 use super::cm_id::CmId;
-use super::completions::DeviceQp;
-use super::connector::Connector;
+use super::completions::CompletionGroup;
+use super::context::AdapterContext;
+use super::device_qp::DeviceQp;
 use super::limits;
+use super::routes::CompletionHandler;
 use super::shared::SharedReceives;
 use super::window::Window;
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason};
-use crate::inflight::{Completed, Ticket, WakeList};
+use crate::inflight::{Completed, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::connector::{ConnectorDriver, Job};
+use crate::provider::connector::Job;
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{self, Capacities, Element, QpState, async_event};
-use crate::types::ReadLimits;
+use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion, async_event};
+use crate::types::{ConnectionId, ReadLimits};
 
 use drain::{Draining, Ending};
 use finish::Found;
 use keepalive::Silence;
-pub(super) use keepalive::TICKS;
 use post::Deferred;
 
 mod drain;
@@ -51,15 +51,15 @@ mod post;
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePair {
-    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) adapter: Arc<AdapterContext>,
     me: Weak<Self>,
     /// The number of requests of the send queue that the user may have outstanding.
     send_depth: u32,
     capacities: Capacities,
     /// The shared receive queue, if it has no receive queue of its own.
     shared: Option<Arc<SharedReceives>>,
-    /// The vector by which its completions come.
-    vector: u32,
+    /// The completion queues of its two queues.
+    completions: Groups,
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
     inbox: Mutex<Inbox>,
@@ -68,13 +68,45 @@ pub(crate) struct QueuePair {
     _registered: Registered,
 }
 
+/// Where a queue pair completes.
+struct Groups {
+    sends: Arc<CompletionGroup>,
+    receives: Arc<CompletionGroup>,
+}
+
+/// A connector, as far as the queue pair that it has knows it.
+pub(crate) trait Borrower: Send + Sync {
+    /// The id of its connection.
+    fn connection(&self) -> ConnectionId;
+
+    /// The cause of the loss of its connection, if it was lost.
+    fn cause(&self) -> Option<Reason>;
+
+    /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is told that
+    /// nothing more will come.
+    fn broken(&self, status: Status, reason: Reason);
+
+    /// The same, for a caller that returns when the device uses no memory any more.
+    fn broken_here(&self, status: Status, reason: Reason);
+
+    /// The same, which is of interest only for as long as it is this one of the device's queue pairs that is used: the connector
+    /// may be at another attempt by now.
+    fn broken_by(&self, key: u32, status: Status, reason: Reason);
+
+    /// A message has overtaken the word that establishes the connection.
+    fn data_arrived(&self);
+
+    /// The user has let the queue pair go, or flushed it.
+    fn queue_pair_removed(&self);
+}
+
 /// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
-type Inbox = SmallVec<[(u32, u64, WcResult); 4]>;
+type Inbox = Vec<(u32, u64, WcResult)>;
 
 struct Inner {
     state: QueuePairState,
     /// The connection it is being used for.
-    cm: Weak<Connector>,
+    cm: Option<Weak<dyn Borrower>>,
     /// The last handle of the user is gone.
     released: bool,
     /// The device's queue pair; `None` when it is over.
@@ -91,6 +123,8 @@ struct Inner {
     draining: Vec<Draining>,
     /// Receives for the next one, which a job is making.
     waiting: VecDeque<Outstanding>,
+    /// The other inbox, which is empty: the two are exchanged to be read.
+    reading: Inbox,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
     reads: u32,
@@ -113,6 +147,18 @@ struct Inner {
 }
 
 impl Inner {
+    /// The connector that has it.
+    fn borrower(&self) -> Option<Arc<dyn Borrower>> {
+        self.cm.as_ref().and_then(Weak::upgrade)
+    }
+
+    /// The receive at this place of the shared queue, which has completed.
+    fn take_shared(&self, place: u32) -> Option<(Ticket, Payload)> {
+        let device = self.device.as_ref().map(|device| device.receives());
+        let receives = device.or_else(|| self.ending.as_ref().map(|ending| ending.receives.as_ref()));
+        receives.flatten().and_then(|receives| receives.take(place))
+    }
+
     fn queue(&mut self, receive: bool) -> &mut WorkQueue {
         if receive { &mut self.receives } else { &mut self.initiator }
     }
@@ -141,11 +187,26 @@ impl Inner {
     }
 }
 
+impl Groups {
+    /// # Errors
+    /// A completion queue belongs to another provider, which the caller has checked.
+    fn of(parts: &QueuePairParts) -> Result<Self, OpenError> {
+        let own = |queue: &provider::CompletionQueue| match queue {
+            provider::CompletionQueue::Verbs(group) => Ok(group.clone()),
+            #[cfg(feature = "soft")]
+            provider::CompletionQueue::Soft => {
+                Err(OpenError::Unsupported("the completion queue belongs to another provider"))
+            }
+        };
+        Ok(Self { sends: own(&parts.send_queue)?, receives: own(&parts.receive_queue)? })
+    }
+}
+
 impl QueuePair {
     /// # Errors
     /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes; `Os` when it has no
     /// room.
-    pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(adapter: Arc<AdapterContext>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let send_depth = small(parts.send_depth);
@@ -156,6 +217,7 @@ impl QueuePair {
             send_entries: small(parts.send_entries),
             inline: small(parts.inline),
         };
+        let completions = Groups::of(&parts)?;
         let shared = match parts.shared {
             Some(provider::SharedReceives::Verbs(shared)) => Some(shared),
             // Its user belongs to the adapter that it was made from.
@@ -166,17 +228,16 @@ impl QueuePair {
             None => None,
         };
         let (device, asked) = (adapter.clone(), (capacities, send_depth, shared.is_some()));
-        let vector = adapter.vector(parts.affinity);
         let registry = adapter.registry().clone();
         let make = |me: &Weak<Self>, registered| Self {
             me: me.clone(),
             send_depth,
             capacities,
             shared,
-            vector,
+            completions,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
-                cm: Weak::new(),
+                cm: None,
                 released: false,
                 device: None,
                 used: false,
@@ -185,6 +246,7 @@ impl QueuePair {
                 ending: None,
                 draining: Vec::new(),
                 waiting: VecDeque::new(),
+                reading: Inbox::new(),
                 reads: 0,
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
@@ -222,22 +284,17 @@ impl QueuePair {
         self.lock().device.as_ref().map(|device| device.key())
     }
 
-    /// The device's number of it.
-    pub(crate) fn number(&self) -> Option<u32> {
-        self.lock().device.as_ref().map(|device| device.queue_pair.number())
-    }
-
     /// A connector takes it.
     ///
     /// # Errors
     /// Another one has it, or had, and it has not [`settled`](Self::settled).
-    pub(crate) fn associate(&self, cm: Weak<Connector>) -> Result<(), Busy> {
+    pub(crate) fn associate(&self, cm: Weak<dyn Borrower>) -> Result<(), Busy> {
         let mut inner = self.lock();
         if inner.ending.is_some() {
             return Err(Busy);
         }
         inner.state.associate()?;
-        inner.cm = cm;
+        inner.cm = Some(cm);
         Ok(())
     }
 
@@ -310,7 +367,7 @@ impl QueuePair {
             return None;
         }
         inner.state.dissociate();
-        inner.cm = Weak::new();
+        inner.cm = None;
         if self.adapter.is_removed() || inner.released {
             self.finish(inner, self.status_of_the_rest())
         } else if inner.used || inner.flushed {
@@ -444,10 +501,10 @@ impl QueuePair {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives = self.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
         let queue = receives.as_ref().and_then(|receives| receives.queue());
-        // Shared receives have room of their own.
-        let received = if receives.is_some() { 0 } else { self.capacities.receive };
-        let room = (self.capacities.send.saturating_add(received), self.vector);
-        let device = DeviceQp::new(&me, &opened, room, receives.clone(), |sends, receives| {
+        let Groups { sends, receives: received } = &self.completions;
+        let rooms = ((sends, self.capacities.send), (received, self.capacities.receive));
+        let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
+        let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
             let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
             queue_pair.modify(&opened.initial)?;
             Ok(queue_pair)
@@ -455,30 +512,10 @@ impl QueuePair {
         Ok(Arc::new(device))
     }
 
-    /// Returns whether this is its completion queue of the device, or its shared receive queue.
-    pub(crate) fn uses(&self, element: Element) -> bool {
-        let key = match element {
-            Element::CompletionQueue(key) => {
-                return self.lock().device.as_ref().is_some_and(|device| device.completes_in(key));
-            }
-            Element::SharedReceiveQueue(key) => key,
-            Element::QueuePair(_) | Element::Device => return false,
-        };
-        self.shared.as_ref().is_some_and(|shared| shared.key() == key)
-    }
-
-    /// The device has lost the shared receives: what is in the queue comes back when the last queue pair that uses it
-    /// has ended.
-    pub(crate) fn shared_lost(&self) {
-        if let Some(shared) = &self.shared {
-            shared.released();
-        }
-    }
-
     /// A completion queue of it has lost a result: nothing can be relied upon any more.
     pub(crate) fn overrun(&self) {
         let inner = self.lock();
-        let (state, cm) = (inner.state, inner.cm.upgrade());
+        let (state, cm) = (inner.state, inner.borrower());
         match (state, cm) {
             (QueuePairState::Connected, Some(cm)) => {
                 drop(inner);
@@ -494,33 +531,11 @@ impl QueuePair {
         }
     }
 
-    /// The device says that something is wrong with it.
-    pub(crate) fn device_error(&self, event: u32) {
-        debug!(event = async_event::name(event), "queue pair error");
-        let inner = self.lock();
-        let Some(cm) = inner.cm.upgrade() else {
-            return self.finish_apart(inner, Status::INTERNAL_ERROR);
-        };
-        drop(inner);
-        cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
-    }
-
-    /// A message has come, perhaps before the word that establishes the connection.
-    pub(crate) fn data_arrived(&self) {
-        let (state, cm) = {
-            let inner = self.lock();
-            (inner.state, inner.cm.upgrade())
-        };
-        if let (QueuePairState::Associated, Some(cm)) = (state, cm) {
-            cm.data_arrived();
-        }
-    }
-
     /// Finishes everything as CANCELED. A connection does not survive it, nor does an attempt: only without its queue pair of
     /// the device are receives given back.
     pub(crate) fn flush(&self) {
         let mut inner = self.lock();
-        let (state, cm) = (inner.state, inner.cm.upgrade());
+        let (state, cm) = (inner.state, inner.borrower());
         match (state, cm) {
             (QueuePairState::Unconnected, _) if inner.ending.is_some() => {
                 inner.flushed = true;
@@ -551,7 +566,7 @@ impl QueuePair {
 
     /// The last handle of the user is gone.
     pub(crate) fn released(&self) {
-        let cm = self.lock().cm.upgrade();
+        let cm = self.lock().borrower();
         if let Some(cm) = cm {
             cm.queue_pair_removed();
         }
@@ -567,6 +582,72 @@ impl QueuePair {
 fn run(job: Option<Job>) {
     if let Some(job) = job {
         job();
+    }
+}
+
+impl CompletionHandler for QueuePair {
+    fn deliver(&self, key: u32, batch: &Batch, places: Range<usize>) {
+        let results = batch.range(places).map(|completion| {
+            let WorkCompletion { wr_id, status, byte_len: bytes, told, .. } = completion;
+            (key, wr_id, WcResult { status, bytes, told })
+        });
+        self.inbox.lock().extend(results);
+    }
+
+    fn progress(&self) {
+        let mut found = Found::default();
+        self.read_current(&mut self.lock(), &mut found);
+        self.found(found);
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.lock().device.as_ref().map(|device| device.queue_pair.number())
+    }
+
+    fn uses(&self, element: Element) -> bool {
+        let key = match element {
+            Element::CompletionQueue(key) => {
+                return self.lock().device.as_ref().is_some_and(|device| device.completes_in(key));
+            }
+            Element::SharedReceiveQueue(key) => key,
+            Element::QueuePair(_) | Element::Device => return false,
+        };
+        self.shared.as_ref().is_some_and(|shared| shared.key() == key)
+    }
+
+    fn last_receive(&self, key: u32) {
+        self.takes_no_receive(key);
+    }
+
+    fn device_error(&self, event: u32) {
+        debug!(event = async_event::name(event), "queue pair error");
+        let inner = self.lock();
+        let Some(cm) = inner.borrower() else {
+            return self.finish_apart(inner, Status::INTERNAL_ERROR);
+        };
+        drop(inner);
+        cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
+    }
+
+    /// What is in the queue comes back when the last queue pair that uses it has ended.
+    fn shared_lost(&self) {
+        if let Some(shared) = &self.shared {
+            shared.released();
+        }
+    }
+
+    fn data_arrived(&self) {
+        let (state, cm) = {
+            let inner = self.lock();
+            (inner.state, inner.borrower())
+        };
+        if let (QueuePairState::Associated, Some(cm)) = (state, cm) {
+            cm.data_arrived();
+        }
+    }
+
+    fn tick(&self) {
+        self.count_silence();
     }
 }
 

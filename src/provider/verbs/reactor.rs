@@ -24,8 +24,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::adapter::{Adapter, Opened};
-use super::queue_pair::TICKS;
+use super::completions::{CompletionGroup, Ready};
+use super::context::{AdapterContext, Opened};
+use super::routes::TICKS;
 use crate::provider::net::kernel::readiness::{Descriptor, readable};
 use crate::sync::Spin;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
@@ -37,26 +38,39 @@ const TURN: usize = 64;
 /// behind the channel must not wait for long.
 const LOOKS: u32 = 16;
 
-/// Starts the tasks.
+/// Starts the tasks of an adapter, but for those of its completion queues.
 ///
 /// # Errors
 /// The runtime cannot watch the descriptors.
-pub(crate) fn start(adapter: &Arc<Adapter>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
+pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = readable(adapter.events.clone())?;
-    let completions = readable(opened.channel.clone())?;
     let device = readable(AsyncEvents(opened.context.clone()))?;
     // Made here, so that a task that is dropped before it has ever run tells, too.
     let alive = || Alive(Arc::downgrade(adapter));
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     let mut tasks = vec![
         spawn(Box::pin(run_connections(alive(), connections)) as Task),
-        spawn(Box::pin(run_completions(alive(), completions, adapter.config.spin))),
         spawn(Box::pin(run_device(alive(), device))),
     ];
     let keepalive =
         adapter.config.path_timeout.map(|timeout| run_keepalive(Arc::downgrade(adapter), timeout));
     tasks.extend(keepalive.map(|task| spawn(Box::pin(task))));
     Ok(tasks)
+}
+
+/// Starts the task of a group of completion queues.
+///
+/// # Errors
+/// The runtime cannot watch the descriptor.
+pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
+    let adapter = group.context();
+    // The adapter was removed meanwhile.
+    let Some(channel) = group.channel() else { return Ok(()) };
+    let _guard = adapter.runtime.enter();
+    let source = readable(channel)?;
+    let task = run_completions(Arc::downgrade(group), Arc::downgrade(adapter), source, adapter.config.spin);
+    group.set_task(adapter.runtime.spawn(task).abort_handle());
+    Ok(())
 }
 
 type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -67,18 +81,13 @@ impl Descriptor for Arc<CompletionChannel> {}
 impl Descriptor for AsyncEvents {}
 
 /// Looks at the queue pairs of an adapter, [`TICKS`] times in a path timeout.
-async fn run_keepalive(adapter: Weak<Adapter>, path_timeout: Duration) {
+async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
     let mut ticks = interval(path_timeout / TICKS);
     // A runtime that was busy for long has not seen the signs of life either.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(queue_pairs) = adapter.upgrade().map(|adapter| {
-            adapter.progress();
-            adapter.all_queue_pairs()
-        }) else {
-            return;
-        };
+        let Some(queue_pairs) = adapter.upgrade().map(|adapter| adapter.routes.all()) else { return };
         for some in queue_pairs.chunks(TURN) {
             some.iter().for_each(|queue_pair| queue_pair.tick());
             tokio::task::yield_now().await;
@@ -87,7 +96,7 @@ async fn run_keepalive(adapter: Weak<Adapter>, path_timeout: Duration) {
 }
 
 /// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
-struct Alive(Weak<Adapter>);
+struct Alive(Weak<AdapterContext>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
@@ -150,14 +159,19 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
     report_source(&alive.0, "connection events", outcome);
 }
 
-async fn run_completions(alive: Alive, source: AsyncFd<Arc<CompletionChannel>>, spin: Duration) {
+async fn run_completions(
+    group: Weak<CompletionGroup>,
+    adapter: Weak<AdapterContext>,
+    source: AsyncFd<Arc<CompletionChannel>>,
+    spin: Duration,
+) {
     let mut looking = CqPoller { spin: Spin::new(spin), ..CqPoller::default() };
-    let outcome = run(source, |completions| {
-        let adapter = alive.0.upgrade()?;
-        Some(looking.turn(&adapter, completions))
+    let outcome = run(source, |channel| {
+        let group = group.upgrade()?;
+        Some(looking.turn(&group, channel))
     })
     .await;
-    report_source(&alive.0, "completions", outcome);
+    report_source(&adapter, "completions", outcome);
 }
 
 /// The state of polling the completion channel and the queues behind it.
@@ -176,12 +190,12 @@ struct CqPoller {
 
 impl CqPoller {
     /// Handles what is there. Whether to look again before the next sleep.
-    fn turn(&mut self, adapter: &Adapter, channel: &CompletionChannel) -> io::Result<bool> {
+    fn turn(&mut self, group: &CompletionGroup, channel: &CompletionChannel) -> io::Result<bool> {
         let spinning = self.spin.is_spinning();
         if spinning && self.looks < LOOKS {
             // Armed still or told already: no call into the system.
             self.looks += 1;
-            self.find(adapter, false);
+            self.find(group, false);
             return Ok(true);
         }
         self.looks = 0;
@@ -194,7 +208,7 @@ impl CqPoller {
         self.keys.sort_unstable();
         self.keys.dedup();
         // Before a sleep a queue is armed and looked at once more.
-        let found = self.find(adapter, true);
+        let found = self.find(group, true);
         if !spinning && !found {
             self.spin.stop();
         }
@@ -202,17 +216,19 @@ impl CqPoller {
     }
 
     /// Takes the completions of the queues. Whether there were any.
-    fn find(&mut self, adapter: &Adapter, arm: bool) -> bool {
+    fn find(&mut self, group: &CompletionGroup, arm: bool) -> bool {
         let mut found = false;
+        let arm = arm && group.wants_events();
         for key in &self.keys {
-            let Some(queue) = adapter.completions.by_key(*key) else { continue };
+            let Some(queue) = group.by_key(*key) else { continue };
             // Arm first, then look: what comes in between is told.
             if arm && let Err(error) = queue.arm() {
                 debug!(%error, "completion queue not armed");
             }
-            let touched = queue.collect(adapter);
-            found |= !touched.is_empty();
-            touched.iter().for_each(|(_, queue_pair)| queue_pair.progress());
+            let mut ready = Ready::new();
+            group.collect(&queue, &mut ready);
+            found |= !ready.is_empty();
+            ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
         }
         if found {
             self.spin.start();
@@ -230,16 +246,16 @@ async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
     report_source(&alive.0, "device events", outcome);
 }
 
-fn device_events(adapter: &Arc<Adapter>, context: &Context) -> io::Result<bool> {
+fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
         if let (async_event::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {
             // Each end of a connection has this one, so it does not look through all of them.
-            adapter.last_receive(number);
+            adapter.routes.last_receive(number);
             continue;
         }
         let queue_pair = match event.element {
-            Element::QueuePair(number) => adapter.queue_pair_by_number(number),
+            Element::QueuePair(number) => adapter.routes.by_number(number),
             Element::CompletionQueue(_) | Element::SharedReceiveQueue(_) | Element::Device => None,
         };
         match (event.kind, queue_pair) {
@@ -248,9 +264,9 @@ fn device_events(adapter: &Arc<Adapter>, context: &Context) -> io::Result<bool> 
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
                 if let Element::CompletionQueue(key) = event.element {
                     // First: no further queue pair reserves entries in it.
-                    adapter.completions.forget(key);
+                    adapter.routes.lose_queue(key);
                 }
-                let all = adapter.all_queue_pairs();
+                let all = adapter.routes.all();
                 let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(event.element)).collect();
                 if let Element::SharedReceiveQueue(_) = event.element {
                     hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
@@ -272,7 +288,7 @@ fn device_events(adapter: &Arc<Adapter>, context: &Context) -> io::Result<bool> 
 
 /// A source that fails is one of a device that was taken away; this may be the first word of it. Errors of the runtime,
 /// which has shut down, have no number.
-fn report_source(adapter: &Weak<Adapter>, what: &str, outcome: io::Result<()>) {
+fn report_source(adapter: &Weak<AdapterContext>, what: &str, outcome: io::Result<()>) {
     let Err(error) = outcome else { return };
     warn!(%error, "waiting for {what} failed");
     if let (Some(_), Some(adapter)) = (error.raw_os_error(), adapter.upgrade()) {

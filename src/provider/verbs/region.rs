@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::adapter::Adapter;
+use super::context::AdapterContext;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::registry::{Member, Registered};
@@ -67,7 +67,7 @@ impl Attached {
     ///
     /// # Errors
     /// `Busy` when it has another one.
-    fn begin(&self, region: MemoryRegion, adapter: &Adapter) -> Result<(u32, u32), RegisterError> {
+    fn begin(&self, region: MemoryRegion, adapter: &AdapterContext) -> Result<(u32, u32), RegisterError> {
         let key = region.remote_key();
         let turn = {
             let mut now = self.region.write();
@@ -171,7 +171,7 @@ impl Registration {
 /// From how many bytes on freeing registered memory takes long enough to be done off the runtime's threads.
 const LARGE: usize = 1 << 20;
 
-impl Adapter {
+impl AdapterContext {
     /// Returns the runtime on whose blocking threads memory is registered and deregistered: that is a command to the firmware
     /// of a card, whatever the length.
     pub(crate) fn blocking(&self) -> Option<&Handle> {

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::adapter::{Adapter, Opened};
-use super::completions::Room;
+use super::completions::{CompletionGroup, Room};
+use super::context::AdapterContext;
 use super::limits;
-use super::work_queue::{Outstanding, RequestId, entries};
+use super::request_id::RequestId;
+use super::work_queue::{Outstanding, entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
@@ -31,7 +32,7 @@ pub(crate) struct SharedReceives {
     receives: Mutex<Option<Arc<Receives>>>,
     /// The key that events of the queue carry.
     key: u64,
-    adapter: Arc<Adapter>,
+    adapter: Arc<AdapterContext>,
     _registered: Registered,
 }
 
@@ -44,30 +45,30 @@ pub(crate) struct Receives {
     /// A queue pair of it could not be destroyed.
     withheld: AtomicBool,
     sink: CompletionSink,
-    adapter: Arc<Adapter>,
+    adapter: Arc<AdapterContext>,
 }
 
 /// Where the receives of a queue complete.
 struct Rooms {
     /// The number of receives, all of which may be taken by the queue pairs of one room.
     depth: u32,
-    /// One for each vector that a queue pair has asked for.
+    /// One for each group that a queue pair completes in.
     rooms: SmallVec<[Arc<Room>; 1]>,
 }
 
 impl Receives {
-    /// The room for the completions that come by this vector. One in a completion queue that has lost a completion serves nobody
-    /// any more.
+    /// The room for the completions of queue pairs that complete in this group. One in a completion queue that has lost a
+    /// completion serves nobody any more, and nobody comes to one that the program has let go.
     ///
     /// # Errors
     /// Those of making a completion queue.
-    pub(crate) fn room(&self, opened: &Opened, vector: u32) -> io::Result<Arc<Room>> {
+    pub(crate) fn room(&self, group: &Arc<CompletionGroup>) -> io::Result<Arc<Room>> {
         let mut completions = self.completions.lock();
-        completions.rooms.retain(|room| room.is_served());
-        if let Some(room) = completions.rooms.iter().find(|room| room.vector() == vector) {
+        completions.rooms.retain(|room| room.is_served() && !room.is_released());
+        if let Some(room) = completions.rooms.iter().find(|room| Arc::ptr_eq(room.group(), group)) {
             return Ok(room.clone());
         }
-        let room = Arc::new(Room::new(&self.adapter, opened, completions.depth, vector)?);
+        let room = Arc::new(Room::new(group, completions.depth)?);
         completions.rooms.push(room.clone());
         Ok(room)
     }
@@ -131,7 +132,7 @@ impl SharedReceives {
     /// # Errors
     /// `InvalidParameter` for more entries or receives than the device can have; `Os` when it has no room.
     pub(crate) fn new(
-        adapter: &Arc<Adapter>,
+        adapter: &Arc<AdapterContext>,
         depth: usize,
         entries: usize,
         sink: CompletionSink,

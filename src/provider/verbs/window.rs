@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::adapter::Adapter;
+use super::context::AdapterContext;
 use super::region::Registration;
 use crate::error::RegisterError;
 use crate::provider::registry::{Member, Registered};
@@ -18,7 +18,7 @@ use crate::sys::{MemoryWindow, next_key};
 
 /// A memory window.
 pub(crate) struct Window {
-    adapter: Arc<Adapter>,
+    adapter: Arc<AdapterContext>,
     state: Mutex<State>,
     _registered: Registered,
 }
@@ -71,7 +71,7 @@ impl Free {
 impl Window {
     /// # Errors
     /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
-    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
+    pub(crate) fn new(adapter: &Arc<AdapterContext>) -> Result<Arc<Self>, RegisterError> {
         if !adapter.info().memory_windows {
             return Err(RegisterError::NotSupported("memory windows"));
         }
@@ -159,7 +159,7 @@ impl Window {
     }
 }
 
-fn allocate(adapter: &Adapter) -> Result<Free, RegisterError> {
+fn allocate(adapter: &AdapterContext) -> Result<Free, RegisterError> {
     let opened = adapter.opened().ok_or(RegisterError::DeviceRemoved)?;
     let window = MemoryWindow::new(&opened.domain).map_err(|source| match source.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) => {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::request_id::RequestId;
 use super::window::{Bound, Window};
 use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::memory::Slice;
 use crate::status::Status;
 use crate::sys::{Quirks, ScatterEntry, Told, wc_status};
 
@@ -47,13 +49,13 @@ pub(crate) fn withheld(payload: Payload) -> Payload {
     Payload::new()
 }
 
-/// An object that a request needs beside its payload until it has finished.
+/// An object that a request needs beside its payload until it has finished. Few requests have one, so it is small.
 pub(crate) enum Held {
     Nothing,
     /// A window that is being bound, and what it was bound to before on this queue pair.
-    Binding(#[expect(dead_code, reason = "held to be dropped")] (Arc<Window>, Option<Bound>)),
+    Binding(#[expect(dead_code, reason = "held to be dropped")] Box<(Arc<Window>, Option<Bound>)>),
     /// A window that is being invalidated, and what it was bound to.
-    Invalidating(Arc<Window>, Bound),
+    Invalidating(Box<(Arc<Window>, Bound)>),
 }
 
 /// The result of a request: the status of the completion as libibverbs numbers it, the bytes received, and what the
@@ -135,64 +137,30 @@ impl WorkQueue {
     }
 }
 
-/// Names a request to the device: the key of the device's queue pair, the queue, and the place in it.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestId {
-    pub(crate) key: u32,
-    pub(crate) receive: bool,
-    pub(crate) sequence: u32,
-}
-
-impl RequestId {
-    const RECEIVE: u32 = 1 << 31;
-    /// Below the place of the empty request that asks for a sign of life, which is not among the others.
-    const SEQUENCE: u32 = Self::KEEPALIVE - 1;
-    /// The place of that one.
-    pub(crate) const KEEPALIVE: u32 = 1 << 30;
-    const KEY: u32 = 32;
-    /// The key of no queue pair: a receive of a shared queue, and the place of it there.
-    pub(crate) const SHARED: u32 = u32::MAX;
-
-    pub(crate) fn pack(self) -> u64 {
-        let queue = if self.receive { Self::RECEIVE } else { 0 };
-        (u64::from(self.key) << Self::KEY) | u64::from(queue | self.sequence)
-    }
-
-    pub(crate) fn unpack(id: u64) -> Self {
-        let place = id as u32;
-        Self {
-            key: (id >> Self::KEY) as u32,
-            receive: place & Self::RECEIVE != 0,
-            sequence: place & !Self::RECEIVE,
-        }
-    }
-}
-
 /// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
 /// not be written.
 pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
-    let entries: Option<Entries> = payload
-        .iter()
-        .filter(|slice| slice.len() > 0)
-        .map(|slice| {
-            let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
-            Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
-        })
-        .collect();
-    entries.map(|entries| or_nothing(entries, quirks))
+    let place = |slice: &Slice| if writes { slice.for_device_to_write() } else { slice.for_device() };
+    entries_of(payload, quirks, place)
 }
 
 /// The payload of a request that is copied by the call.
 pub(crate) fn inline_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
-    let entries: Option<Entries> = payload
-        .iter()
-        .filter(|slice| slice.len() > 0)
-        .map(|slice| {
-            let length = u32::try_from(slice.len()).ok()?;
-            Some(ScatterEntry { address: slice.to_be_copied()?, length, key: 0 })
-        })
-        .collect();
-    entries.map(|entries| or_nothing(entries, quirks))
+    entries_of(payload, quirks, |slice| Some((slice.to_be_copied()?, 0)))
+}
+
+/// The entries of a payload, of which `place` has address and key.
+fn entries_of(
+    payload: &Payload,
+    quirks: &Quirks,
+    place: impl Fn(&Slice) -> Option<(u64, u32)>,
+) -> Option<Entries> {
+    let mut entries = Entries::new();
+    for slice in payload.iter().filter(|slice| slice.len() > 0) {
+        let (address, key) = place(slice)?;
+        entries.push(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key });
+    }
+    Some(or_nothing(entries, quirks))
 }
 
 fn or_nothing(entries: Entries, quirks: &Quirks) -> Entries {

@@ -18,6 +18,7 @@ pub(super) struct CompletionChannel {
 pub(super) struct CompletionQueue {
     context: *mut ibv_context,
     channel: *mut ibv_comp_channel,
+    pub(super) vector: c_int,
     entries: VecDeque<Completion>,
     pub(super) room: usize,
     armed: Option<Arm>,
@@ -215,6 +216,7 @@ unsafe extern "C" fn ibv_create_cq(
         let queue = CompletionQueue {
             context,
             channel,
+            vector,
             entries: VecDeque::new(),
             room: entries as usize,
             armed: None,
@@ -274,6 +276,7 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ibv_cq) -> c_int {
 
 pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut ibv_wc) -> c_int {
     let mut world = world::lock();
+    world.script.count("ibv_poll_cq");
     let queue = live(&mut world.queues, raw);
     if queue.overrun && queue.entries.is_empty() {
         return -1;

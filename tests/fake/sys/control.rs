@@ -97,9 +97,14 @@ impl Default for Script {
 }
 
 impl Script {
+    /// Counts a call.
+    pub(super) fn count(&mut self, call: &'static str) {
+        *self.calls.entry(call).or_default() += 1;
+    }
+
     /// The wait and the failure that a call is to have.
     pub(super) fn called(&mut self, call: &'static str) -> (Duration, Option<c_int>) {
-        *self.calls.entry(call).or_default() += 1;
+        self.count(call);
         if self.dead && call.starts_with("ibv_") {
             return (Duration::ZERO, Some(libc::EIO));
         }
@@ -242,6 +247,10 @@ impl World {
                 Ok(0)
             }
             ["calls", call] => Ok(self.script.calls.get(call).copied().unwrap_or_default() as i64),
+            ["vector", number] => {
+                let number: c_int = parse(number)?;
+                Ok(self.queues.values().filter(|queue| queue.vector == number).count() as i64)
+            }
             ["port", number, state] => {
                 self.set_port(parse(number)?, state == "up");
                 Ok(0)

@@ -23,10 +23,12 @@ use tracing::debug;
 use super::finish::Found;
 use super::{Inner, QueuePair};
 use crate::inflight::Completed;
-use crate::provider::verbs::completions::DeviceQp;
+use crate::provider::verbs::device_qp::DeviceQp;
+use crate::provider::verbs::request_id::RequestId;
+use crate::provider::verbs::routes::CompletionHandler;
 use crate::provider::verbs::shared::Receives;
 use crate::provider::verbs::window::Window;
-use crate::provider::verbs::work_queue::{Held, Outstanding, RequestId, WcResult, status_of};
+use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
 use crate::status::Status;
 
 /// The longest wait for the word about the last receive, which firmware gives within milliseconds. Not every driver gives it.
@@ -90,7 +92,7 @@ impl QueuePair {
         let device = inner.device.take()?;
         inner.ending = Some(Ending {
             key: device.key(),
-            receives: device.receives(),
+            receives: device.receives().cloned(),
             last_receive: device.last_receive.clone(),
         });
         inner.deferred.clear();
@@ -113,7 +115,7 @@ impl QueuePair {
             debug!(%error, "queue pair not moved to the error state");
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
-        let (key, receives) = (device.key(), device.receives());
+        let (key, receives) = (device.key(), device.receives().cloned());
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
@@ -149,7 +151,7 @@ impl QueuePair {
     }
 
     /// The device has said that this queue pair of it takes no receive of a shared queue any more.
-    pub(crate) fn last_receive(&self, key: u32) {
+    pub(super) fn takes_no_receive(&self, key: u32) {
         let inner = self.lock();
         // It has failed. Once it is over, there is nothing to wait for.
         inner

@@ -9,16 +9,21 @@ use super::{Inner, QueuePair};
 use crate::error::Reason;
 use crate::inflight::{self, Completed, CompletionInfo, WakeList};
 use crate::proto::qp::QueuePairState;
-use crate::provider::verbs::shared::Receives;
-use crate::provider::verbs::work_queue::{Held, Outstanding, RequestId, WcResult, status_of};
+use crate::provider::verbs::device_qp::DeviceQp;
+use crate::provider::verbs::request_id::RequestId;
+use crate::provider::verbs::routes::CompletionHandler;
+use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
 use crate::status::Status;
-use crate::sys::{Told, WorkCompletion, wc_status};
+use crate::sys::{Told, wc_status};
 
 /// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw tells of
 /// both from threads of its own. Otherwise it is the disconnect timeout.
 const LAG: Duration = Duration::from_secs(1);
 /// It is waited for in so many steps: a machine that stands still for a while delivers the event before the next one.
 const STEPS: u32 = 8;
+
+/// The number of completions that an inbox has room for when it is empty.
+const KEPT: usize = 64;
 
 /// The result of polling.
 #[derive(Default)]
@@ -32,24 +37,6 @@ pub(super) struct Found {
 }
 
 impl QueuePair {
-    /// Puts a completion into the inbox, for the device's queue pair with this key.
-    pub(crate) fn deliver(&self, key: u32, completion: &WorkCompletion) {
-        let WorkCompletion { status, byte_len: bytes, told, .. } = *completion;
-        self.queue_result(key, completion.wr_id, WcResult { status, bytes, told });
-    }
-
-    /// As [`deliver`](Self::deliver), of the request with this id.
-    pub(super) fn queue_result(&self, key: u32, id: u64, result: WcResult) {
-        self.inbox.lock().push((key, id, result));
-    }
-
-    /// Looks into the inbox: wakes those whose requests have finished.
-    pub(crate) fn progress(&self) {
-        let mut found = Found::default();
-        self.read_current(&mut self.lock(), &mut found);
-        self.found(found);
-    }
-
     /// Does what follows from the results of requests, without the lock.
     pub(super) fn found(&self, found: Found) {
         found.wakes.wake_all();
@@ -64,34 +51,29 @@ impl QueuePair {
         }
     }
 
-    /// Takes what is in the inbox.
+    /// Takes what is in the inbox, for the device's queue pair that is in use, or is being ended.
     pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found) {
-        let device = inner.device.as_ref().map(|device| (device.key(), device.receives()));
-        let ending = || inner.ending.as_ref().map(|ending| (ending.key, ending.receives.clone()));
-        let (key, receives) = device.or_else(ending).unzip();
-        self.read(inner, key, receives.flatten().as_deref(), found);
-    }
-
-    /// Takes what is in the inbox, of the device's queue pair with this key and of those that are over.
-    pub(super) fn read(
-        &self,
-        inner: &mut Inner,
-        key: Option<u32>,
-        receives: Option<&Receives>,
-        found: &mut Found,
-    ) {
-        let inbox = std::mem::take(&mut *self.inbox.lock());
-        for (of, id, result) in inbox {
-            let id = RequestId::unpack(id);
-            let Some(key) = key.filter(|key| *key == of) else {
-                self.read_late(inner, of, id, result, found);
-                continue;
-            };
-            if id.key != RequestId::SHARED {
-                self.completed(inner, id, result, found);
-            } else if let Some((ticket, payload)) = receives.and_then(|receives| receives.take(id.sequence)) {
-                self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
+        let mut inbox = std::mem::take(&mut inner.reading);
+        std::mem::swap(&mut *self.inbox.lock(), &mut inbox);
+        if !inbox.is_empty() {
+            let device = inner.device.as_deref().map(DeviceQp::key);
+            let key = device.or_else(|| inner.ending.as_ref().map(|ending| ending.key));
+            for (of, id, result) in inbox.drain(..) {
+                let id = RequestId::unpack(id);
+                let Some(key) = key.filter(|key| *key == of) else {
+                    self.read_late(inner, of, id, result, found);
+                    continue;
+                };
+                if id.key != RequestId::SHARED {
+                    self.completed(inner, id, result, found);
+                } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
+                    self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
+                }
             }
+        }
+        // Not what a burst has left behind.
+        if inbox.capacity() <= KEPT {
+            inner.reading = inbox;
         }
     }
 
@@ -138,7 +120,8 @@ impl QueuePair {
         if receive || !self.adapter.is_iwarp() {
             inner.silence.heard();
         }
-        if let Held::Invalidating(window, bound) = held {
+        if let Held::Invalidating(invalidating) = held {
+            let (window, bound) = *invalidating;
             window.invalidated(bound);
         }
         if let Some(Told::Invalidated(invalidated)) = result.told {
@@ -161,11 +144,11 @@ impl QueuePair {
         if inner.device.as_ref().is_none_or(|device| device.key() != key) {
             return;
         }
-        let Some(cm) = inner.cm.upgrade() else {
+        let Some(cm) = inner.borrower() else {
             return self.finish_apart(inner, Status::CANCELED);
         };
         drop(inner);
-        debug!(connection = %cm.id, status = wc_status::name(completion), "request failed");
+        debug!(connection = %cm.connection(), status = wc_status::name(completion), "request failed");
         let status = status_of(completion, false, self.adapter.quirks());
         let reason = Reason::Completion(completion);
         if completion != wc_status::WR_FLUSH_ERR {

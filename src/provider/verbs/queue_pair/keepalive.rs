@@ -16,13 +16,12 @@ use super::finish::Found;
 use super::{Inner, QueuePair};
 use crate::error::Reason;
 use crate::proto::qp::QueuePairState;
-use crate::provider::verbs::adapter::Adapter;
-use crate::provider::verbs::work_queue::{RequestId, nothing};
+use crate::provider::verbs::context::AdapterContext;
+use crate::provider::verbs::request_id::RequestId;
+use crate::provider::verbs::routes::{CompletionHandler, TICKS};
+use crate::provider::verbs::work_queue::nothing;
 use crate::status::Status;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest, wc_status};
-
-/// The number of parts of the path timeout. A dead peer is noticed at most one part late.
-pub(crate) const TICKS: u32 = 10;
 
 /// The silence of a peer, in ticks.
 #[derive(Default)]
@@ -62,7 +61,12 @@ impl Silence {
 
 impl QueuePair {
     /// One of [`TICKS`] parts of the path timeout has passed.
-    pub(crate) fn tick(&self) {
+    pub(super) fn count_silence(&self) {
+        // What has completed is a sign of life, also where the program has not looked for it yet.
+        let device = self.lock().device.clone();
+        device.iter().for_each(|device| device.collect());
+        drop(device);
+        self.progress();
         let mut inner = self.lock();
         if inner.state != QueuePairState::Connected || inner.broken || inner.refused {
             return;
@@ -82,9 +86,9 @@ impl QueuePair {
 
     /// The peer is given up, by us or by the device.
     pub(super) fn silent(&self, key: u32, reason: Reason) {
-        let cm = self.lock().cm.upgrade();
+        let cm = self.lock().borrower();
         if let Some(cm) = cm {
-            debug!(connection = %cm.id, ?reason, "peer silent");
+            debug!(connection = %cm.connection(), ?reason, "peer silent");
             cm.broken_by(key, Status::IO_TIMEOUT, reason);
         }
     }
@@ -128,7 +132,7 @@ impl QueuePair {
 
 /// A queue pair of the device has room for as many requests as the application may post, and for one that is empty: the
 /// advertised limit is one below that of the device.
-pub(super) fn slots(adapter: &Adapter, depth: u32) -> u32 {
+pub(super) fn slots(adapter: &AdapterContext, depth: u32) -> u32 {
     depth.saturating_add(u32::from(adapter.config.path_timeout.is_some()))
 }
 

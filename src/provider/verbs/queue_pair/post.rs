@@ -10,9 +10,9 @@ use super::{Inner, QueuePair};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::proto::qp::QueuePairState;
-use crate::provider::connector::ConnectorDriver;
+use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::window::{Free, Window};
-use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, RequestId, entries, inline_entries};
+use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, inline_entries};
 use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
@@ -161,8 +161,8 @@ impl QueuePair {
     /// Adds the cause of the loss of the connection, if nothing can be posted because of it.
     #[cold]
     fn explain(&self, refused: Refused) -> Refused {
-        let cm = self.lock().cm.upgrade();
-        match (refused.kind, cm.and_then(|cm| cm.loss())) {
+        let cm = self.lock().borrower();
+        match (refused.kind, cm.and_then(|cm| cm.cause())) {
             (PostErrorKind::ConnectionInvalid, Some(reason)) => {
                 Refused { kind: PostErrorKind::ConnectionLost { reason }, ..refused }
             }
@@ -237,7 +237,7 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::NotBound, payload: outstanding.payload });
         };
         let operation = sys::Operation::LocalInvalidate(bound.key());
-        outstanding.held = Held::Invalidating(window, bound);
+        outstanding.held = Held::Invalidating(Box::new((window, bound)));
         self.submit(inner, key, outstanding, operation, flags)
     }
 
@@ -265,20 +265,16 @@ impl QueuePair {
         };
         outstanding.unsignaled =
             outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
-        let mut request = Deferred {
-            id: RequestId { key, receive: false, sequence: inner.initiator.next() },
-            operation,
-            entries,
-            flags: send_flags(flags),
-        };
-        request.flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
+        let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
+        let mut send_flags = send_flags(flags);
+        send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
         if self.adapter.is_iwarp() && matches!(operation, sys::Operation::Read(_)) {
             // Reads are answered in their order, so it waits by itself; `siw` gives up on one that is told to.
-            request.flags.remove(SendFlags::FENCE);
+            send_flags.remove(SendFlags::FENCE);
         }
         let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
         if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
-            inner.deferred.push(request);
+            inner.deferred.push(Deferred { id, operation, entries, flags: send_flags });
             inner.initiator.outstanding.push_back(outstanding);
             inner.unsignaled = unsignaled;
             let rings = !flags.contains(Flags::DEFER) || inner.deferred.len() >= DEFERRED;
@@ -287,15 +283,17 @@ impl QueuePair {
         let Some(device) = inner.device.as_ref() else {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
+        let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: send_flags };
         // SAFETY: as in `post_receive_locked`.
-        match unsafe { device.queue_pair.post_send(&[request.request()]) } {
+        match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(outstanding);
                 inner.unsignaled = unsignaled;
                 Ok(false)
             }
             Err(sys::Refused { source, .. }) => {
-                if let Held::Invalidating(window, bound) = outstanding.held {
+                if let Held::Invalidating(invalidating) = outstanding.held {
+                    let (window, bound) = *invalidating;
                     window.rebind(bound);
                 }
                 Err(Refused { kind: self.refused(QueueKind::Send, &source), payload: outstanding.payload })
@@ -409,7 +407,7 @@ impl QueuePair {
         }
         let before = window.bind(free, registration, asked.range.clone(), key);
         inner.add_window(window);
-        Ok(Held::Binding((window.clone(), before)))
+        Ok(Held::Binding(Box::new((window.clone(), before))))
     }
 
     /// Ends the connection, without the lock, because a request was refused.

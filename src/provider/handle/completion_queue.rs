@@ -1,0 +1,58 @@
+//! Completion queues, as far as a provider has a part in them.
+
+#[cfg(feature = "verbs")]
+use std::sync::Arc;
+
+#[cfg(feature = "verbs")]
+use crate::provider::verbs;
+
+/// The completion queue of a device. The soft provider completes requests by itself.
+#[derive(Clone)]
+pub(crate) enum CompletionQueue {
+    #[cfg(feature = "soft")]
+    Soft,
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::completions::CompletionGroup>),
+}
+
+impl CompletionQueue {
+    /// Takes what the device has completed, for who polls and does not wait for the reactor.
+    pub(crate) fn progress(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.progress(),
+        }
+    }
+
+    /// Somebody begins to wait for completions, until [`end_wait`](Self::end_wait).
+    pub(crate) fn begin_wait(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.begin_wait(),
+        }
+    }
+
+    /// Somebody waits no more.
+    pub(crate) fn end_wait(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.end_wait(),
+        }
+    }
+
+    /// The user has dropped the last handle of a queue of the program.
+    pub(crate) fn released(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.release(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A queue pair of the device, and the way of its completions to its owner.
+
+use std::io;
+use std::sync::{Arc, Weak};
+
+use tokio::sync::Notify;
+
+use super::completions::{CompletionGroup, Ready, Room};
+use super::context::AdapterContext;
+use super::routes::CompletionHandler;
+use super::shared::Receives;
+use crate::sys::{self, CompletionQueue};
+
+/// A queue pair of the device, its key, and the room that its completions have.
+pub(crate) struct DeviceQp {
+    // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
+    // any more then.
+    pub(crate) queue_pair: sys::QueuePair,
+    route: Route,
+    receives: Option<Arc<Receives>>,
+    /// Notified when the device says that it takes no receive of a shared queue any more.
+    pub(crate) last_receive: Arc<Notify>,
+}
+
+/// A group of completion queues, and the number of entries that are needed there.
+pub(crate) type Wanted<'a> = (&'a Arc<CompletionGroup>, u32);
+
+impl DeviceQp {
+    /// Makes a queue pair whose completions are for `owner`: those of its send queue in the first group, and those of its receives
+    /// in the second. It may use the shared receives, which have room of their own there. `make` is given the completion queues of
+    /// its send queue and of its receives.
+    ///
+    /// # Errors
+    /// Those of `make`, and of making a completion queue.
+    pub(crate) fn new(
+        context: &Arc<AdapterContext>,
+        owner: Weak<dyn CompletionHandler>,
+        (sends, received): (Wanted<'_>, Wanted<'_>),
+        receives: Option<Arc<Receives>>,
+        make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
+    ) -> io::Result<Self> {
+        let mut route = loop {
+            let route = Route::new(context, &owner, (sends, received), receives.as_deref())?;
+            // Whoever learns that a queue has lost a completion marks it before it looks for those who use it, of which this is
+            // one from now on.
+            if route.rooms().all(Room::is_served) {
+                break route;
+            }
+        };
+        let queue_pair = make(route.sends.completions(), route.received().completions())?;
+        if receives.is_some() {
+            route.add_number(queue_pair.number());
+        }
+        Ok(Self { queue_pair, route, receives, last_receive: Arc::default() })
+    }
+
+    /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
+    pub(crate) fn destroy(self) -> bool {
+        let Self { queue_pair, route, receives, .. } = self;
+        let destroyed = queue_pair.destroy().is_ok();
+        if !destroyed {
+            // It has the receives that it took, too.
+            route.rooms().for_each(Room::withhold);
+            receives.iter().for_each(|receives| receives.withhold());
+        }
+        destroyed
+    }
+
+    /// Returns whether its completions come in the queue whose events carry this key.
+    pub(crate) fn completes_in(&self, key: u64) -> bool {
+        self.route.rooms().any(|room| room.is_in(key))
+    }
+
+    /// The shared receives that it takes from.
+    pub(crate) fn receives(&self) -> Option<&Arc<Receives>> {
+        self.receives.as_ref()
+    }
+
+    /// Returns the key that its completions carry.
+    pub(crate) fn key(&self) -> u32 {
+        self.route.key
+    }
+
+    /// Has everything put into the inboxes that there is. The owner then looks into its own.
+    pub(crate) fn collect(&self) {
+        self.route.collect();
+    }
+}
+
+/// The way of the completions of a queue pair of the device to its owner.
+struct Route {
+    sends: Room,
+    /// Where its own receives complete, if that is another group.
+    receives: Option<Room>,
+    /// Where its receives complete, if they are of a shared queue.
+    shared: Option<Arc<Room>>,
+    key: u32,
+    /// The number of the queue pair, where its completions need that to be told apart.
+    number: Option<u32>,
+    context: Arc<AdapterContext>,
+}
+
+impl Route {
+    /// # Errors
+    /// Those of making a completion queue.
+    fn new(
+        context: &Arc<AdapterContext>,
+        owner: &Weak<dyn CompletionHandler>,
+        (sends, received): (Wanted<'_>, Wanted<'_>),
+        receives: Option<&Receives>,
+    ) -> io::Result<Self> {
+        let (mut at_sends, mut at_receives) = (sends.1, received.1);
+        if receives.is_some() {
+            at_receives = 0;
+        } else if Arc::ptr_eq(sends.0, received.0) {
+            at_sends = at_sends.saturating_add(std::mem::take(&mut at_receives));
+        }
+        let sends = Room::new(sends.0, at_sends)?;
+        let shared = receives.map(|receives| receives.room(received.0)).transpose()?;
+        let receives = if at_receives > 0 { Some(Room::new(received.0, at_receives)?) } else { None };
+        let key = context.routes.enlist(owner.clone());
+        let route = Self { sends, receives, shared, key, number: None, context: context.clone() };
+        route.rooms().for_each(|room| room.group().routes().add(key, owner.clone()));
+        Ok(route)
+    }
+
+    /// Where its receives complete.
+    fn received(&self) -> &Room {
+        self.shared.as_deref().or(self.receives.as_ref()).unwrap_or(&self.sends)
+    }
+
+    fn rooms(&self) -> impl Iterator<Item = &Room> {
+        std::iter::once(&self.sends).chain(&self.receives).chain(self.shared.as_deref())
+    }
+
+    /// Completions name it by this number.
+    fn add_number(&mut self, number: u32) {
+        self.number = Some(number);
+        self.received().group().routes().add_number(number, self.key);
+        self.context.routes.add_number(number, self.key);
+    }
+
+    /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
+    fn collect(&self) {
+        let mut others = Ready::new();
+        self.rooms().for_each(|room| room.collect(&mut others));
+        others.retain(|(key, _)| *key != self.key);
+        if !others.is_empty() {
+            self.context.runtime.spawn(async move { others.iter().for_each(|(_, other)| other.progress()) });
+        }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        // The room is only free when nothing of this queue pair is left in it.
+        self.collect();
+        self.rooms().for_each(|room| room.group().routes().strike(self.key, self.number));
+        self.context.routes.strike(self.key, self.number);
+    }
+}

@@ -1,0 +1,156 @@
+//! The way from the device to the queue pairs of the program: by the key in their requests, and by the device's number.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::request_id::RequestId;
+use crate::provider::key_hasher::KeyHasher;
+use crate::sync::{Mutex, MutexGuard};
+use crate::sys::{Batch, Element};
+
+/// The number of parts of the path timeout. A dead peer is noticed at most one part late.
+pub(crate) const TICKS: u32 = 10;
+
+/// A queue pair, as the tasks see it that read what the device has to say.
+pub(crate) trait CompletionHandler: Send + Sync {
+    /// Puts some of these completions, those of the device's queue pair with this key, into the inbox. The lock of the completion
+    /// queue is held.
+    fn deliver(&self, key: u32, batch: &Batch, places: Range<usize>);
+
+    /// Looks into the inbox: wakes those whose requests have finished. No lock is held.
+    fn progress(&self);
+
+    /// The number of the device's queue pair that is in use.
+    fn number(&self) -> Option<u32>;
+
+    /// Returns whether this is its completion queue of the device, or its shared receive queue.
+    fn uses(&self, element: Element) -> bool;
+
+    /// The device has said that the queue pair with this key takes no receive of a shared queue any more.
+    fn last_receive(&self, key: u32);
+
+    /// The device says that something is wrong with it.
+    fn device_error(&self, event: u32);
+
+    /// The device has lost its shared receives.
+    fn shared_lost(&self);
+
+    /// A message has come, perhaps before the word that establishes the connection.
+    fn data_arrived(&self);
+
+    /// One of the [`TICKS`] of the path timeout has passed.
+    fn tick(&self);
+}
+
+/// Queue pairs: all of an adapter, or those that complete in one group of completion queues.
+#[derive(Default)]
+pub(crate) struct Routes(Mutex<State>);
+
+type Map<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
+
+/// The queue pairs, under the lock.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By the keys in their requests. A key is used again only after all the others.
+    by_key: Map<Weak<dyn CompletionHandler>>,
+    /// The keys by the device's numbers, of those with a shared receive queue.
+    by_number: Map<u32>,
+    next: u32,
+    /// By the keys of completion queues, whether they have lost a completion.
+    queues: HashMap<u64, Arc<AtomicBool>>,
+}
+
+impl State {
+    /// The key of the queue pair with this number, of those with a shared receive queue.
+    pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// The queue pair with this key.
+    pub(crate) fn by_key(&self, key: u32) -> Option<Arc<dyn CompletionHandler>> {
+        self.by_key.get(&key).and_then(Weak::upgrade)
+    }
+}
+
+impl Routes {
+    /// The queue pairs, for who looks for several.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// A key for a queue pair of the device: completions that carry it are for this one.
+    pub(crate) fn enlist(&self, handler: Weak<dyn CompletionHandler>) -> u32 {
+        let mut all = self.lock();
+        // There are fewer queue pairs than keys.
+        while all.next == RequestId::SHARED || all.by_key.contains_key(&all.next) {
+            all.next = all.next.wrapping_add(1);
+        }
+        let key = all.next;
+        all.next = key.wrapping_add(1);
+        all.by_key.insert(key, handler);
+        key
+    }
+
+    /// Adds a queue pair that has a key.
+    pub(crate) fn add(&self, key: u32, handler: Weak<dyn CompletionHandler>) {
+        self.lock().by_key.insert(key, handler);
+    }
+
+    /// The completions of receives of a shared queue name the queue pair by this number.
+    pub(crate) fn add_number(&self, number: u32, key: u32) {
+        self.lock().by_number.insert(number, key);
+    }
+
+    /// Forgets the key of a queue pair, and its number.
+    pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
+        let mut all = self.lock();
+        let _handler = all.by_key.remove(&key);
+        if let Some(number) = number
+            && all.by_number.get(&number) == Some(&key)
+        {
+            // Not that of a later one with the same number.
+            all.by_number.remove(&number);
+        }
+    }
+
+    /// The queue pair with this number. Only for events that are rare.
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<dyn CompletionHandler>> {
+        self.all().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
+    }
+
+    /// Every queue pair that there is.
+    pub(crate) fn all(&self) -> Vec<Arc<dyn CompletionHandler>> {
+        self.lock().by_key.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The device says that the queue pair with this number takes no receive of a shared queue any more.
+    pub(crate) fn last_receive(&self, number: u32) {
+        let found = {
+            let all = self.lock();
+            all.key_by_number(number).and_then(|key| Some((key, all.by_key(key)?)))
+        };
+        if let Some((key, queue_pair)) = found {
+            queue_pair.last_receive(key);
+        }
+    }
+
+    /// A completion queue whose events carry this key. Returns the flag that says whether it has lost a completion.
+    pub(crate) fn enlist_queue(&self, key: u64) -> Arc<AtomicBool> {
+        self.lock().queues.entry(key).or_default().clone()
+    }
+
+    /// Forgets a completion queue.
+    pub(crate) fn strike_queue(&self, key: u64) {
+        self.lock().queues.remove(&key);
+    }
+
+    /// A completion queue has lost a completion.
+    pub(crate) fn lose_queue(&self, key: u64) {
+        if let Some(lost) = self.lock().queues.get(&key) {
+            lost.store(true, Ordering::Release);
+        }
+    }
+}
