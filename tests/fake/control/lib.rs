@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `dress KIND` | the device is one of `roce`, as without the line, of `infiniband` or of `iwarp`; refused once it was opened |
 //! | `dress` | the kind: 0, 1 or 2 in that order |
+//! | `instant` | the device costs next to nothing, for measurements: a send or a write of a connected queue pair is complete when it is posted, and nothing arrives at the peer. Queue pairs with completion queues of their own share no lock when they post and poll. Refused once the device was opened |
 //! | `vendor NUMBER` | the number of its vendor; refused once it was opened |
 //! | `count KIND` | the number of objects: `qp`, `cq`, `mr`, `mw`, `pd`, `srq`, `context`, `channel`, `cm_id`, `cm_channel` |
 //! | `access FLAGS` | the number of registrations with exactly these access flags |

@@ -1,19 +1,14 @@
-//! Completion channels and completion queues.
+//! Completion queues.
 
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
 use super::device::MAX_CQE;
-use super::events::{self, EventQueue};
+use super::instant::{self, News, Ring};
 use super::status::{asynchronous, wc};
 use super::types::*;
 use super::world::{self, World, live};
-use super::{device, free, minus_one, number_of, pointer, zeroed};
-
-pub(super) struct CompletionChannel {
-    events: EventQueue<usize>,
-    users: usize,
-}
+use super::{device, number_of, objects, pointer};
 
 pub(super) struct CompletionQueue {
     context: *mut ibv_context,
@@ -24,17 +19,33 @@ pub(super) struct CompletionQueue {
     armed: Option<Arm>,
     /// A completion was lost.
     overrun: bool,
+    /// Where its completions are instead, if the device is an instant one.
+    ring: Option<Ring>,
     /// The number of queues of queue pairs that complete here.
     pub(super) users: usize,
-    /// Events that were taken and not acknowledged.
-    taken: usize,
 }
 
 /// The completion of which an event tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Arm {
+pub(super) enum Arm {
     Any,
     Solicited,
+}
+
+impl Arm {
+    /// What a queue tells of after one more request for an event.
+    pub(super) fn asked(before: Option<Self>, solicited_only: c_int) -> Self {
+        // Whoever asks for all of them gets these, too.
+        match (before, solicited_only) {
+            (Some(Self::Any), _) | (_, 0) => Self::Any,
+            _ => Self::Solicited,
+        }
+    }
+
+    /// Whether there is an event for this completion.
+    pub(super) fn tells(self, completion: Completion, solicited: bool) -> bool {
+        self == Self::Any || solicited || completion.status != wc::SUCCESS
+    }
 }
 
 /// A completion.
@@ -53,7 +64,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    fn to_raw(self) -> ibv_wc {
+    pub(super) fn to_raw(self) -> ibv_wc {
         ibv_wc {
             wr_id: self.id,
             status: self.status,
@@ -77,27 +88,32 @@ impl World {
     pub(super) fn complete(&mut self, at: usize, completion: Completion, solicited: bool) {
         let full = self.script.overruns();
         let Some(queue) = self.queues.get_mut(&at) else { return };
+        if let Some(ring) = &queue.ring {
+            let news = instant::push(ring, completion, solicited);
+            return self.announce(at, news);
+        }
         if queue.overrun {
             return;
         }
         if full || queue.entries.len() >= queue.room {
             // The device writes to it no more.
-            let context = queue.context;
             queue.overrun = true;
-            return self.asynchronous(context, asynchronous::CQ_ERR, at);
+            return self.announce(at, News::Overrun);
         }
         queue.entries.push_back(completion);
-        let tells = match queue.armed {
-            None => false,
-            Some(Arm::Any) => true,
-            Some(Arm::Solicited) => solicited || completion.status != wc::SUCCESS,
-        };
-        if tells {
+        if queue.armed.is_some_and(|arm| arm.tells(completion, solicited)) {
             queue.armed = None;
-            let channel = queue.channel;
-            if !channel.is_null() {
-                live(&mut self.channels, channel).events.push(at);
-            }
+            self.announce(at, News::Event);
+        }
+    }
+
+    /// Tells the owner of a queue of a completion that was added to it.
+    pub(super) fn announce(&mut self, at: usize, news: News) {
+        let Some(&mut CompletionQueue { context, channel, .. }) = self.queues.get_mut(&at) else { return };
+        match news {
+            News::Event if !channel.is_null() => live(&mut self.channels, channel).events().push(at),
+            News::Overrun => self.asynchronous(context, asynchronous::CQ_ERR, at),
+            News::Event | News::None => {}
         }
     }
 
@@ -105,7 +121,7 @@ impl World {
     /// places of shared receives are free.
     pub(super) fn discard(&mut self, at: usize, number: u32) {
         let Some(queue) = self.queues.get_mut(&at) else { return };
-        let mut shared = Vec::new();
+        let mut shared = queue.ring.as_ref().map(|ring| instant::discard(ring, number)).unwrap_or_default();
         queue.entries.retain(|completion| {
             let stays = completion.number != number;
             shared.extend(completion.shared.filter(|_| !stays));
@@ -113,76 +129,6 @@ impl World {
         });
         shared.into_iter().for_each(|shared| self.give_back(shared));
     }
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    pointer(world::enter("ibv_create_comp_channel").and_then(|mut world| {
-        let events = EventQueue::new()?;
-        world.add_object(context)?;
-        // SAFETY: the structure is integers and pointers.
-        let raw: *mut ibv_comp_channel = unsafe { zeroed() };
-        // SAFETY: the structure is new.
-        unsafe { raw.write(ibv_comp_channel { context, fd: events.descriptor(), refcnt: 0 }) };
-        world.channels.insert(raw.addr(), CompletionChannel { events, users: 0 });
-        Ok(raw)
-    }))
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    number_of(world::enter("ibv_destroy_comp_channel").and_then(|mut world| {
-        if live(&mut world.channels, channel).users > 0 {
-            return Err(libc::EBUSY);
-        }
-        world.channels.remove(&channel.addr());
-        // SAFETY: live until now.
-        let context = unsafe { (*channel).context };
-        world.remove_object(context);
-        // SAFETY: made by `zeroed`, and in no table any more.
-        unsafe { free(channel) };
-        Ok(())
-    }))
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
-    channel: *mut ibv_comp_channel,
-    queue: *mut *mut ibv_cq,
-    context: *mut *mut c_void,
-) -> c_int {
-    let descriptor = live(&mut world::lock().channels, channel).events.descriptor();
-    let next = events::next(descriptor, |world| {
-        let Some(at) = live(&mut world.channels, channel).events.take() else {
-            return if world.devices.removed { Err(libc::EIO) } else { Ok(None) };
-        };
-        if let Some(queue) = world.queues.get_mut(&at) {
-            queue.taken += 1;
-        }
-        let raw: *mut ibv_cq = std::ptr::with_exposed_provenance_mut(at);
-        // SAFETY: the queue is live: its destruction takes its events away, under the lock.
-        Ok(Some((raw, unsafe { (*raw).cq_context })))
-    });
-    minus_one(next.map(|(raw, of)| {
-        // SAFETY: the caller's pointers.
-        unsafe { queue.write(raw) };
-        // SAFETY: as above.
-        unsafe { context.write(of) };
-    }))
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, count: c_uint) {
-    live(&mut world::lock().queues, queue).taken -= count as usize;
-    world::CHANGED.notify_all();
 }
 
 /// # Safety
@@ -207,8 +153,7 @@ unsafe extern "C" fn ibv_create_cq(
         if !channel.is_null() {
             live(&mut world.channels, channel).users += 1;
         }
-        // SAFETY: the structure is integers, pointers, and locks of the library that stay unused.
-        let raw: *mut ibv_cq = unsafe { zeroed() };
+        let (raw, ring) = objects::new_queue(entries as usize);
         // SAFETY: the structure is new.
         let new = unsafe { &mut *raw };
         (new.context, new.channel, new.cq_context) = (context, channel, key);
@@ -221,8 +166,8 @@ unsafe extern "C" fn ibv_create_cq(
             room: entries as usize,
             armed: None,
             overrun: false,
+            ring,
             users: 0,
-            taken: 0,
         };
         world.queues.insert(raw.expose_provenance(), queue);
         Ok(raw)
@@ -237,6 +182,9 @@ unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, entries: c_int) -> c_int {
         let queue = live(&mut world.queues, raw);
         let room = usize::try_from(entries).unwrap_or(0);
         if room == 0 || room > MAX_CQE as usize || room < queue.entries.len() {
+            return Err(libc::EINVAL);
+        }
+        if queue.ring.as_ref().is_some_and(|ring| !instant::resize(ring, room)) {
             return Err(libc::EINVAL);
         }
         queue.room = room;
@@ -257,9 +205,10 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ibv_cq) -> c_int {
         }
         // No further event comes: nothing completes here any more.
         if !channel.is_null() {
-            live(&mut world.channels, channel).events.extract(|of| *of == raw.addr());
+            live(&mut world.channels, channel).events().extract(|of| *of == raw.addr());
         }
-        while live(&mut world.queues, raw).taken > 0 {
+        // SAFETY: the queue is live, until the end of this function.
+        while unsafe { objects::has_taken_events(raw) } {
             world = world::wait(world);
         }
         world = device::settle(world, context, raw.addr());
@@ -268,8 +217,8 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ibv_cq) -> c_int {
             live(&mut world.channels, channel).users -= 1;
         }
         world.remove_object(context);
-        // SAFETY: made by `zeroed`, and in no table any more.
-        unsafe { free(raw) };
+        // SAFETY: made by `new_queue`, and in no table any more.
+        unsafe { objects::free_queue(raw) };
         Ok(())
     }))
 }
@@ -298,10 +247,6 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
 pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let mut world = world::lock();
     let queue = live(&mut world.queues, raw);
-    // Whoever asks for all of them gets these, too.
-    queue.armed = match (queue.armed, solicited_only) {
-        (Some(Arm::Any), _) | (_, 0) => Some(Arm::Any),
-        _ => Some(Arm::Solicited),
-    };
+    queue.armed = Some(Arm::asked(queue.armed, solicited_only));
     0
 }

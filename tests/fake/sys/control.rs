@@ -237,6 +237,7 @@ impl World {
             }
             ["dress"] => Ok(self.card.dress as i64),
             ["dress", name] => self.put_on(name).map(|()| 0),
+            ["instant"] => self.make_instant().map(|()| 0),
             ["vendor", number] => self.set_vendor(parse(number)?).map(|()| 0),
             ["send_queue", bytes, error] => {
                 self.card.sends = QueueBytes::new(parse(bytes)?, parse(error)?);

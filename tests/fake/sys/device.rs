@@ -8,7 +8,9 @@ use super::events::{self, EventQueue};
 use super::status::{asynchronous, node};
 use super::types::*;
 use super::world::{self, World, live};
-use super::{Answer, address, completion, free, memory, minus_one, number, number_of, pointer, post, zeroed};
+use super::{
+    Answer, address, completion, free, instant, memory, minus_one, number, number_of, pointer, post, zeroed,
+};
 
 const NAME: &str = "fake0";
 const GUID: u64 = 0x00fa_ce00_00fa_ce01;
@@ -183,6 +185,7 @@ fn new_context(device: *mut ibv_device, descriptor: c_int) -> *mut ibv_context {
     context.ops.post_srq_recv = Some(post::post_srq_recv);
     context.ops.post_send = Some(post::post_send);
     context.ops.post_recv = Some(post::post_recv);
+    instant::dress_up(context);
     raw
 }
 
@@ -220,6 +223,7 @@ impl World {
     /// Takes the device out of the machine.
     pub(super) fn remove_device(&mut self) {
         self.devices.removed = true;
+        instant::device_removed();
         for context in self.contexts.values_mut() {
             context.events.push((asynchronous::DEVICE_FATAL, 0));
         }

@@ -80,7 +80,7 @@ pub(super) fn next<T>(descriptor: RawFd, mut take: impl FnMut(&mut World) -> Ans
     }
 }
 
-fn blocks(descriptor: c_int) -> bool {
+pub(super) fn blocks(descriptor: c_int) -> bool {
     // SAFETY: reads the flags of an open descriptor.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     flags & libc::O_NONBLOCK == 0

@@ -13,6 +13,7 @@ mod number;
 mod types;
 
 mod address;
+mod channel;
 mod cm;
 mod completion;
 mod control;
@@ -20,7 +21,9 @@ mod device;
 mod dress;
 mod events;
 mod execute;
+mod instant;
 mod memory;
+mod objects;
 mod post;
 mod queue_pair;
 mod shared;

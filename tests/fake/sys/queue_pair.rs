@@ -12,7 +12,7 @@ use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
 use super::timers::Timer;
 use super::types::*;
 use super::world::{self, World, live};
-use super::{Answer, cm, device, dress, dress::Dress, execute, free, number_of, pointer, zeroed};
+use super::{Answer, cm, device, dress, dress::Dress, execute, number_of, objects, pointer};
 use crate::sys::completion::Completion;
 
 /// The time after which a queue pair in the error state gives back the receives that are cut off.
@@ -67,8 +67,8 @@ impl World {
         }
         let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
         let before = std::mem::replace(&mut queue_pair.state, IBV_QPS_ERR);
-        // SAFETY: a queue pair that is in the table is live.
-        unsafe { (*std::ptr::with_exposed_provenance_mut::<ibv_qp>(at)).state = IBV_QPS_ERR };
+        // SAFETY: a queue pair that is in the table is live, and the caller has the lock of the table.
+        unsafe { objects::set_state(std::ptr::with_exposed_provenance_mut(at), IBV_QPS_ERR) };
         let (number, shared, late) = (queue_pair.number, queue_pair.shared, !queue_pair.cut_off.is_empty());
         let connection = queue_pair.connection;
         if shared.is_none() {
@@ -128,7 +128,10 @@ impl World {
             shared: None,
         };
         let sends: Vec<_> = sends.iter().map(|send| flushed(send.id, opcode::SEND)).collect();
-        let receives: Vec<_> = receives.iter().map(|receive| flushed(receive.id, opcode::RECV)).collect();
+        // SAFETY: a queue pair that is in the table is live.
+        let instant = unsafe { objects::take_receives(std::ptr::with_exposed_provenance_mut(at)) };
+        let receives = receives.iter().map(|receive| receive.id).chain(instant);
+        let receives: Vec<_> = receives.map(|id| flushed(id, opcode::RECV)).collect();
         sends.into_iter().for_each(|completion| self.complete(send_queue, completion, false));
         receives.into_iter().for_each(|completion| self.complete(receive_queue, completion, false));
     }
@@ -158,8 +161,8 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
             live(&mut world.shared, asked.srq).users += 1;
         }
         let (number, handle) = (world.number() & 0xff_ffff, world.number());
-        // SAFETY: the structure is integers, pointers, and locks of the library that stay unused.
-        let raw: *mut ibv_qp = unsafe { zeroed() };
+        let room = if asked.srq.is_null() { asked.cap.max_recv_wr as usize } else { 0 };
+        let raw = objects::new_pair(room);
         // SAFETY: the structure is new.
         let new = unsafe { &mut *raw };
         (new.context, new.qp_context, new.pd) = (context, asked.qp_context, domain);
@@ -297,8 +300,8 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
             return Ok(());
         }
         queue_pair.state = next;
-        // SAFETY: the queue pair is live.
-        unsafe { (*raw).state = next };
+        // SAFETY: the queue pair is live, and the world is locked.
+        unsafe { objects::set_state(raw, next) };
         if next == QPS_RESET {
             (queue_pair.sends, queue_pair.receives) = Default::default();
         }
@@ -361,8 +364,8 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ibv_qp) -> c_int {
             domain.users -= 1;
         }
         world.remove_object(context);
-        // SAFETY: made by `zeroed`, and in no table any more.
-        unsafe { free(raw) };
+        // SAFETY: made by `new_pair`, and in no table any more.
+        unsafe { objects::free_pair(raw) };
         Ok(())
     }))
 }

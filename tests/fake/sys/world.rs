@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::channel::CompletionChannel;
 use super::cm::Cm;
-use super::completion::{CompletionChannel, CompletionQueue};
+use super::completion::CompletionQueue;
 use super::control::{self, Script};
 use super::device::{Context, Devices};
 use super::dress::Card;

@@ -8,6 +8,7 @@ use std::sync::MutexGuard;
 
 use super::super::number::{IBV_QPS_INIT, IBV_QPS_RTS};
 use super::*;
+use crate::sys::objects;
 
 impl World {
     /// Gives an id the queue pair with a number, to connect it.
@@ -43,9 +44,8 @@ impl World {
         queue_pair.state = IBV_QPS_RTS;
         queue_pair.attributes.dest_qp_num = peer;
         (queue_pair.attributes.max_dest_rd_atomic, queue_pair.attributes.max_rd_atomic) = reads;
-        let raw: *mut ibv_qp = std::ptr::with_exposed_provenance_mut(at);
-        // SAFETY: a queue pair that is in the table is live.
-        unsafe { (*raw).state = IBV_QPS_RTS };
+        // SAFETY: a queue pair that is in the table is live, and this is the table under its lock.
+        unsafe { objects::set_state(std::ptr::with_exposed_provenance_mut(at), IBV_QPS_RTS) };
         Ok(())
     }
 
