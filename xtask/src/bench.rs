@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::tally::Tally;
 use crate::test::Settings;
-use crate::{Usage, exec, packages, steps};
+use crate::{Usage, exec, fake_bench, packages, steps};
 
 /// The program that measures, and where a release build puts it.
 const SUITE: &str = "target/release/suite";
@@ -152,11 +152,13 @@ fn measure_in_guest() -> Result<(), String> {
 /// The step: whether every line of ours still runs. How fast does not matter, so the program is the one that the step
 /// `tests` has built.
 pub(crate) fn step(_settings: &Settings) -> Tally {
-    Tally::check(steps::build_programs().and_then(|()| {
+    let mut tally = Tally::check(steps::build_programs().and_then(|()| {
         let mut suite = Command::new("target/debug/suite");
         suite.arg("smoke");
         exec::show(suite, exec::minutes(5))
-    }))
+    }));
+    tally += Tally::check(fake_bench::smoke());
+    tally
 }
 
 #[cfg(test)]

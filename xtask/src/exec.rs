@@ -110,6 +110,19 @@ pub(crate) fn quiet_lines(
     supervise(command, limit, &receiver, each)
 }
 
+/// Runs a command whose output is of interest only if it fails.
+///
+/// # Errors
+/// As for [`show`], with the output.
+pub(crate) fn quietly(command: Command, limit: Duration) -> Result<(), String> {
+    let mut output = String::new();
+    let each = |line: &str| {
+        output += line;
+        output.push('\n');
+    };
+    quiet_lines(command, limit, each).map_err(|error| format!("{error}\n{output}"))
+}
+
 /// The command line as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let mut text = String::from("$");

@@ -37,7 +37,7 @@ const DRESSES: [Dress; 3] = [
 ];
 
 /// Where the library is found under both names, beside the programs.
-const FOLDER: &str = "target/fake";
+pub(crate) const FOLDER: &str = "target/fake";
 /// The names under which the verbs provider asks for the two libraries.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
@@ -87,18 +87,29 @@ fn command(program: &Program, dress: &Dress) -> Command {
     command
 }
 
-/// Builds the library, and gives it the names of the two that it takes the place of. Both lead to one file: they are one
-/// library to the loader.
-fn lay_out() -> Result<(), String> {
+/// Builds the library, and gives it the names of the two that it takes the place of.
+///
+/// # Errors
+/// A sentence, if one of that fails.
+pub(crate) fn lay_out() -> Result<(), String> {
     let command = exec::cargo(&[&["build", "--lib"], &EVERYTHING[..]].concat());
     exec::show(command, minutes(30))?;
-    let failed = |error: io::Error| format!("{FOLDER}: {error}");
-    fs::create_dir_all(FOLDER).map_err(failed)?;
+    link_names(FOLDER, "debug")
+}
+
+/// Gives the library of this profile the two names, in a folder of `target`. Both lead to one file: they are one library to the
+/// loader.
+///
+/// # Errors
+/// A sentence that says what could not be written.
+pub(crate) fn link_names(folder: &str, profile: &str) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{folder}: {error}");
+    fs::create_dir_all(folder).map_err(failed)?;
     for name in NAMES {
-        let link = Path::new(FOLDER).join(name);
+        let link = Path::new(folder).join(name);
         match fs::remove_file(&link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => symlink("../debug/libfake.so", &link).map_err(failed)?,
+            _ => symlink(format!("../{profile}/libfake.so"), &link).map_err(failed)?,
         }
     }
     Ok(())

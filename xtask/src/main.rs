@@ -14,6 +14,7 @@ mod examples;
 mod exec;
 mod failure;
 mod fake;
+mod fake_bench;
 mod guest;
 mod headers;
 mod layers;
@@ -89,6 +90,12 @@ const TASKS: &[Task] = &[
         arguments: "[--batches N] [--json] [ARGUMENTS]",
         about: "measure the verbs provider over rxe0 in that machine, beside C and cmtime (benches/verbs)",
         run: guest::bench::main,
+    },
+    Task {
+        name: "fake-bench",
+        arguments: "[--batches N] [--operations N] [--no-instructions] [--json]",
+        about: "measure the verbs provider over a device that costs nothing, beside C (benches/fake)",
+        run: fake_bench::main,
     },
 ];
 

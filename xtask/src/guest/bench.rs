@@ -32,14 +32,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
 /// # Errors
 /// A sentence that says which of them could not be built.
 fn build() -> Result<(), String> {
-    let quietly = |command: Command| {
-        let mut output = String::new();
-        let each = |line: &str| {
-            output += line;
-            output.push('\n');
-        };
-        exec::quiet_lines(command, BUILD_LIMIT, each).map_err(|error| format!("{error}\n{output}"))
-    };
+    let quietly = |command| exec::quietly(command, BUILD_LIMIT);
     quietly(exec::cargo(&["build", "--profile", "whole", "--features", "verbs", "--example", PROGRAM]))?;
     let (program, source) = C;
     let mut cc = Command::new("cc");
