@@ -3,6 +3,7 @@
 //! Runs on: soft, sim, rxe, siw
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use bytes::BytesMut;
@@ -159,14 +160,22 @@ async fn memory_comes_back_when_the_last_request_is_done() {
     assert_eq!(within(returning).await.expect("nobody uses it"), pattern(64));
 }
 
-/// Returns whether the page at this address is mapped.
-fn is_mapped(address: usize) -> bool {
-    let maps = fs::read_to_string("/proc/self/maps").expect("the kernel has it");
-    let hexadecimal = |text: &str| usize::from_str_radix(text, 16).expect("an address");
-    maps.lines().any(|line| {
-        let (from, to) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
-        (hexadecimal(from)..hexadecimal(to)).contains(&address)
-    })
+/// Bytes that nobody else writes to memory.
+const MARK: &[u8; 16] = b"a mark of a test";
+
+/// A mapping with the mark, and its address.
+fn marked(length: usize) -> (Mapping, u64) {
+    let mut mapping = Mapping::new(length, Pages::Base).expect("memory");
+    mapping[..MARK.len()].copy_from_slice(MARK);
+    let address = mapping.as_ptr().addr();
+    (mapping, address as u64)
+}
+
+/// Whether a mapping with the mark is there. The address alone does not tell: another mapping may be there by now.
+fn is_mapped(address: u64) -> bool {
+    let memory = fs::File::open("/proc/self/mem").expect("the kernel has it");
+    let mut found = [0; MARK.len()];
+    memory.read_exact_at(&mut found, address).is_ok() && found == *MARK
 }
 
 // MR-09: a connection is dropped in the middle, and with it all that is known of the memory.
@@ -179,8 +188,7 @@ async fn memory_is_freed_when_the_last_request_is_done() {
     // Registered here, and on another thread.
     for length in [4096, 4 << 20] {
         let pair = connected(&adapter).await;
-        let mapping = Mapping::new(length, Pages::Base).expect("memory");
-        let address = mapping.as_ptr().addr();
+        let (mapping, address) = marked(length);
         let region = registered(&adapter, mapping).await;
         drop(pair.passive.queue_pair.receive(region.slice(0..8).expect("within")).expect("posted"));
         drop(region);
@@ -191,15 +199,13 @@ async fn memory_is_freed_when_the_last_request_is_done() {
         drop(active);
 
         // Futures that are dropped drop the memory.
-        let mapping = Mapping::new(length, Pages::Base).expect("memory");
-        let address = mapping.as_ptr().addr();
+        let (mapping, address) = marked(length);
         let mut registering = Box::pin(adapter.register_from(mapping, everything()));
         drop(poll_once(&mut registering));
         drop(registering);
         eventually("it is freed", || !is_mapped(address)).await;
 
-        let mapping = Mapping::new(length, Pages::Base).expect("memory");
-        let address = mapping.as_ptr().addr();
+        let (mapping, address) = marked(length);
         let mut returning = Box::pin(registered(&adapter, mapping).await.into_inner());
         drop(poll_once(&mut returning));
         drop(returning);
