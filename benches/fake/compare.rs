@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use crate::children::Running;
 use crate::figures::quantile;
 use crate::instructions::{self, Instructions};
-use crate::lanes::RECEIVES;
+use crate::lanes::{RECEIVES, WARM_UP};
 use crate::table::{Row, Table};
 use crate::{Compare, Line};
 
@@ -35,7 +35,7 @@ impl Line {
     fn operations(self, plan: &Compare) -> usize {
         match self {
             Self::Future => plan.operations / 4,
-            Self::Receive => plan.operations.min(RECEIVES),
+            Self::Receive => plan.operations.min(RECEIVES - WARM_UP),
             Self::Polled | Self::Inline | Self::Batch => plan.operations,
         }
     }

@@ -16,8 +16,10 @@ use crate::Line;
 const MESSAGE: usize = 64;
 /// The depth of a send queue.
 const DEPTH: usize = 64;
-/// The most receives of a batch: the device keeps them.
-pub(crate) const RECEIVES: usize = 4096;
+/// The operations before those that are measured: a core that was idle has forgotten much.
+pub(crate) const WARM_UP: usize = 512;
+/// The most receives of a batch, with those before: the device keeps them.
+pub(crate) const RECEIVES: usize = 4096 + WARM_UP;
 /// The sends with one doorbell.
 const CHAIN: usize = 16;
 /// The number of completions that a poll asks for.
@@ -25,12 +27,12 @@ const MOST: usize = 16;
 
 /// What a thread does.
 pub(crate) trait Lane {
-    /// Does what is not measured.
+    /// Does what comes before all operations of a batch.
     fn prepare(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Does what is, so many times.
+    /// Does so many operations.
     fn run(&mut self, count: usize) -> io::Result<()>;
 }
 

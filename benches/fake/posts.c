@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,9 @@
 
 #include <infiniband/verbs.h>
 
-enum { MESSAGE = 64, DEPTH = 64, RECEIVES = 4096, CHAIN = 16, BATCH = 16, THREADS = 2 };
+enum { MESSAGE = 64, DEPTH = 64, CHAIN = 16, BATCH = 16, THREADS = 2, TRIES = 20 };
+/* The operations before those that are measured, and the most receives with those before. */
+enum { WARM_UP = 512, RECEIVES = 4096 + WARM_UP };
 
 struct lane {
 	int core;
@@ -32,7 +35,7 @@ struct lane {
 	struct ibv_pd *domain;
 	struct ibv_mr *region;
 	int epoll;
-	uint64_t took;
+	uint64_t begin, end;
 	char memory[MESSAGE];
 } __attribute__((aligned(256)));
 
@@ -246,13 +249,29 @@ static void *work(void *argument)
 		/* The device keeps what is posted: a new queue pair has room again. */
 		if (run == run_receive)
 			connect_pair(lane);
+		run(lane, WARM_UP);
 		begin_together();
-		lane->took = now();
+		lane->begin = now();
 		run(lane, operations);
-		lane->took = now() - lane->took;
+		lane->end = now();
 		pthread_barrier_wait(&barrier);
 	}
 	return NULL;
+}
+
+/* Whether most of the time of the longest lane is in all of them. */
+static bool overlap(void)
+{
+	uint64_t begin = lanes[0].begin, end = lanes[0].end;
+
+	for (int i = 1; i < threads; i++) {
+		begin = lanes[i].begin > begin ? lanes[i].begin : begin;
+		end = lanes[i].end < end ? lanes[i].end : end;
+	}
+	for (int i = 0; i < threads; i++)
+		if (end < begin || (end - begin) * 10 < (lanes[i].end - lanes[i].begin) * 8)
+			return false;
+	return true;
 }
 
 int main(int argc, char **argv)
@@ -281,12 +300,16 @@ int main(int argc, char **argv)
 	}
 	while (scanf("%ld", &operations) == 1 && operations > 0) {
 		double rate = 0;
+		int tries = 0;
 
-		pthread_barrier_wait(&barrier);
-		pthread_barrier_wait(&barrier);
+		/* Threads that did not run at the same time, as others had their cores, try again. */
+		do {
+			pthread_barrier_wait(&barrier);
+			pthread_barrier_wait(&barrier);
+		} while (!overlap() && ++tries < TRIES);
 		/* What matters is how much all do in a time. */
 		for (int i = 0; i < threads; i++)
-			rate += (double)operations / (double)lanes[i].took;
+			rate += (double)operations / (double)(lanes[i].end - lanes[i].begin);
 		printf("%f\n", threads / rate);
 		fflush(stdout);
 	}

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio_rdma::Adapter;
 
 use crate::Line;
-use crate::lanes::{self, MakeLane};
+use crate::lanes::{self, MakeLane, WARM_UP};
 
 /// The line at which all threads wait. They do not sleep there: they would wake up one after the other.
 struct Start {
@@ -33,15 +33,28 @@ impl Start {
     }
 }
 
+/// When a thread has begun and ended.
+type Span = (Instant, Instant);
+
+/// How often threads that did not run at the same time, as others had their cores, try again.
+const TRIES: usize = 20;
+
+/// Whether most of the time of the longest span is in all of them.
+fn overlap(spans: &[Span]) -> bool {
+    let all = spans.iter().map(|(begin, _)| *begin).max().zip(spans.iter().map(|(_, end)| *end).min());
+    let shared = all.map_or(Duration::ZERO, |(begin, end)| end.saturating_duration_since(begin));
+    spans.iter().all(|(begin, end)| shared * 10 >= (*end - *begin) * 8)
+}
+
 /// A thread that waits for numbers of operations.
 struct Worker {
     orders: Sender<usize>,
-    took: Receiver<io::Result<Duration>>,
+    spans: Receiver<io::Result<Span>>,
 }
 
 impl Worker {
     fn start(core: usize, make: MakeLane, start: Arc<Start>) -> Self {
-        let ((orders, numbers), (answers, took)) = (channel(), channel());
+        let ((orders, numbers), (answers, spans)) = (channel(), channel());
         thread::spawn(move || {
             let mut cores = CpuSet::new();
             // On a machine with fewer cores the threads share one.
@@ -49,17 +62,17 @@ impl Worker {
             let mut lane = make();
             for count in numbers {
                 let prepared = match &mut lane {
-                    Ok(lane) => lane.prepare(),
+                    Ok(lane) => lane.prepare().and_then(|()| lane.run(WARM_UP)),
                     Err(error) => Err(io::Error::other(error.to_string())),
                 };
                 start.wait();
                 let begin = Instant::now();
                 let done = prepared.and_then(|()| lane.as_mut().map_or(Ok(()), |lane| lane.run(count)));
                 // Fails once the program ends.
-                let _ = answers.send(done.map(|()| begin.elapsed()));
+                let _ = answers.send(done.map(|()| (begin, Instant::now())));
             }
         });
-        Self { orders, took }
+        Self { orders, spans }
     }
 }
 
@@ -89,15 +102,23 @@ impl Workers {
     /// So many operations on each. Returns the nanoseconds of one, as a thread has them on average of the rates: what matters is how
     /// much all do in a time.
     fn run(&self, count: usize) -> io::Result<f64> {
+        let mut spans = self.try_run(count)?;
+        for _ in 1..TRIES {
+            if overlap(&spans) {
+                break;
+            }
+            spans = self.try_run(count)?;
+        }
+        let rate: f64 =
+            spans.iter().map(|(begin, end)| count as f64 / (*end - *begin).as_nanos() as f64).sum();
+        Ok(spans.len() as f64 / rate)
+    }
+
+    fn try_run(&self, count: usize) -> io::Result<Vec<Span>> {
         for worker in &self.workers {
             worker.orders.send(count).map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
-        let mut rate = 0.0;
-        for worker in &self.workers {
-            let took = worker.took.recv().map_err(io::Error::other)??;
-            rate += count as f64 / took.as_nanos() as f64;
-        }
-        Ok(self.workers.len() as f64 / rate)
+        self.workers.iter().map(|worker| worker.spans.recv().map_err(io::Error::other)?).collect()
     }
 }
 

@@ -13,8 +13,9 @@ const C: (&str, &str) = ("target/whole/examples/fake-bench-c", "benches/fake/pos
 /// Where the device is found under the names of the two libraries: one that is built as a whole, too.
 const DEVICE: &str = "target/fake-whole";
 
-/// The packages of the C program and of the count of instructions.
+/// The packages of the C program.
 const C_PACKAGES: &[&str] = &["gcc", "libc6-dev", "libibverbs-dev"];
+/// Those of the count of instructions.
 const VALGRIND: &[&str] = &["valgrind"];
 
 /// How long a build may take.
