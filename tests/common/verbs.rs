@@ -49,6 +49,13 @@ pub fn is_iwarp_card() -> bool {
     tested
 }
 
+/// Waits until nothing of the fake device is left.
+pub async fn nothing_is_left() {
+    for kind in ["qp", "cq", "srq", "mr", "mw", "pd", "channel", "context", "cm_id"] {
+        eventually(kind, || fake(&format!("count {kind}")) == Some(0)).await;
+    }
+}
+
 /// The error with which the fake device refuses a line.
 pub fn refused(line: &str) -> io::Error {
     fake_control::tell(line).expect_err("refused")

@@ -19,6 +19,8 @@
 //! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |
 //! | `answer CALL EVENT STATUS` | the next call of this function of the connection manager (`rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`) is answered by the event with this number, and with this status |
+//! | `give up` | every message of the connection manager that is not answered is given up now; their number |
+//! | `report EVENT STATUS` | every id that is connected is told this event, as of a path that the kernel finds changed; the number of ids |
 //! | `patience MILLISECONDS` | the time after which a message of the connection manager that nobody answers is given up |
 //! | `overrun N` | the N-th completion from now on finds its queue full: it is lost, and so are all that follow in that queue |
 //! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |

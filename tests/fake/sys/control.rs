@@ -301,6 +301,8 @@ impl World {
                 self.devices.addresses.retain(|other| other.ip != ip);
                 Ok(0)
             }
+            ["give", "up"] => Ok(cm::give_up(self) as i64),
+            ["report", kind, status] => Ok(cm::report(self, parse(kind)?, parse(status)?) as i64),
             ["moved"] => Ok(cm::moved(self) as i64),
             ["move", ip] => {
                 cm::address_moved(self, parse(ip)?);

@@ -193,7 +193,8 @@ pub(super) fn disconnect(mut world: MutexGuard<'static, World>, raw: *mut rdma_c
             world.close(raw.addr(), 0);
             Ok(())
         }
-        Phase::Over => Ok(()),
+        // The kernel takes a second call for one that crosses the peer's.
+        Phase::DisconnectSent | Phase::Over => Ok(()),
         _ => Err(libc::EINVAL),
     }
 }

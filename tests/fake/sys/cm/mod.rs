@@ -295,7 +295,10 @@ pub(super) fn unanswered(world: &mut World, serial: u64) {
         Phase::RequestSent | Phase::ReplySent => {
             id.phase = Phase::Over;
             if let Some(peer) = id.peer.take() {
-                world.rejected(peer, reject::TIMEOUT, &[]);
+                match world.script.mute {
+                    true => world.part(peer),
+                    false => world.rejected(peer, reject::TIMEOUT, &[]),
+                }
             }
             world.tell_status(at, kind::UNREACHABLE, -libc::ETIMEDOUT);
         }
@@ -327,6 +330,22 @@ pub(super) fn address_moved(world: &mut World, ip: IpAddr) {
         told.push(id.raw.addr());
     }
     told.into_iter().for_each(|at| world.tell_status(at, kind::ADDR_CHANGE, 0));
+}
+
+/// Gives up every message that is not answered. Returns their number.
+pub(super) fn give_up(world: &mut World) -> usize {
+    let waits = |id: &&Id| matches!(id.phase, Phase::RequestSent | Phase::ReplySent | Phase::DisconnectSent);
+    let waiting: Vec<u64> = world.cm.ids.values().filter(waits).map(|id| id.serial).collect();
+    waiting.iter().for_each(|serial| unanswered(world, *serial));
+    waiting.len()
+}
+
+/// Tells every id of a connection something. Returns their number.
+pub(super) fn report(world: &mut World, kind: c_uint, status: c_int) -> usize {
+    let connected = world.cm.ids.values().filter(|id| id.phase == Phase::Established);
+    let told: Vec<usize> = connected.map(|id| id.raw.addr()).collect();
+    told.iter().for_each(|at| world.tell_status(*at, kind, status));
+    told.len()
 }
 
 /// The number of ids that wait for something at an address that has moved.
