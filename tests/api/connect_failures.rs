@@ -69,7 +69,7 @@ async fn a_peer_that_never_answers_times_out() {
         let adapter = adapter();
         let (_silent, address) = silent(ip);
         let (connector, active) = (adapter.connector(), queue_pair(&adapter));
-        // CM-18, and CM-12: the caller's timeout is IO_TIMEOUT, which may be tried again.
+        // HW-13, CM-18, and CM-12: the caller's timeout is IO_TIMEOUT, which may be tried again.
         for timeout in [SHORT, Duration::ZERO] {
             let params = ConnectParams::default().timeout(timeout);
             let begun = tokio::time::Instant::now();

@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use common::cm::exchange;
-use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
-use common::verbs::fake;
+use common::verbs::{fake, nothing_is_left};
 use common::*;
 use futures::future::join_all;
 use tokio_rdma::{
@@ -45,13 +44,6 @@ async fn is_lost(pair: &Pair) {
 async fn ended<B: WorkBuffer>(op: Op<B>) -> (Status, B) {
     let (outcome, buffer) = within(op).await;
     (outcome.map_or_else(|error| error.status(), |_| Status::SUCCESS), buffer)
-}
-
-/// Waits until nothing of the device is left.
-async fn nothing_is_left() {
-    for kind in ["qp", "cq", "srq", "mr", "mw", "pd", "channel", "context", "cm_id"] {
-        eventually(kind, || fake(&format!("count {kind}")) == Some(0)).await;
-    }
 }
 
 // HW-16: a completion queue that has lost a completion ends the connections that use it, and no others. What is made later uses

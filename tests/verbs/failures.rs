@@ -96,7 +96,7 @@ async fn a_peer_that_is_killed_is_seen() {
     exchange_anew(&adapter).await;
 }
 
-// DIS-14: a process that is stopped: its kernel goes on, and nobody answers.
+// HW-13, DIS-14: a process that is stopped: its kernel goes on, and nobody answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disconnect_that_a_frozen_peer_does_not_answer_ends_in_time() {
     if driver().is_none() {
@@ -134,7 +134,7 @@ async fn a_disconnect_that_a_frozen_peer_does_not_answer_ends_in_time() {
     exchange_anew(&adapter).await;
 }
 
-// CM-17, CM-19: routes that refuse, a network without a route, and an address that no host has. The connector goes on. All of
+// HW-13, CM-17, CM-19: routes that refuse, a network without a route, and an address that no host has. The connector goes on. All of
 // them are hosts that cannot be reached: rdma_cm names the interface, and the kernel then takes what no route leads to for a
 // neighbour.
 #[tokio::test]

@@ -25,3 +25,5 @@ mod registrations;
 mod removal;
 mod slow_driver;
 mod streams;
+mod unanswered;
+mod unreachable;

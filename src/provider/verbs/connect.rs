@@ -356,14 +356,23 @@ impl Connector {
             }
             return Ok(None);
         };
-        let taken = matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL));
-        if taken && inner.bound.is_none() && inner.offer.tries > 0 {
-            inner.dialing = Dialing::No;
-            inner.offer.tries -= 1;
-            inner.id = None;
+        if Self::takes_another_port(inner, error.raw_os_error().unwrap_or(0)) {
             return Ok(self.dial(inner).err());
         }
         Err(Self::fail(inner, &error))
+    }
+
+    /// Gives up the id of the attempt if a driver has found its port taken, by this error number, and the port was of our own
+    /// choice. Returns whether it did: the attempt dials again, from another port.
+    pub(crate) fn takes_another_port(inner: &mut Inner, errno: i32) -> bool {
+        let taken = matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL);
+        if !taken || inner.bound.is_some() || inner.offer.tries == 0 {
+            return false;
+        }
+        inner.dialing = Dialing::No;
+        inner.offer.tries -= 1;
+        inner.id = None;
+        true
     }
 
     /// A step of the attempt failed within its call.

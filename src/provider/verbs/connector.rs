@@ -23,6 +23,8 @@ use super::workers::Workers;
 use crate::error::{ConnectError, DisconnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
+use crate::provider::errors::report_of;
+use crate::provider::net;
 use crate::provider::registry::{Member, Registered};
 use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
 use crate::sync::{Mutex, MutexGuard};
@@ -215,6 +217,12 @@ impl Connector {
                 None
             }
             event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event) => None,
+            event::CONNECT_ERROR
+                if state == State::Connecting
+                    && Self::takes_another_port(inner, event.status.saturating_neg()) =>
+            {
+                self.dial(inner).err()
+            }
             event::ADDR_ERROR
             | event::ROUTE_ERROR
             | event::CONNECT_ERROR
@@ -276,6 +284,12 @@ impl Connector {
                     Input::PeerRejected { private_data: self.private_data_of(event) }
                 }
                 (Event::UNREACHABLE, _) => Input::TimedOut,
+                // The peer has waited for our last message for as long as it does.
+                (Event::REJECTED, _)
+                    if self.role == Role::Active && reject_reason(event) == Some(IbRejectReason::TIMEOUT) =>
+                {
+                    Input::TimedOut
+                }
                 _ => Input::PeerGaveUp,
             },
         }
@@ -298,14 +312,38 @@ impl Connector {
                 _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
             },
             _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
-            Some(outcome) => Input::Failed(outcome.status()),
-            None => Input::Failed(Status::UNSUCCESSFUL),
+            _ => Self::failed(inner, event, outcome),
         }
+    }
+
+    /// The input for a step of the attempt that failed with an error number, which means the same as the number of a call that fails.
+    ///
+    /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
+    /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
+    fn failed(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let errno = event.status.saturating_neg();
+        let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
+            return Input::Failed(Status::UNSUCCESSFUL);
+        };
+        let other = |status| ConnectError::Other { peer, status, reason };
+        let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
+            _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
+            // A resolution reports a route that takes no packets by this number, a driver anything.
+            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
+            ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
+                other(Status::INSUFFICIENT_RESOURCES)
+            }
+            ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
+            error => error,
+        };
+        let report = report_of(&error);
+        inner.error = Some(error);
+        report
     }
 
     /// Returns whether a reject was the application's. iWARP cannot tell, except by the data.
     fn said_no(&self, event: &CmEvent) -> bool {
-        match IbRejectReason::from_status(event.status) {
+        match reject_reason(event) {
             Some(reason) => reason == IbRejectReason::CONSUMER_DEFINED,
             None => !event.private_data.is_empty(),
         }
@@ -535,6 +573,11 @@ impl Connector {
             pending.then_some(Input::TimedOut)
         });
     }
+}
+
+/// Returns the reason of a reject of InfiniBand; `None` for the error number that iWARP has.
+const fn reject_reason(event: &CmEvent) -> Option<IbRejectReason> {
+    IbRejectReason::from_status(event.status)
 }
 
 impl ConnectorDriver for Connector {
