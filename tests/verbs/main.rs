@@ -12,6 +12,7 @@ mod events;
 mod exhaustion;
 mod failures;
 mod faults;
+mod idle;
 mod iwarp;
 mod keepalive;
 mod leaks;

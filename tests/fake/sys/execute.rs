@@ -8,10 +8,12 @@ use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::cm;
 use super::completion::Completion;
 use super::memory::{Binding, Key, OF_THE_DEVICE};
 use super::number::*;
 use super::post::{Piece, Receive, Send, Source};
+use super::queue_pair::QueuePair;
 use super::status::{asynchronous, opcode, wc};
 use super::timers::Timer;
 use super::world::World;
@@ -110,7 +112,10 @@ const TCP_REPEATS: Duration = Duration::from_millis(10);
 
 /// Whether the ports of a queue pair and of its peer are up.
 fn is_reached(world: &World, at: usize) -> bool {
-    let own = &world.queue_pairs[&at].attributes;
+    let QueuePair { attributes: own, connection, .. } = &world.queue_pairs[&at];
+    if connection.is_some_and(|id| cm::is_cut_off(world, id)) {
+        return false;
+    }
     let peer = world.numbers.get(&own.dest_qp_num).map(|peer| world.queue_pairs[peer].attributes.port_num);
     world.devices.is_up(own.port_num) && peer.is_none_or(|port| world.devices.is_up(port))
 }

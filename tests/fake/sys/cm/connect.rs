@@ -138,7 +138,7 @@ unsafe extern "C" fn rdma_connect(raw: *mut rdma_cm_id, parameters: *mut rdma_co
             return Ok(());
         }
         match world.listener(to) {
-            _ if world.script.mute => {}
+            _ if world.loses(at) => {}
             _ if stale => world.rejected(at, reject::STALE_CONN, &[]),
             None => world.rejected(at, reject::INVALID_SERVICE_ID, &[]),
             Some(listener) if world.has_room(listener) => world.request(at, listener, terms, &data),
@@ -164,8 +164,8 @@ unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_con
         (id.own, id.phase) = (terms, Phase::ReplySent);
         let serial = id.serial;
         world.await_answer(serial);
-        let mute = world.script.mute;
-        if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !mute) {
+        let lost = world.loses(peer);
+        if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !lost) {
             (active.theirs, active.phase) = (terms, Phase::ReplyReceived);
             let data = world.private_data(&data, REPLY_DATA);
             world.tell(peer, kind::CONNECT_RESPONSE, 0, data, terms.swapped());
@@ -182,7 +182,7 @@ unsafe extern "C" fn rdma_establish(raw: *mut rdma_cm_id) -> c_int {
         let id = live(&mut world.cm.ids, raw);
         let (Phase::ReplyReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
         id.phase = Phase::Established;
-        if !world.script.mute {
+        if !world.loses(peer) {
             let _ = world.establish_passive(peer);
         }
         Ok(())
@@ -230,13 +230,13 @@ unsafe extern "C" fn rdma_reject(raw: *mut rdma_cm_id, data: *const c_void, leng
         if world.is_iwarp() {
             return iwarp::reject(&mut world, raw, &data);
         }
-        let mute = world.script.mute;
+        let lost = world.loses(raw.addr());
         let id = live(&mut world.cm.ids, raw);
         if !matches!(id.phase, Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived) {
             return Err(libc::EINVAL);
         }
         id.phase = Phase::Over;
-        if let Some(peer) = id.peer.take().filter(|_| !mute) {
+        if let Some(peer) = id.peer.take().filter(|_| !lost) {
             world.rejected(peer, reject::CONSUMER_DEFINED, &data);
         }
         Ok(())
@@ -278,7 +278,8 @@ unsafe extern "C" fn rdma_disconnect(raw: *mut rdma_cm_id) -> c_int {
 impl World {
     /// The peer has said goodbye.
     fn asked_to_disconnect(&mut self, at: usize) {
-        let Some(id) = self.cm.ids.get_mut(&at).filter(|_| !self.script.mute) else { return };
+        let lost = self.loses(at);
+        let Some(id) = self.cm.ids.get_mut(&at).filter(|_| !lost) else { return };
         if matches!(id.phase, Phase::Established | Phase::ReplySent) {
             id.phase = Phase::DisconnectReceived;
             self.tell_status(at, kind::DISCONNECTED, 0);
@@ -287,7 +288,7 @@ impl World {
 
     /// The peer has answered our goodbye.
     fn disconnect_answered(&mut self, at: usize) {
-        if self.script.mute || self.cm.ids.get(&at).is_none_or(|id| id.phase != Phase::DisconnectSent) {
+        if self.loses(at) || self.cm.ids.get(&at).is_none_or(|id| id.phase != Phase::DisconnectSent) {
             return;
         }
         self.time_wait(at);
@@ -300,10 +301,11 @@ pub(super) fn leave(world: &mut World, at: usize) {
     if world.is_iwarp() {
         return iwarp::leave(world, at);
     }
+    let lost = world.loses(at);
     let Some(id) = world.cm.ids.get_mut(&at) else { return };
     let phase = std::mem::replace(&mut id.phase, Phase::Over);
     let Some(peer) = id.peer.take() else { return };
-    if world.script.mute {
+    if lost {
         return world.part(peer);
     }
     match phase {

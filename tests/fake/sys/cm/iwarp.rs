@@ -13,12 +13,17 @@ use crate::sys::objects;
 impl World {
     /// Gives an id the queue pair with a number, to connect it.
     fn hold(&mut self, number: u32, serial: u64) -> Answer<()> {
+        let place = self.id_by_serial(serial).and_then(|(_, id)| id.place);
         let at = self.numbers.get(&number).ok_or(libc::EINVAL)?;
         let queue_pair = self.queue_pairs.get_mut(at).ok_or(libc::EINVAL)?;
         if queue_pair.connection.is_some() || queue_pair.state != IBV_QPS_INIT {
             return Err(libc::EINVAL);
         }
         queue_pair.connection = Some(serial);
+        // TCP takes the port of the address, whatever its user has named.
+        if let Some(place) = place {
+            queue_pair.attributes.port_num = place.port;
+        }
         Ok(())
     }
 
@@ -49,9 +54,14 @@ impl World {
         Ok(())
     }
 
-    /// Ends a connection: both queue pairs go to the error state, and then both ids are told.
+    /// Ends a connection: both queue pairs go to the error state, and then both ids are told. A peer that cannot be reached hears
+    /// nothing.
     fn close(&mut self, at: usize, status: c_int) {
-        let peer = self.cm.ids.get(&at).and_then(|id| id.peer);
+        let lost = self.loses(at);
+        let mut peer = self.cm.ids.get(&at).and_then(|id| id.peer);
+        if lost && let Some(peer) = peer.take() {
+            self.part(peer);
+        }
         for end in [Some(at), peer].into_iter().flatten() {
             let Some(id) = self.cm.ids.get_mut(&end).filter(|id| id.phase == Phase::Established) else {
                 continue;
@@ -103,7 +113,7 @@ pub(super) fn connect(
         return Ok(());
     }
     match world.listener(to) {
-        _ if world.script.mute => {}
+        _ if world.loses(at) => {}
         Some(listener) if world.has_room(listener) => world.request(at, listener, terms, data),
         _ => world.rejected(at, -libc::ECONNREFUSED, &[]),
     }
@@ -112,7 +122,7 @@ pub(super) fn connect(
 
 /// The reply establishes the connection.
 pub(super) fn accept(world: &mut World, raw: *mut rdma_cm_id, terms: Terms, data: Vec<u8>) -> Answer<()> {
-    let mute = world.script.mute;
+    let lost = world.loses(raw.addr());
     let id = live(&mut world.cm.ids, raw);
     if id.phase != Phase::RequestReceived {
         return Err(libc::EINVAL);
@@ -127,7 +137,7 @@ pub(super) fn accept(world: &mut World, raw: *mut rdma_cm_id, terms: Terms, data
     let id = live(&mut world.cm.ids, raw);
     (id.own, id.phase) = (terms, Phase::Established);
     world.tell(at, kind::ESTABLISHED, 0, Vec::new(), terms);
-    if mute {
+    if lost {
         return Ok(());
     }
     let inbound = terms.initiator_depth;
@@ -159,14 +169,14 @@ impl World {
 
 /// Refuses a request.
 pub(super) fn reject(world: &mut World, raw: *mut rdma_cm_id, data: &[u8]) -> Answer<()> {
-    let mute = world.script.mute;
+    let lost = world.loses(raw.addr());
     let id = live(&mut world.cm.ids, raw);
     if id.phase != Phase::RequestReceived {
         return Err(libc::EINVAL);
     }
     id.phase = Phase::Over;
     let peer = id.peer.take().ok_or(libc::ECONNRESET)?;
-    if !mute {
+    if !lost {
         world.rejected(peer, -libc::ECONNREFUSED, data);
     }
     Ok(())
@@ -177,10 +187,10 @@ pub(super) fn disconnect(mut world: MutexGuard<'static, World>, raw: *mut rdma_c
     while live(&mut world.cm.ids, raw).waits {
         world = world::wait(world);
     }
-    let mute = world.script.mute;
+    let lost = world.loses(raw.addr());
     let id = live(&mut world.cm.ids, raw);
     match id.phase {
-        Phase::Established if mute => {
+        Phase::Established if lost => {
             id.phase = Phase::DisconnectSent;
             let serial = id.serial;
             if let Some(queue_pair) = world.release(raw.addr()) {
@@ -219,13 +229,14 @@ pub(super) fn unanswered(world: &mut World, at: usize) {
 
 /// An id is about to be destroyed.
 pub(super) fn leave(world: &mut World, at: usize) {
+    let lost = world.loses(at);
     let Some(id) = world.cm.ids.get_mut(&at) else { return };
     let peer = id.peer;
     match id.phase {
         Phase::Established => world.close(at, -libc::ECONNRESET),
         Phase::RequestReceived => {
             id.phase = Phase::Over;
-            if let Some(peer) = peer.filter(|_| !world.script.mute) {
+            if let Some(peer) = peer.filter(|_| !lost) {
                 world.rejected(peer, -libc::ECONNREFUSED, &[]);
             }
         }

@@ -218,6 +218,18 @@ impl World {
         true
     }
 
+    /// Whether messages between an id and its peer get lost: all do, or one of their ports is down.
+    fn loses(&self, at: usize) -> bool {
+        self.script.mute || self.is_cut_off(at)
+    }
+
+    /// Whether the port of an id or that of its peer's address is down.
+    fn is_cut_off(&self, at: usize) -> bool {
+        let Some(id) = self.cm.ids.get(&at) else { return false };
+        let far = id.destination.and_then(|to| self.devices.owner(to)).map(|(_, place)| place);
+        [id.place, far].into_iter().flatten().any(|place| !self.devices.is_up(place.port))
+    }
+
     fn id_by_serial(&mut self, serial: u64) -> Option<(usize, &mut Id)> {
         let at = *self.cm.serials.get(&serial)?;
         Some((at, self.cm.ids.get_mut(&at)?))
@@ -259,6 +271,11 @@ impl World {
     }
 }
 
+/// Whether packets of the connection of the id with this serial number get lost, wherever its peer is now.
+pub(super) fn is_cut_off(world: &World, serial: u64) -> bool {
+    world.cm.serials.get(&serial).is_some_and(|at| world.is_cut_off(*at))
+}
+
 /// The time for late packets is over.
 pub(super) fn time_wait_over(world: &mut World, serial: u64) {
     let Some((at, id)) = world.id_by_serial(serial) else { return };
@@ -286,16 +303,17 @@ pub(super) fn unresolved(world: &mut World, serial: u64) {
 
 /// The peer has not answered in time.
 pub(super) fn unanswered(world: &mut World, serial: u64) {
-    let iwarp = world.is_iwarp();
-    let Some((at, id)) = world.id_by_serial(serial) else { return };
-    if iwarp {
+    let Some((at, _)) = world.id_by_serial(serial) else { return };
+    if world.is_iwarp() {
         return iwarp::unanswered(world, at);
     }
+    let lost = world.loses(at);
+    let id = live(&mut world.cm.ids, std::ptr::without_provenance::<rdma_cm_id>(at));
     match id.phase {
         Phase::RequestSent | Phase::ReplySent => {
             id.phase = Phase::Over;
             if let Some(peer) = id.peer.take() {
-                match world.script.mute {
+                match lost {
                     true => world.part(peer),
                     false => world.rejected(peer, reject::TIMEOUT, &[]),
                 }
