@@ -68,10 +68,10 @@ impl CompletionQueueConfig {
     /// Sets whether the program polls the queue all the time, to run each completion to its end where it finds it. Default:
     /// `false`.
     ///
-    /// A device then interrupts nobody, and no task of the runtime looks into the queue, except while a program waits with
-    /// [`notify`](CompletionQueue::notify) or [`wait`](CompletionQueue::wait). In return the program has to poll: until then no
-    /// request completes, and a connection whose loss only a failed request shows is not lost before a tenth of
-    /// [`path_timeout`](crate::verbs::VerbsConfig::path_timeout) has passed. The soft provider ignores it.
+    /// A device then interrupts nobody, except while a program waits with [`notify`](CompletionQueue::notify) or
+    /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
+    /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
+    /// request shows. The soft provider ignores this setting.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: bool) -> Self {
         self.busy_poll = busy_poll;
@@ -157,8 +157,6 @@ struct Inner {
     adapter: provider::Adapter,
     /// The queue of the device.
     device: provider::CompletionQueue,
-    /// It is used by nobody else.
-    own: bool,
     config: CompletionQueueConfig,
     _registered: Registered,
 }
@@ -166,14 +164,6 @@ struct Inner {
 impl Member for Inner {
     fn device_removed(&self) {
         self.results.close(Status::DEVICE_REMOVED);
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if self.own {
-            self.device.released();
-        }
     }
 }
 
@@ -185,7 +175,7 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
-        Ok(Self::with(adapter, device, true, config))
+        Ok(Self::with(adapter, device, config))
     }
 
     /// An empty queue over one of the device that others use, too.
@@ -198,13 +188,12 @@ impl CompletionQueue {
         config: CompletionQueueConfig,
     ) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
-        Ok(Self::with(adapter, device, false, config))
+        Ok(Self::with(adapter, device, config))
     }
 
     fn with(
         adapter: &provider::Adapter,
         device: provider::CompletionQueue,
-        own: bool,
         config: CompletionQueueConfig,
     ) -> Self {
         let results = CompletionRing::new(config.depth);
@@ -212,7 +201,6 @@ impl CompletionQueue {
             results,
             adapter: adapter.clone(),
             device,
-            own,
             config,
             _registered: registered,
         });

@@ -45,14 +45,4 @@ impl CompletionQueue {
             Self::Verbs(group) => group.end_wait(),
         }
     }
-
-    /// The user has dropped the last handle of a queue of the program.
-    pub(crate) fn released(&self) {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft => {}
-            #[cfg(feature = "verbs")]
-            Self::Verbs(group) => group.release(),
-        }
-    }
 }

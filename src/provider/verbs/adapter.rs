@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::cm_id::{CmId, EventRouter};
 use super::completions::CompletionGroup;
@@ -81,23 +81,42 @@ impl Adapter {
     /// # Errors
     /// The device is gone, or the system has no room.
     pub(crate) fn shared_completions(&self) -> Result<Arc<CompletionGroup>, OpenError> {
-        let place = self.chosen.fetch_add(1, Ordering::Relaxed) % self.most;
+        let turn = self.chosen.fetch_add(1, Ordering::Relaxed);
         let count = {
             let shared = self.shared.lock();
-            if let Some(group) = shared.get(place) {
+            if let Some(group) = shared.get(turn % self.most) {
                 return Ok(group.clone());
             }
             shared.len()
         };
+        match self.another_group(count) {
+            Err(error @ OpenError::DeviceRemoved) => return Err(error),
+            // There is at least one, which has room for this queue pair, too.
+            Err(error) => {
+                debug!(adapter = %self.context.device.name, %error, "no further completion channel")
+            }
+            Ok(group) => {
+                let mut shared = self.shared.lock();
+                // Others may have made some meanwhile.
+                if shared.len() < self.most {
+                    shared.push(group);
+                }
+            }
+        }
+        let shared = self.shared.lock();
+        let place = turn.checked_rem(shared.len()).unwrap_or(0);
+        shared.get(place).cloned().ok_or(OpenError::DeviceRemoved)
+    }
+
+    /// Makes completion queues for the futures of a further thread.
+    ///
+    /// # Errors
+    /// The device is gone, or the system has no room.
+    fn another_group(&self, place: usize) -> Result<Arc<CompletionGroup>, OpenError> {
         let opened = self.context.opened().ok_or(OpenError::DeviceRemoved)?;
         let channel = CompletionChannel::new(&opened.context).map_err(failed("ibv_create_comp_channel"))?;
-        let group = CompletionGroup::shared(&self.context, channel, u32::try_from(count).unwrap_or(0));
+        let group = CompletionGroup::shared(&self.context, channel, u32::try_from(place).unwrap_or(0));
         begin(&group)?;
-        let mut shared = self.shared.lock();
-        // Others may have made some meanwhile.
-        if shared.len() < self.most {
-            shared.push(group.clone());
-        }
         Ok(group)
     }
 

@@ -44,12 +44,12 @@ pub(crate) struct CompletionGroup {
     queues: Mutex<Vec<CqSlot>>,
     /// The queue pairs that complete here.
     routes: Routes,
+    /// It is a completion queue of the program.
+    own: bool,
     /// The program polls it all the time: the device tells of completions only while somebody waits for them.
     polled: bool,
     /// The number of those who wait, of a polled one.
     waiting: AtomicUsize,
-    /// The program has let it go.
-    released: AtomicBool,
     /// The task that reads the channel.
     task: Mutex<Option<AbortHandle>>,
     _registered: Registered,
@@ -59,6 +59,13 @@ pub(crate) struct CompletionGroup {
 struct CqSlot {
     queue: Arc<Queue>,
     free: u32,
+}
+
+impl CqSlot {
+    /// Returns whether nobody has reserved anything of it.
+    fn is_free(&self) -> bool {
+        self.free >= self.queue.completions.entries()
+    }
 }
 
 /// A completion queue, and room for what is polled.
@@ -82,7 +89,7 @@ impl CompletionGroup {
         channel: Arc<CompletionChannel>,
         vector: u32,
     ) -> Arc<Self> {
-        Self::new(context, channel, vector, FIRST, false)
+        Self::new(context, channel, vector, FIRST, (false, false))
     }
 
     /// A group that is a completion queue of the program, of this depth. `polled` says that it does so all the time.
@@ -97,7 +104,7 @@ impl CompletionGroup {
         polled: bool,
     ) -> io::Result<Arc<Self>> {
         let channel = CompletionChannel::new(device)?;
-        Ok(Self::new(context, channel, vector, depth.saturating_add(SPARE), polled))
+        Ok(Self::new(context, channel, vector, depth.saturating_add(SPARE), (true, polled)))
     }
 
     fn new(
@@ -105,18 +112,18 @@ impl CompletionGroup {
         channel: Arc<CompletionChannel>,
         vector: u32,
         first: u32,
-        polled: bool,
+        (own, polled): (bool, bool),
     ) -> Arc<Self> {
-        context.channels.create(|_, registered| Self {
+        context.groups.create(|_, registered| Self {
             context: context.clone(),
             vector,
             first,
             channel: Mutex::new(Some(channel)),
             queues: Mutex::default(),
             routes: Routes::default(),
+            own,
             polled,
             waiting: AtomicUsize::new(0),
-            released: AtomicBool::new(false),
             task: Mutex::default(),
             _registered: registered,
         })
@@ -154,25 +161,27 @@ impl CompletionGroup {
     /// The queue whose events carry this key.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
         let slots = self.queues.lock();
-        slots.iter().find(|slot| slot.queue.completions.key() == key).map(|slot| slot.queue.clone())
+        let is_meant = |slot: &&CqSlot| slot.queue.completions.key() == key && slot.queue.is_served();
+        slots.iter().find(is_meant).map(|slot| slot.queue.clone())
     }
 
-    /// The queues, one by one: most often there is one.
-    fn all(&self) -> impl Iterator<Item = Arc<Queue>> {
-        (0..).map_while(|place| self.queues.lock().get(place).map(|slot| slot.queue.clone()))
+    /// The queues that are looked into: most often there is one.
+    fn all(&self) -> SmallVec<[Arc<Queue>; 1]> {
+        let slots = self.queues.lock();
+        slots.iter().filter(|slot| slot.queue.is_served()).map(|slot| slot.queue.clone()).collect()
     }
 
     /// Takes what the device has completed, as the task does when it is told.
     pub(crate) fn progress(&self) {
-        for queue in self.all() {
+        for queue in &self.all() {
             let mut ready = Ready::new();
-            self.collect(&queue, &mut ready);
+            self.collect(queue, &mut ready);
             ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
         }
     }
 
     /// Returns whether the device is to tell of the next completion.
-    pub(crate) fn wants_events(&self) -> bool {
+    pub(crate) fn is_armed(&self) -> bool {
         !self.polled || self.waiting.load(Ordering::SeqCst) > 0
     }
 
@@ -182,7 +191,7 @@ impl CompletionGroup {
             return;
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        for queue in self.all() {
+        for queue in &self.all() {
             if let Err(error) = queue.arm() {
                 debug!(%error, "completion queue not armed");
             }
@@ -198,9 +207,9 @@ impl CompletionGroup {
         }
     }
 
-    /// The program has let it go: queue pairs that are made later do not complete here.
-    pub(crate) fn release(&self) {
-        self.released.store(true, Ordering::Release);
+    /// Returns whether it is a completion queue of the program.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
     }
 
     /// Makes the first queue.
@@ -218,6 +227,8 @@ impl CompletionGroup {
     fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
             let mut slots = self.queues.lock();
+            // Nobody uses these, and nobody will.
+            slots.retain(|slot| slot.queue.is_served() || !slot.is_free());
             let fits = |slot: &&mut CqSlot| slot.free >= entries && slot.queue.is_served();
             if let Some(slot) = slots.iter_mut().find(fits) {
                 slot.free -= entries;
@@ -229,11 +240,15 @@ impl CompletionGroup {
         let usual = before.map_or(self.first, |before| before.saturating_mul(2).min(MOST));
         let length = usual.min(self.context.max_completions()).max(entries);
         let queue = Queue::new(self, length)?;
-        if self.wants_events() {
-            queue.arm()?;
-        }
         let free = queue.completions.entries().saturating_sub(entries);
         self.queues.lock().push(CqSlot { queue: queue.clone(), free });
+        // Behind that: who begins to wait now arms it, or is seen here.
+        if self.is_armed()
+            && let Err(error) = queue.arm()
+        {
+            self.free(&queue, entries);
+            return Err(error);
+        }
         // A removal may have closed all of them since the caller looked.
         if self.context.is_removed() {
             self.close();
@@ -250,7 +265,7 @@ impl CompletionGroup {
         {
             slot.free = slot.free.saturating_add(entries);
             let stays = place == 0 && slot.queue.is_served();
-            if !stays && slot.free >= slot.queue.completions.entries() {
+            if !stays && slot.is_free() {
                 unused = Some(slots.remove(place));
             }
         }
@@ -341,7 +356,7 @@ impl Queue {
         let key = context.router.key();
         let completions = CompletionQueue::new(&opened.context, &channel, length, key, group.vector)?;
         let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
-        let lost = context.routes.enlist_queue(key);
+        let lost = context.routes.register_queue(key);
         Ok(Arc::new(Self { completions, batch: Mutex::default(), lost, lingers, context }))
     }
 
@@ -376,7 +391,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.context.routes.strike_queue(self.completions.key());
+        self.context.routes.deregister_queue(self.completions.key());
         if let Some((time, runtime)) = self.lingers.take() {
             let completions = self.completions.clone();
             runtime.spawn(async move {
@@ -417,11 +432,6 @@ impl Room {
     /// Returns whether completions are looked for here.
     pub(crate) fn is_served(&self) -> bool {
         self.queue.is_served()
-    }
-
-    /// Returns whether the program has let its group go.
-    pub(crate) fn is_released(&self) -> bool {
-        self.group.released.load(Ordering::Acquire)
     }
 
     /// Makes room for so many completions in all. One task does so at a time.

@@ -38,8 +38,8 @@ impl Default for VerbsConfig {
 }
 
 impl VerbsConfig {
-    /// Sets how long the completion task of an adapter polls before it sleeps. It yields to other tasks after each poll, but
-    /// keeps the core busy. Default: zero. A time beyond what the clock can
+    /// Sets how long a task that reads completions polls before it sleeps: an adapter has one for each thread of the runtime, and one for
+    /// each [`CompletionQueue`](crate::CompletionQueue). It yields to other tasks after each poll, but keeps the core busy. Default: zero. A time beyond what the clock can
     /// represent counts as zero.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {

@@ -114,7 +114,7 @@ pub(crate) struct AdapterContext {
     /// Registered memory, which goes after the queue pairs that may use it.
     pub(crate) regions: Arc<Registry>,
     /// The completion queues, which go after what reports to them.
-    pub(crate) channels: Arc<Registry>,
+    pub(crate) groups: Arc<Registry>,
     /// Every queue pair of the device.
     pub(crate) routes: Routes,
     /// For the calls that connect. They do not wait for those that end what was connected.
@@ -146,7 +146,7 @@ impl AdapterContext {
             stopped: AtomicBool::new(false),
             registry: Arc::default(),
             regions: Arc::default(),
-            channels: Arc::default(),
+            groups: Arc::default(),
             routes: Routes::default(),
             tasks: Mutex::default(),
         }
@@ -282,7 +282,7 @@ impl AdapterContext {
         }
         self.registry.device_removed();
         self.regions.device_removed();
-        self.channels.device_removed();
+        self.groups.device_removed();
         self.stop();
         drop(opened);
         self.runtime.spawn(forget(self.device.name.clone(), self.router.clone()));

@@ -41,8 +41,6 @@ impl DeviceQp {
     ) -> io::Result<Self> {
         let mut route = loop {
             let route = Route::new(context, &owner, (sends, received), receives.as_deref())?;
-            // Whoever learns that a queue has lost a completion marks it before it looks for those who use it, of which this is
-            // one from now on.
             if route.rooms().all(Room::is_served) {
                 break route;
             }
@@ -63,7 +61,16 @@ impl DeviceQp {
             route.rooms().for_each(Room::withhold);
             receives.iter().for_each(|receives| receives.withhold());
         }
+        // In this order, as when all of it is dropped.
+        drop(route);
+        drop(receives);
         destroyed
+    }
+
+    /// Returns whether its completions are looked for. Whoever learns that a queue has lost one marks it before it looks for the queue
+    /// pairs that use it; so the owner asks once it has this one.
+    pub(crate) fn is_served(&self) -> bool {
+        self.route.rooms().all(Room::is_served)
     }
 
     /// Returns whether its completions come in the queue whose events carry this key.

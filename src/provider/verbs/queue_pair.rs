@@ -266,6 +266,7 @@ impl QueuePair {
         let begin = |core: &Self| -> io::Result<()> {
             let device = core.make()?;
             core.lock().device = Some(device);
+            core.check_completions();
             Ok(())
         };
         let made = registry.try_create(make, begin);
@@ -439,6 +440,7 @@ impl QueuePair {
         }
         drop(inner);
         drop(unused);
+        self.check_completions();
         self.settled.notify_waiters();
         found.wakes.wake_all();
     }
@@ -492,6 +494,14 @@ impl QueuePair {
         for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
             inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+        }
+    }
+
+    /// Ends a queue pair of the device whose completion queue has lost a completion while it was made.
+    fn check_completions(&self) {
+        let lost = self.lock().device.as_ref().is_some_and(|device| !device.is_served());
+        if lost {
+            self.device_error(async_event::CQ_ERR);
         }
     }
 

@@ -1,10 +1,10 @@
-//! The reactor: three tasks per adapter, each with one long-lived registration of one descriptor at the runtime's epoll, and
-//! one that looks for silent peers.
+//! The reactor: two tasks for each adapter and one for each group of its completion queues, each with one long-lived registration
+//! of one descriptor at the runtime's epoll, and one task that looks for silent peers.
 //!
 //! | task | descriptor | what it does with it |
 //! |---|---|---|
 //! | connections | event channel of rdma_cm | hands every event to its id |
-//! | completions | completion channel | arms the queue, polls it until it is empty, wakes the futures |
+//! | completions | completion channel of a group | arms the queue, polls it until it is empty, wakes the futures |
 //! | device | asynchronous events of the context | removes the adapter, breaks connections |
 //!
 //! epoll reports edges, so each is drained before it is waited for again. The completion channel is looked at once more
@@ -68,7 +68,8 @@ pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
     let Some(channel) = group.channel() else { return Ok(()) };
     let _guard = adapter.runtime.enter();
     let source = readable(channel)?;
-    let task = run_completions(Arc::downgrade(group), Arc::downgrade(adapter), source, adapter.config.spin);
+    // Made here, so that a task that is dropped before it has ever run tells, too.
+    let task = run_completions(Reading(Arc::downgrade(group)), Arc::downgrade(adapter), source);
     group.set_task(adapter.runtime.spawn(task).abort_handle());
     Ok(())
 }
@@ -87,7 +88,10 @@ async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(queue_pairs) = adapter.upgrade().map(|adapter| adapter.routes.all()) else { return };
+        let Some(mut queue_pairs) = adapter.upgrade().map(|adapter| adapter.routes.all()) else { return };
+        // One that has another queue pair of the device still is there twice.
+        queue_pairs.sort_unstable_by_key(|queue_pair| Arc::as_ptr(queue_pair).addr());
+        queue_pairs.dedup_by(|one, other| Arc::ptr_eq(one, other));
         for some in queue_pairs.chunks(TURN) {
             some.iter().for_each(|queue_pair| queue_pair.tick());
             tokio::task::yield_now().await;
@@ -159,15 +163,26 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
     report_source(&alive.0, "connection events", outcome);
 }
 
+/// Tells the adapter when the task of a group ends before that, by a panic of a waker for example: nobody reads the channel then.
+struct Reading(Weak<CompletionGroup>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.upgrade() {
+            group.context().runtime_ended();
+        }
+    }
+}
+
 async fn run_completions(
-    group: Weak<CompletionGroup>,
+    reading: Reading,
     adapter: Weak<AdapterContext>,
     source: AsyncFd<Arc<CompletionChannel>>,
-    spin: Duration,
 ) {
+    let spin = adapter.upgrade().map_or(Duration::ZERO, |adapter| adapter.config.spin);
     let mut looking = CqPoller { spin: Spin::new(spin), ..CqPoller::default() };
     let outcome = run(source, |channel| {
-        let group = group.upgrade()?;
+        let group = reading.0.upgrade()?;
         Some(looking.turn(&group, channel))
     })
     .await;
@@ -191,7 +206,7 @@ struct CqPoller {
 impl CqPoller {
     /// Handles what is there. Whether to look again before the next sleep.
     fn turn(&mut self, group: &CompletionGroup, channel: &CompletionChannel) -> io::Result<bool> {
-        let spinning = self.spin.is_spinning();
+        let spinning = self.spin.is_spinning() && group.is_armed();
         if spinning && self.looks < LOOKS {
             // Armed still or told already: no call into the system.
             self.looks += 1;
@@ -218,7 +233,7 @@ impl CqPoller {
     /// Takes the completions of the queues. Whether there were any.
     fn find(&mut self, group: &CompletionGroup, arm: bool) -> bool {
         let mut found = false;
-        let arm = arm && group.wants_events();
+        let arm = arm && group.is_armed();
         for key in &self.keys {
             let Some(queue) = group.by_key(*key) else { continue };
             // Arm first, then look: what comes in between is told.
@@ -230,7 +245,7 @@ impl CqPoller {
             found |= !ready.is_empty();
             ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
         }
-        if found {
+        if found && group.is_armed() {
             self.spin.start();
         }
         found

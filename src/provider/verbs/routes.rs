@@ -138,12 +138,12 @@ impl Routes {
     }
 
     /// A completion queue whose events carry this key. Returns the flag that says whether it has lost a completion.
-    pub(crate) fn enlist_queue(&self, key: u64) -> Arc<AtomicBool> {
+    pub(crate) fn register_queue(&self, key: u64) -> Arc<AtomicBool> {
         self.lock().queues.entry(key).or_default().clone()
     }
 
     /// Forgets a completion queue.
-    pub(crate) fn strike_queue(&self, key: u64) {
+    pub(crate) fn deregister_queue(&self, key: u64) {
         self.lock().queues.remove(&key);
     }
 

@@ -6,8 +6,8 @@
 //! in when its connection ended: not every device reports its result.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -52,24 +52,34 @@ pub(crate) struct Receives {
 struct Rooms {
     /// The number of receives, all of which may be taken by the queue pairs of one room.
     depth: u32,
-    /// One for each group that a queue pair completes in.
-    rooms: SmallVec<[Arc<Room>; 1]>,
+    /// One for each completion queue of the program, for as long as a queue pair completes there, and one for all others.
+    rooms: SmallVec<[Weak<Room>; 1]>,
+    /// The last of these stays for whoever comes next.
+    kept: Option<Arc<Room>>,
 }
 
 impl Receives {
-    /// The room for the completions of queue pairs that complete in this group. One in a completion queue that has lost a
-    /// completion serves nobody any more, and nobody comes to one that the program has let go.
+    /// The room for the completions of queue pairs that complete in this group, or in any one of those that queue pairs share: one
+    /// of these is enough. A room in a completion queue that has lost a completion serves nobody any more.
     ///
     /// # Errors
     /// Those of making a completion queue.
     pub(crate) fn room(&self, group: &Arc<CompletionGroup>) -> io::Result<Arc<Room>> {
         let mut completions = self.completions.lock();
-        completions.rooms.retain(|room| room.is_served() && !room.is_released());
-        if let Some(room) = completions.rooms.iter().find(|room| Arc::ptr_eq(room.group(), group)) {
-            return Ok(room.clone());
+        completions.kept = completions.kept.take().filter(|room| room.is_served());
+        completions.rooms.retain(|room| room.strong_count() > 0);
+        let fits = |room: &Arc<Room>| {
+            let same = Arc::ptr_eq(room.group(), group) || !(room.group().is_own() || group.is_own());
+            same && room.is_served()
+        };
+        if let Some(room) = completions.rooms.iter().filter_map(Weak::upgrade).find(fits) {
+            return Ok(room);
         }
         let room = Arc::new(Room::new(group, completions.depth)?);
-        completions.rooms.push(room.clone());
+        completions.rooms.push(Arc::downgrade(&room));
+        if !group.is_own() {
+            completions.kept = Some(room.clone());
+        }
         Ok(room)
     }
 
@@ -79,7 +89,7 @@ impl Receives {
     /// Those of ibv_resize_cq(3).
     fn grow(&self, depth: u32) -> io::Result<()> {
         let mut completions = self.completions.lock();
-        completions.rooms.iter().try_for_each(|room| room.grow(depth))?;
+        completions.rooms.iter().filter_map(Weak::upgrade).try_for_each(|room| room.grow(depth))?;
         completions.depth = completions.depth.max(depth);
         Ok(())
     }
@@ -152,7 +162,7 @@ impl SharedReceives {
         let receives = Receives {
             queue: Some(queue),
             slots: Mutex::default(),
-            completions: Mutex::new(Rooms { depth: small(depth), rooms: SmallVec::new() }),
+            completions: Mutex::new(Rooms { depth: small(depth), rooms: SmallVec::new(), kept: None }),
             withheld: AtomicBool::new(false),
             sink,
             adapter: adapter.clone(),

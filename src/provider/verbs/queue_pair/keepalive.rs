@@ -62,10 +62,11 @@ impl Silence {
 impl QueuePair {
     /// One of [`TICKS`] parts of the path timeout has passed.
     pub(super) fn count_silence(&self) {
-        // What has completed is a sign of life, also where the program has not looked for it yet.
-        let device = self.lock().device.clone();
-        device.iter().for_each(|device| device.collect());
-        drop(device);
+        // What has completed is a sign of life, also where the program has not looked for it yet. Under the lock: who ends the
+        // queue pair of the device has to be the last who has it.
+        if let Some(device) = &self.lock().device {
+            device.collect();
+        }
         self.progress();
         let mut inner = self.lock();
         if inner.state != QueuePairState::Connected || inner.broken || inner.refused {
