@@ -29,6 +29,7 @@ impl WakeList {
     }
 
     /// Appends what `other` has collected.
+    #[cfg(any(feature = "soft", test))]
     #[inline]
     pub(crate) fn append(&mut self, other: Self) {
         // Most lists are empty, and each that is moved is 264 bytes that are copied.

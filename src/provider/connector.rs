@@ -318,6 +318,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     }
 
     /// The answer to a call, if it has one.
+    #[cfg(feature = "soft")]
     fn take_answer(&self, op: Op) -> Option<Status> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)
     }

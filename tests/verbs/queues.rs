@@ -2,13 +2,17 @@
 //!
 //! Runs on: fake, fake-iwarp
 
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
 use common::cm::exchange;
-use common::life::{eventually, poll_once};
+use common::life::{eventually, poll_once, poll_with};
 use common::process::alone;
-use common::raw::{bytes, room, success};
+use common::raw::{bytes, failure, room, success};
 use common::results::collect;
 use common::verbs::fake;
 use common::*;
+use nix::sys::resource::{Resource, getrlimit};
 use tokio_rdma::types::OpKind;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
@@ -291,4 +295,80 @@ async fn a_removal_ends_the_queues_of_the_program() {
         eventually(kind, || number(&format!("count {kind}")) == 0).await;
     }
     drop(all);
+}
+
+// HW-08: a panic of a waker ends the task that completes requests. Whoever waits there is told, and does not wait for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_while_requests_complete_leaves_nobody_waiting() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program");
+        }
+    }
+
+    if !alone(module_path!(), "a_panic_while_requests_complete_leaves_nobody_waiting") {
+        return;
+    }
+    let Some(_) = fake("forgive") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    // In the same completion queues as the others: there are as many groups as threads.
+    let others = [connected(&adapter).await, connected(&adapter).await];
+    let waiting = others.each_ref().map(|pair| {
+        let ends = [&pair.active, &pair.passive];
+        ends.map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"))
+    });
+    let mut receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    assert!(poll_with(&mut receive, &Waker::from(Arc::new(Panics))).is_pending());
+    let _sent = pair.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted");
+    for op in waiting.into_iter().flatten() {
+        assert_eq!(failure(op).await, Status::CANCELED);
+    }
+}
+
+// HW-08: the queue pairs that complete through futures need a descriptor for each thread of the runtime at most, and do without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queue_pairs_need_no_descriptor() {
+    if !alone(module_path!(), "queue_pairs_need_no_descriptor") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(files.len() as u64 <= limit);
+    let queue_pairs: Vec<_> = (0..8).map(|_| queue_pair(&adapter)).collect();
+    let error = adapter.completion_queue(CompletionQueueConfig::default()).expect_err("it has a channel");
+    assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
+    drop(files);
+    drop(queue_pairs);
+    let pair = connected(&adapter).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+}
+
+// HW-07 HW-08: shared receives have room once for all queue pairs that complete through futures, whichever thread those are for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_receives_have_room_in_one_group() {
+    const DEPTH: usize = 4096;
+    if !alone(module_path!(), "shared_receives_have_room_in_one_group") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(DEPTH)).expect("a queue");
+    let before = number("count cqe");
+    let config = || QueuePairConfig::default().shared_receives(&shared).send_depth(1);
+    let mut pairs = Vec::new();
+    for _ in 0..8 {
+        pairs.push(pair_with(&adapter, config()).await);
+    }
+    let more = number("count cqe") - before;
+    assert!(more < 2 * DEPTH as i64, "{more}");
+    for pair in &pairs {
+        let receive = shared.receive(room(&adapter, 8)).expect("posted");
+        success(pair.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted")).await;
+        assert_eq!(&success(receive).await.1[..], b"received");
+    }
 }

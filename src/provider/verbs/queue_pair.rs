@@ -191,11 +191,13 @@ impl Groups {
     /// # Errors
     /// A completion queue belongs to another provider, which the caller has checked.
     fn of(parts: &QueuePairParts) -> Result<Self, OpenError> {
-        let own = |queue: &provider::CompletionQueue| match queue {
-            provider::CompletionQueue::Verbs(group) => Ok(group.clone()),
-            #[cfg(feature = "soft")]
-            provider::CompletionQueue::Soft => {
-                Err(OpenError::Unsupported("the completion queue belongs to another provider"))
+        let own = |queue: &provider::CompletionQueue| -> Result<Arc<CompletionGroup>, OpenError> {
+            match queue {
+                provider::CompletionQueue::Verbs(group) => Ok(group.clone()),
+                #[cfg(feature = "soft")]
+                provider::CompletionQueue::Soft => {
+                    Err(OpenError::Unsupported("the completion queue belongs to another provider"))
+                }
             }
         };
         Ok(Self { sends: own(&parts.send_queue)?, receives: own(&parts.receive_queue)? })
