@@ -61,6 +61,11 @@ pub fn refused(line: &str) -> io::Error {
     fake_control::tell(line).expect_err("refused")
 }
 
+/// Has an adapter make the completion queues that it keeps: for each of up to four threads of the runtime.
+pub fn make_completion_queues(adapter: &Adapter) {
+    let _queue_pairs: Vec<_> = (0..4).map(|_| queue_pair(adapter)).collect();
+}
+
 /// Runs `program` with these arguments, one by one between the spaces.
 pub fn run(program: &str, arguments: &str) {
     let output = Command::new(program).args(arguments.split(' ')).output().expect(program);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::dice::Dice;
 use common::life::{eventually, polled};
 use common::resources::held;
-use common::verbs::{amount, driver, nothing_held};
+use common::verbs::{amount, driver, make_completion_queues, nothing_held};
 use common::*;
 use tokio::sync::oneshot;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair};
@@ -155,6 +155,7 @@ async fn connections_that_are_dropped_anywhere_leave_nothing() {
     let count = amount("TOKIO_RDMA_TEST_CONNECTIONS", 1_000);
     let seed = Dice::seed();
     let adapter = adapter();
+    make_completion_queues(&adapter);
     let idle = held();
     let next = Arc::new(AtomicUsize::new(0));
     let workers: Vec<_> = (0..AT_A_TIME)
