@@ -42,6 +42,8 @@ pub(crate) struct Quirks {
     pub(crate) hides_last_receive: bool,
     /// A queue pair over iWARP that goes to the error state closes its TCP connection in order. Cards reset it.
     pub(crate) errors_close_in_order: bool,
+    /// Between its reply to a connect and the end of the call that accepts it does not see what the peer sends, until that sends more.
+    pub(crate) misses_early_frames: bool,
     /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
     /// queue of such a depth takes megabytes, so it is not asked for.
     pub(crate) fits_any_depth: bool,
@@ -70,6 +72,7 @@ const NONE: Quirks = Quirks {
     misnames_busy_regions: false,
     hides_last_receive: false,
     errors_close_in_order: false,
+    misses_early_frames: false,
     fits_any_depth: false,
     completions_linger: None,
     iwarp_data: 255,
@@ -99,6 +102,7 @@ const SOFT_IWARP: Quirks = Quirks {
     needs_an_entry: true,
     hides_last_receive: true,
     errors_close_in_order: true,
+    misses_early_frames: true,
     fits_any_depth: true,
     // It counts private data in a byte, four of which carry the read limits.
     iwarp_data: 251,

@@ -115,6 +115,11 @@ impl Connector {
         inner.awaited = false;
         inner.dialing = Dialing::Calling;
         let (offer, limits) = (inner.offer.clone(), inner.limits);
+        if self.adapter.quirks().misses_early_frames {
+            // On a thread of its own it would wait in the middle for its turn, while the peer sends.
+            let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits);
+            return self.has_replied(inner, outcome).map(drop);
+        }
         after.jobs.push(Box::new(move || {
             let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits);
             cm.returned(id, device, |inner| cm.has_replied(inner, outcome));
