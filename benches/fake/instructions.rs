@@ -32,7 +32,7 @@ pub(crate) fn count(command: &[OsString]) -> io::Result<Instructions> {
     Ok(Instructions { device: per_operation(many.device, few.device), own: per_operation(many.own, few.own) })
 }
 
-/// What a whole run executes.
+/// The instructions of a whole run.
 #[derive(Default)]
 struct Totals {
     device: u64,

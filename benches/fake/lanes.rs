@@ -25,7 +25,7 @@ const CHAIN: usize = 16;
 /// The number of completions that a poll asks for.
 const MOST: usize = 16;
 
-/// What a thread does.
+/// The work of a thread.
 pub(crate) trait Lane {
     /// Does what comes before all operations of a batch.
     fn prepare(&mut self) -> io::Result<()> {

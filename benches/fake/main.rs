@@ -1,4 +1,4 @@
-//! What the verbs provider costs on a device that costs nothing: single requests of 64 bytes and their completions, beside a C
+//! The cost of the verbs provider on a device that costs nothing: single requests of 64 bytes and their completions, beside a C
 //! program that makes the same calls (`posts.c`). `cargo xtask fake-bench` runs it over the device of `tests/fake`; see
 //! `README.md`.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
@@ -41,7 +41,7 @@ enum Role {
     Smoke,
 }
 
-/// What is measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Line {
     /// A Send that is awaited.

@@ -1,4 +1,4 @@
-//! What is printed.
+//! The tables that are printed.
 
 use serde_json::{Map, Value, json};
 

@@ -129,7 +129,7 @@ pub(crate) fn serve(line: Line, threads: usize) -> io::Result<()> {
         println!("{}", workers.run(number?.trim().parse().map_err(io::Error::other)?)?);
         io::stdout().flush()?;
     }
-    // What the end of connections costs is not counted.
+    // The cost of the end of connections is not counted.
     std::process::exit(0)
 }
 

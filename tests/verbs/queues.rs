@@ -251,7 +251,7 @@ async fn a_queue_that_is_polled_has_events_only_for_who_waits() {
         assert_eq!(queue.poll(8, &mut found), 1);
         assert_eq!(found.len(), count);
     }
-    // What came before is told, too.
+    // A completion that came before is told, too.
     receives.push(send(&adapter, &pair).await);
     within(queue.notify(NotifyKind::Any)).await.expect("told");
     assert_eq!(queue.poll(8, &mut found), 1);

@@ -70,7 +70,7 @@ impl Adapter {
         Ok(Arc::new(Self { context, shared, most, chosen }))
     }
 
-    /// What everything that is made from it has.
+    /// The context that everything made from it has.
     pub(crate) fn context(&self) -> &Arc<AdapterContext> {
         &self.context
     }

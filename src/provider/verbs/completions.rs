@@ -196,7 +196,7 @@ impl CompletionGroup {
                 debug!(%error, "completion queue not armed");
             }
         }
-        // What has come before causes no event.
+        // Completions that have come before cause no event.
         self.progress();
     }
 

@@ -1,4 +1,4 @@
-//! What everything that is made from an adapter holds: its device, our own context of that with a protection domain, and the
+//! The context that everything made from an adapter holds: its device, our own context of that with a protection domain, and the
 //! lists of all that must end with it.
 
 use std::io;

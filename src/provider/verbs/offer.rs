@@ -1,4 +1,4 @@
-//! What one side of a connection tells the other when it connects or accepts.
+//! The parameters that one side of a connection tells the other when it connects or accepts.
 
 use std::time::Instant;
 

@@ -641,7 +641,7 @@ impl CompletionHandler for QueuePair {
         cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
     }
 
-    /// What is in the queue comes back when the last queue pair that uses it has ended.
+    /// The receives in the queue come back when the last queue pair that uses it has ended.
     fn shared_lost(&self) {
         if let Some(shared) = &self.shared {
             shared.released();

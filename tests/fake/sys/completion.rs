@@ -33,7 +33,7 @@ pub(super) enum Arm {
 }
 
 impl Arm {
-    /// What a queue tells of after one more request for an event.
+    /// The completions that a queue tells of after one more request for an event.
     pub(super) fn asked(before: Option<Self>, solicited_only: c_int) -> Self {
         // Whoever asks for all of them gets these, too.
         match (before, solicited_only) {

@@ -67,7 +67,7 @@ pub(super) struct Entries {
 
 pub(super) type Ring = Arc<Mutex<Entries>>;
 
-/// What a new completion asks for.
+/// The event that a new completion asks for.
 pub(super) enum News {
     None,
     /// An event of the completion channel.

@@ -89,7 +89,7 @@ struct Pair {
     own: PairState,
 }
 
-/// What an instant device has of a queue pair.
+/// The part of a queue pair that an instant device has.
 pub(super) struct PairState {
     pub(super) connected: AtomicBool,
     /// The most of these.

@@ -62,7 +62,7 @@ impl Silence {
 impl QueuePair {
     /// One of [`TICKS`] parts of the path timeout has passed.
     pub(super) fn count_silence(&self) {
-        // What has completed is a sign of life, also where the program has not looked for it yet. Under the lock: who ends the
+        // A completion is a sign of life, also where the program has not looked for it yet. Under the lock: who ends the
         // queue pair of the device has to be the last who has it.
         if let Some(device) = &self.lock().device {
             device.collect();
