@@ -235,6 +235,11 @@ impl Stage {
         })
     }
 
+    /// Whether what is not ours uses siw.
+    pub fn is_siw(&self) -> bool {
+        self.name.to_lowercase().contains("siw")
+    }
+
     /// Begins something on our host, with an adapter that has our address of this version.
     pub fn begin<R: Send + 'static>(
         &self,

@@ -8,7 +8,7 @@ use tokio_rdma::{RdmaStream, StreamConfig};
 
 use super::guest::{Stage, c_program, port, start};
 use super::interop::Program;
-use super::rsocket::{begin_accepting, call, expect_end, scratch};
+use super::rsocket::{begin_accepting, call, expect_end, of_one_that_reads_last, scratch};
 
 /// Where Debian has the library.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1";
@@ -54,13 +54,6 @@ async fn send_and_read(stream: RdmaStream) -> Vec<u8> {
     back
 }
 
-/// Whether the kernel of the peer may throw away what a program in C has sent that closes at once. siw closes TCP while our credits are
-/// on their way, which resets it (docs/interop.md). That is between the two kernels: then, and for no other reason, the program is
-/// started again.
-fn may_lose_the_last_bytes(stage: &Stage) -> bool {
-    stage.name.to_lowercase().contains("siw")
-}
-
 /// The program with plain sockets: as the client and as the server, blocking, with poll and with select. It is the server
 /// that closes its direction first in one role, and the client in the other.
 pub fn plain_sockets(stage: &Stage) {
@@ -79,19 +72,11 @@ pub fn plain_sockets(stage: &Stage) {
             let command = format!("{program} listen {} {} {way}", server.ip(), server.port());
             start_preloaded(&command, Some(server.port()))
         };
-        let mut losses = 0;
-        loop {
-            let (back, serving) = call(stage, version, config, listening, send_and_read);
-            let same = back.iter().zip(counting()).take_while(|(found, sent)| *found == sent).count();
-            assert_eq!(back.len(), same, "{}: bytes as they were sent", stage.name);
-            let serving = serving.finish();
-            assert_eq!(serving.stdout, format!("served {LENGTH}\n"), "{}: {serving}", stage.name);
-            if back.len() == LENGTH {
-                break;
-            }
-            losses += 1;
-            assert!(may_lose_the_last_bytes(stage) && losses < 5, "{}: {same} bytes", stage.name);
-        }
+        let config = of_one_that_reads_last(stage, config);
+        let (back, serving) = call(stage, version, config, listening, send_and_read);
+        assert!(back == counting(), "{}: {} bytes that differ", stage.name, back.len());
+        let serving = serving.finish();
+        assert_eq!(serving.stdout, format!("served {LENGTH}\n"), "{}: {serving}", stage.name);
     }
 }
 

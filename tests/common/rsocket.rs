@@ -75,6 +75,15 @@ fn is_dropped_by_siw(error: &StreamError) -> bool {
     matches!(error, StreamError::Connect(ConnectError::Other { reason, .. }) if *reason == EVENT)
 }
 
+/// Settings for a peer that closes as soon as it has sent its last byte. If a message of ours comes then, siw resets TCP, and what it
+/// has not delivered is lost (docs/interop.md). With room for whatever a program here sends there are no credits to give.
+pub fn of_one_that_reads_last(stage: &Stage, config: StreamConfig) -> StreamConfig {
+    if stage.is_siw() { config.receive_buffer(ROOM_FOR_ALL).receive_depth(4096) } else { config }
+}
+
+/// Twice as much as the most that a program sends, because each half of the ring is given separately.
+const ROOM_FOR_ALL: usize = 8 << 20;
+
 /// Reads to the end of file, which must be here.
 pub async fn expect_end(stream: &mut RdmaStream) {
     let mut rest = Vec::new();
@@ -195,7 +204,8 @@ impl Rstream {
             start("stdbuf", &arguments, Some(server.port()))
         };
         let run = async move |stream| self.run(stream, true).await;
-        let ((), program) = call(stage, self.version, self.config, program, run);
+        let config = of_one_that_reads_last(stage, self.config);
+        let ((), program) = call(stage, self.version, config, program, run);
         end_when_said(program, FINISHED);
     }
 }
