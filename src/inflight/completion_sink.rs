@@ -32,12 +32,6 @@ impl CompletionSink {
         Self { count: Some(count), ..self }
     }
 
-    /// Returns whether results have to be polled before their futures see them.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn is_polled(&self) -> bool {
-        self.ring.is_some()
-    }
-
     /// The provider is done with a request, see [`Table::complete`].
     pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
         if let Some(count) = &self.count {

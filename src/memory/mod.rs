@@ -156,6 +156,19 @@ impl Owned {
         Some(Self(Arc::new(Allocation::of(memory))))
     }
 
+    /// Allocates memory with a copy of these bytes. Returns `None` if there is not enough memory.
+    #[cfg(feature = "soft")]
+    pub(crate) fn copied(parts: &[&[u8]]) -> Option<Self> {
+        let mut memory = Self::zeroed(parts.iter().map(|part| part.len()).sum())?;
+        let mut rest = &mut memory[..];
+        for part in parts {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
+        }
+        Some(memory)
+    }
+
     /// Takes an allocation of the program, which returns to the program when the last handle to it is dropped.
     pub(crate) fn lend<M: OwnedMemory>(memory: M) -> (Self, Returned<M>) {
         let (block, returned) = owned::lend(memory);
@@ -369,11 +382,10 @@ impl Slice {
         self.for_device().filter(|_| self.is_writable())
     }
 
-    /// Returns the address of the first byte, for a call that copies the bytes before it returns. `None` if they are
-    /// not in host memory.
+    /// Returns whether a call can copy the bytes where a device would read them: they are in host memory.
     #[cfg(feature = "verbs")]
-    pub(crate) fn to_be_copied(&self) -> Option<u64> {
-        self.is_host_mapped().then(|| self.address(0).expose_provenance() as u64)
+    pub(crate) fn can_be_copied(&self) -> bool {
+        self.is_host_mapped()
     }
 
     /// Returns the memory of the slice.
@@ -738,7 +750,7 @@ mod tests {
             assert_eq!(slice.for_device(), Some((0x1_0010, 7)));
             assert_eq!(slice.for_device_to_write(), Some((0x1_0010, 7)));
             assert_eq!((slice.len(), slice.write(0, b"x"), slice.read(0, &mut [0])), (32, 0, 0));
-            assert_eq!(slice.to_be_copied(), None);
+            assert!(!slice.can_be_copied());
             #[cfg(feature = "soft")]
             {
                 use std::os::fd::AsFd;

@@ -1,27 +1,12 @@
 //! The bytes of an inline request, and the empty buffer.
 
-use std::fmt;
-
 use crate::inflight::{LentList, Payload, sealed};
-use crate::memory::Owned;
 use crate::types::Access;
 
 /// The bytes of an inline request. They were copied when the request was posted, and its future returns none.
+#[derive(Debug)]
 pub struct Inline {
-    memory: Option<Owned>,
-}
-
-impl Inline {
-    /// The bytes of `memory`.
-    pub(crate) fn new(memory: Owned) -> Self {
-        Self { memory: Some(memory) }
-    }
-}
-
-impl fmt::Debug for Inline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inline").finish_non_exhaustive()
-    }
+    _private: (),
 }
 
 impl sealed::WorkBuffer for Inline {
@@ -32,17 +17,16 @@ impl sealed::WorkBuffer for Inline {
     }
 
     fn length(&self) -> usize {
-        self.memory.as_ref().map_or(0, |memory| memory.len())
+        0
     }
 
     fn lend(self) -> LentList<()> {
-        let payload = self.memory.map(|memory| memory.share().whole());
-        LentList { payload: Payload::from_iter(payload), state: () }
+        LentList { payload: Payload::new(), state: () }
     }
 
     fn reclaim(_list: LentList<()>) -> Self {
-        // The memory is of no use any more.
-        Self { memory: None }
+        // The memory of a copy is of no use any more.
+        Self { _private: () }
     }
 }
 

@@ -25,6 +25,15 @@ pub(crate) struct WorkRequest {
     pub(crate) flags: Flags,
 }
 
+/// A send or a write of bytes that the posting call copies.
+pub(crate) struct InlineRequest<'a> {
+    pub(crate) ticket: Ticket,
+    pub(crate) operation: Operation,
+    /// The bytes, of which there are not too many.
+    pub(crate) parts: &'a [&'a [u8]],
+    pub(crate) flags: Flags,
+}
+
 /// A request that was not posted.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -96,9 +105,7 @@ bitflags! {
         const SOLICITED = 2;
         /// Its success is not reported: [`CompletionInfo::silent`](crate::inflight::CompletionInfo::silent).
         const SILENT = 4;
-        /// The payload need not be registered.
-        const INLINE = 8;
         /// It may wait for the next request without this flag, or for `ring`.
-        const DEFER = 16;
+        const DEFER = 8;
     }
 }

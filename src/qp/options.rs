@@ -70,10 +70,12 @@ impl WorkOptions {
         self
     }
 
-    /// Reports only failure in a completion queue, not success (`ND_OP_FLAG_SILENT_SUCCESS`).
+    /// Reports only failure in a completion queue, not success (`ND_OP_FLAG_SILENT_SUCCESS`), and lets a device leave the
+    /// completion out (an unsignaled request of verbs).
     ///
-    /// The [`Op`](super::Op) of such a request may not resolve before a later request of the queue has been polled.
-    /// Without a completion queue this option has no effect.
+    /// The [`Op`](super::Op) of such a request may not resolve before a later request of the queue without this option has completed,
+    /// and with a completion queue has been polled. So await the last request of several, and post that one without it. If the
+    /// connection ends first, the request completes with `CANCELED`, whether or not it was executed.
     #[must_use]
     pub fn silent(mut self) -> Self {
         self.asked |= Asked::SILENT;

@@ -248,17 +248,10 @@ impl QueuePair {
             let kind = PostErrorKind::TooManyEntries { kind: label.kind, entries, maximum };
             return refuse(kind, payload, state);
         }
-        if let Some(&RemoteRegion { length: remote, .. }) = remote {
-            let length = inflight::length(&payload);
-            match u32::try_from(length) {
-                Ok(within) if within <= remote => {}
-                Ok(_) => return refuse(PostErrorKind::BeyondRemote { length, remote }, payload, state),
-                // Longer than any region, and than any transfer.
-                Err(_) => {
-                    let maximum = self.handle.info.max_transfer;
-                    return refuse(PostErrorKind::TooLong { length, maximum }, payload, state);
-                }
-            }
+        if let Some(remote) = remote
+            && let Err(kind) = self.check_remote(remote, inflight::length(&payload))
+        {
+            return refuse(kind, payload, state);
         }
         let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
@@ -267,6 +260,20 @@ impl QueuePair {
                 self.handle.table.close(ticket);
                 refuse(kind, payload, state)
             }
+        }
+    }
+
+    /// Checks that so many bytes are there.
+    ///
+    /// # Errors
+    /// `BeyondRemote`, `TooLong`.
+    pub(super) fn check_remote(&self, remote: &RemoteRegion, length: usize) -> Result<(), PostErrorKind> {
+        let remote = remote.length;
+        match u32::try_from(length) {
+            Ok(within) if within <= remote => Ok(()),
+            Ok(_) => Err(PostErrorKind::BeyondRemote { length, remote }),
+            // Longer than any region, and than any transfer.
+            Err(_) => Err(PostErrorKind::TooLong { length, maximum: self.handle.info.max_transfer }),
         }
     }
 }

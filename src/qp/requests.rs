@@ -4,9 +4,8 @@ use super::options::WorkOptions;
 use super::pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
 use crate::inflight::{Op, RequestMeta, WorkBuffer};
-use crate::memory::Owned;
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
-use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
+use crate::provider::work::{Flags, InlineRequest, Operation, RemoteAddress, WorkRequest};
 use crate::types::{Access, OpKind};
 
 /// The length of the operand of an atomic, and the alignment of its address.
@@ -68,7 +67,7 @@ impl QueuePair {
     /// if the adapter does not support one of them.
     pub fn send_with<B: WorkBuffer>(&self, buffer: B, options: WorkOptions) -> Result<Op<B>, PostError<B>> {
         let operation = send(&options);
-        self.post_send(buffer, operation, options, Flags::empty(), None)
+        self.post_send(buffer, operation, options, None)
     }
 
     /// Posts an RDMA Write like [`write`](Self::write), with options. Accepts all options except an invalidation.
@@ -83,7 +82,7 @@ impl QueuePair {
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
         let operation = write(remote, &options);
-        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
+        self.post_send(buffer, operation, options, Some(remote))
     }
 
     /// Posts an RDMA Read like [`read`](Self::read), with options. Accepts a fence, silence and a context.
@@ -97,7 +96,7 @@ impl QueuePair {
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
         let operation = Operation::Read { from: remote_address(remote) };
-        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
+        self.post_send(buffer, operation, options, Some(remote))
     }
 
     /// Posts a send of bytes that this call copies (`ND_OP_FLAG_INLINE`, `IBV_SEND_INLINE`).
@@ -150,7 +149,7 @@ impl QueuePair {
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
         let operation = Operation::CompareSwap { at: remote_address(remote), compare, swap };
-        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
+        self.post_send(buffer, operation, options, Some(remote))
     }
 
     /// Posts an atomic fetch-and-add: `add` is added to the eight bytes at `remote`, without regard to overflow.
@@ -168,7 +167,7 @@ impl QueuePair {
         options: WorkOptions,
     ) -> Result<Op<B>, PostError<B>> {
         let operation = Operation::FetchAdd { at: remote_address(remote), add };
-        self.post_send(buffer, operation, options, Flags::empty(), Some(remote))
+        self.post_send(buffer, operation, options, Some(remote))
     }
 
     /// Posts a bind of a memory window to a part of a region, with these rights. Source: `IND2QueuePair::Bind`.
@@ -212,7 +211,7 @@ impl QueuePair {
             range: part.range(),
             access: asked,
         };
-        self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
+        self.post_send((), operation, options, None).map_err(|refused| refused.kind)
     }
 
     /// Posts the invalidation of a window. Source: `IND2QueuePair::Invalidate`.
@@ -232,7 +231,7 @@ impl QueuePair {
             return Err(PostErrorKind::NotBound);
         }
         let operation = Operation::Invalidate { window: window.provider().clone() };
-        self.post_send((), operation, options, Flags::empty(), None).map_err(|refused| refused.kind)
+        self.post_send((), operation, options, None).map_err(|refused| refused.kind)
     }
 
     fn inline(
@@ -247,16 +246,16 @@ impl QueuePair {
         if length > maximum {
             return Err(PostErrorKind::InlineTooLong { length, maximum });
         }
-        let none = PostErrorKind::InsufficientResources("there is no memory for the copy of the inline data");
-        let mut memory = Owned::zeroed(length).ok_or(none)?;
-        let mut rest = &mut memory[..];
-        for part in parts {
-            let (place, behind) = rest.split_at_mut(part.len());
-            place.copy_from_slice(part);
-            rest = behind;
+        let kind = operation.kind();
+        self.check(&operation, options)?;
+        if let Some(remote) = remote {
+            self.check_remote(remote, length)?;
         }
-        let inline = Inline::new(memory);
-        self.post_send(inline, operation, options, Flags::INLINE, remote).map_err(|refused| refused.kind)
+        let flags = self.flags(options);
+        let ticket = self.handle.table.open(RequestMeta { kind, context: options.context });
+        let request = InlineRequest { ticket, operation, parts, flags };
+        self.handle.provider.post_inline(request).inspect_err(|_| self.handle.table.close(ticket))?;
+        Ok(Op::new(self.handle.table.clone(), ticket, kind, ()))
     }
 
     /// Checks what does not depend on the moment, and posts.
@@ -265,16 +264,12 @@ impl QueuePair {
         buffer: B,
         operation: Operation,
         options: WorkOptions,
-        flags: Flags,
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<B>, PostError<B>> {
         let handle = &self.handle;
         let kind = operation.kind();
-        if let Err((argument, option)) = options.check(kind) {
-            return Err(PostError { kind: PostErrorKind::InvalidOptions { argument, kind, option }, buffer });
-        }
-        if let Some(what) = self.lacks(&operation) {
-            return Err(PostError { kind: PostErrorKind::NotSupported(what), buffer });
+        if let Err(kind) = self.check(&operation, options) {
+            return Err(PostError { kind, buffer });
         }
         let atomic = matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
         let aligned = |remote: &RemoteRegion| {
@@ -294,12 +289,28 @@ impl QueuePair {
         if reads {
             entries = entries.min(handle.info.max_read_entries);
         }
-        let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
-        let flags = options.flags() | flags | defer;
+        let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         self.post(buffer, label, entries, access, remote, |ticket, payload| {
             handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
         })
+    }
+
+    /// Checks that the operation takes these options, and that the adapter has both.
+    ///
+    /// # Errors
+    /// `InvalidOptions`, `NotSupported`.
+    fn check(&self, operation: &Operation, options: WorkOptions) -> Result<(), PostErrorKind> {
+        let kind = operation.kind();
+        if let Err((argument, option)) = options.check(kind) {
+            return Err(PostErrorKind::InvalidOptions { argument, kind, option });
+        }
+        self.lacks(operation).map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
+    }
+
+    fn flags(&self, options: WorkOptions) -> Flags {
+        let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
+        options.flags() | defer
     }
 
     /// Returns the part of the operation that the adapter does not support.

@@ -25,6 +25,7 @@ mod queues;
 mod registrations;
 mod removal;
 mod slow_driver;
+mod small;
 mod streams;
 mod unanswered;
 mod unreachable;

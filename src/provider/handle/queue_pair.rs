@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::completion_queue::CompletionQueue;
-use crate::error::ResizeError;
+use crate::error::{PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket};
-use crate::provider::work::{Refused, WorkRequest};
+use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
 pub(crate) struct QueuePairParts {
@@ -44,6 +44,12 @@ provider_handle! {
     /// # Errors
     /// The reason, with the payload.
     fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
+
+    /// Posts a request of the send queue whose bytes are copied by this call.
+    ///
+    /// # Errors
+    /// The reason.
+    fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind>;
 
     /// Has the device look at what was deferred.
     fn ring(&self);

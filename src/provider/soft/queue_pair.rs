@@ -8,9 +8,10 @@ use super::receive_queue::ReceiveQueue;
 use super::shared::Receive;
 use crate::error::{PostErrorKind, Reason};
 use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
+use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
-use crate::provider::work::{Refused, WorkRequest};
+use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -164,6 +165,18 @@ impl QueuePair {
             }
             (Err(kind), _) => Err(self.explain(Refused { kind, payload: request.payload })),
         }
+    }
+
+    /// Posts a request of the send queue whose bytes are copied by this call.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
+        let InlineRequest { ticket, operation, parts, flags } = request;
+        let none = PostErrorKind::InsufficientResources("there is no memory for the copy of the inline data");
+        let copy = Owned::copied(parts).ok_or(none)?;
+        let payload = Payload::from_iter([copy.share().whole()]);
+        self.post_send(WorkRequest { ticket, operation, payload, flags }).map_err(|refused| refused.kind)
     }
 
     /// Adds how the connection broke, if that is why nothing can be posted.

@@ -132,6 +132,8 @@ struct Inner {
     receives: WorkQueue,
     /// Requests that wait for the doorbell: the last of the send queue.
     deferred: Vec<Deferred>,
+    /// The bytes of requests that are inline, until they have been posted: empty when none waits.
+    copies: Vec<u8>,
     /// The device has refused some of these: nothing is posted any more.
     refused: bool,
     /// The number of last requests in a row that the device will not report.
@@ -253,6 +255,7 @@ impl QueuePair {
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
                 deferred: Vec::new(),
+                copies: Vec::new(),
                 refused: false,
                 unsignaled: 0,
                 silence: Silence::default(),

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use super::request_id::RequestId;
 use super::window::{Bound, Window};
 use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
-use crate::memory::Slice;
 use crate::status::Status;
 use crate::sys::{Quirks, ScatterEntry, Told, wc_status};
 
@@ -24,13 +23,16 @@ pub(crate) struct Outstanding {
     /// The device does not say that it has succeeded.
     pub(crate) unsignaled: bool,
     pub(crate) held: Held,
+    /// The number of bytes that were copied when it was posted, and are not in the payload.
+    pub(crate) copied: usize,
     /// The result from the device, while a request before it is not finished.
     pub(crate) result: Option<WcResult>,
 }
 
 impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
-        Self { ticket, payload, silent: false, unsignaled: false, held: Held::Nothing, result: None }
+        let held = Held::Nothing;
+        Self { ticket, payload, silent: false, unsignaled: false, held, copied: 0, result: None }
     }
 }
 
@@ -140,31 +142,12 @@ impl WorkQueue {
 /// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
 /// not be written.
 pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
-    let place = |slice: &Slice| if writes { slice.for_device_to_write() } else { slice.for_device() };
-    entries_of(payload, quirks, place)
-}
-
-/// The payload of a request that is copied by the call.
-pub(crate) fn inline_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
-    entries_of(payload, quirks, |slice| Some((slice.to_be_copied()?, 0)))
-}
-
-/// The entries of a payload, of which `place` has address and key.
-fn entries_of(
-    payload: &Payload,
-    quirks: &Quirks,
-    place: impl Fn(&Slice) -> Option<(u64, u32)>,
-) -> Option<Entries> {
     let mut entries = Entries::new();
     for slice in payload.iter().filter(|slice| slice.len() > 0) {
-        let (address, key) = place(slice)?;
+        let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
         entries.push(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key });
     }
-    Some(or_nothing(entries, quirks))
-}
-
-fn or_nothing(entries: Entries, quirks: &Quirks) -> Entries {
-    if entries.is_empty() { nothing(quirks) } else { entries }
+    Some(if entries.is_empty() { nothing(quirks) } else { entries })
 }
 
 /// The entries of a request without bytes: of an entry of none neither address nor key matter.

@@ -96,6 +96,7 @@ impl QueuePair {
             last_receive: device.last_receive.clone(),
         });
         inner.deferred.clear();
+        inner.copies.clear();
         let empty = inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty();
         // A call that connects it may have it, too.
         let idle = empty && self.shared.is_none() && Arc::strong_count(&device) == 1;

@@ -101,7 +101,7 @@ impl QueuePair {
         result: WcResult,
         found: &mut Found,
     ) {
-        let Outstanding { ticket, payload, silent, held, .. } = outstanding;
+        let Outstanding { ticket, payload, silent, held, copied, .. } = outstanding;
         let mut status = status_of(result.status, receive, self.adapter.quirks());
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
@@ -128,7 +128,7 @@ impl QueuePair {
             let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
-        let bytes = if receive { result.bytes as usize } else { inflight::length(&payload) };
+        let bytes = if receive { result.bytes as usize } else { copied + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);

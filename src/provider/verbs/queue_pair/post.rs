@@ -9,15 +9,17 @@ use smallvec::SmallVec;
 use super::{Inner, QueuePair};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
+use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::window::{Free, Window};
-use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, inline_entries};
-use crate::provider::work::{Flags, Operation, Refused, RemoteAddress, WorkRequest};
+use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, nothing};
+use crate::provider::work::{Flags, InlineRequest, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
 use crate::sys::{
-    self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, SendFlags, SendRequest, wc_status,
+    self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags,
+    SendRequest, wc_status,
 };
 use crate::types::{Access, OpKind, QueueKind};
 
@@ -30,6 +32,8 @@ pub(super) struct Deferred {
     id: RequestId,
     operation: sys::Operation<'static>,
     entries: Entries,
+    /// The place of its bytes in `copies`, if they are not in the entries.
+    copied: Option<Range<usize>>,
     flags: SendFlags,
 }
 
@@ -42,6 +46,15 @@ impl Deferred {
             flags: self.flags,
         }
     }
+}
+
+/// The bytes of a request. `None` are entries that the device has not, or must not write.
+enum Bytes {
+    Entries(Option<Entries>),
+    /// The call that posts it copies them.
+    Few(Option<Entries>),
+    /// They are in `copies`, and the call that posts it copies them.
+    Copied(Range<usize>),
 }
 
 /// A request of the send queue, in the device's words.
@@ -175,14 +188,18 @@ impl QueuePair {
         let kind = operation.kind();
         let request = translate(operation);
         let mut inner = self.lock();
-        let key = match self.admits(&inner, kind, inflight::length(&payload)) {
+        let length = inflight::length(&payload);
+        let key = match self.admits(&inner, kind, length) {
             Ok(key) => key,
             Err(refusal) => return Err(Refused { kind: refusal, payload }),
         };
         let mut outstanding = Outstanding::new(ticket, payload);
         outstanding.silent = flags.contains(Flags::SILENT);
         let refused = match &request {
-            Request::Data(operation) => self.submit(&mut inner, key, outstanding, *operation, flags),
+            Request::Data(operation) => {
+                let bytes = self.bytes(operation, &outstanding.payload, length);
+                self.submit(&mut inner, key, outstanding, *operation, bytes, flags)
+            }
             Request::Bind(asked) => self.bind(&mut inner, key, outstanding, asked, flags).map(|()| false),
             Request::Invalidate(window) => self.invalidate(&mut inner, key, outstanding, window, flags),
         }?;
@@ -191,6 +208,61 @@ impl QueuePair {
             self.broke(wc_status::LOC_QP_OP_ERR, key);
         }
         Ok(())
+    }
+
+    /// Posts a request of the send queue whose bytes are copied by this call.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
+        self.try_post_inline(request).map_err(|refused| self.explain(refused).kind)
+    }
+
+    fn try_post_inline(&self, request: InlineRequest<'_>) -> Result<(), Refused> {
+        let InlineRequest { ticket, operation, parts, flags } = request;
+        let kind = operation.kind();
+        // The others have no bytes of their own.
+        let Request::Data(operation) = translate(operation) else {
+            return Err(Refused { kind: PostErrorKind::NotSupported("inline"), payload: Payload::new() });
+        };
+        let mut inner = self.lock();
+        let mut outstanding = Outstanding::new(ticket, Payload::new());
+        outstanding.copied = parts.iter().map(|part| part.len()).sum();
+        outstanding.silent = flags.contains(Flags::SILENT);
+        let admitted = self.admits(&inner, kind, outstanding.copied);
+        let key = admitted.map_err(|kind| Refused { kind, payload: Payload::new() })?;
+        let from = inner.copies.len();
+        parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
+        let bytes = Bytes::Copied(from..inner.copies.len());
+        let posted = self.submit(&mut inner, key, outstanding, operation, bytes, flags);
+        if inner.deferred.is_empty() {
+            // The device has them, or nobody wants them.
+            inner.copies.clear();
+        }
+        drop(inner);
+        if posted? {
+            self.broke(wc_status::LOC_QP_OP_ERR, key);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a request, as the device is told of them. Few are copied by the call that posts them, so that the device need
+    /// not come for them.
+    fn bytes(&self, operation: &sys::Operation<'_>, payload: &Payload, length: usize) -> Bytes {
+        let quirks = self.adapter.quirks();
+        let entries = match operation {
+            sys::Operation::LocalInvalidate(_) => return Bytes::Entries(Some(Entries::new())),
+            sys::Operation::Read(_)
+            | sys::Operation::CompareSwap { .. }
+            | sys::Operation::FetchAdd { .. } => return Bytes::Entries(entries(payload, true, quirks)),
+            _ => entries(payload, false, quirks),
+        };
+        let few = 1..=self.capacities.inline as usize;
+        if few.contains(&length) && payload.iter().all(Slice::can_be_copied) {
+            Bytes::Few(entries)
+        } else {
+            Bytes::Entries(entries)
+        }
     }
 
     /// Checks that a request of this kind and length can be posted now. Returns the key of the device's queue
@@ -238,7 +310,7 @@ impl QueuePair {
         };
         let operation = sys::Operation::LocalInvalidate(bound.key());
         outstanding.held = Held::Invalidating(Box::new((window, bound)));
-        self.submit(inner, key, outstanding, operation, flags)
+        self.submit(inner, key, outstanding, operation, Bytes::Entries(Some(Entries::new())), flags)
     }
 
     /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
@@ -249,16 +321,13 @@ impl QueuePair {
         key: u32,
         mut outstanding: Outstanding,
         operation: sys::Operation<'static>,
+        bytes: Bytes,
         flags: Flags,
     ) -> Result<bool, Refused> {
-        let quirks = self.adapter.quirks();
-        let entries = match operation {
-            sys::Operation::LocalInvalidate(_) => Some(Entries::new()),
-            _ if flags.contains(Flags::INLINE) => inline_entries(&outstanding.payload, quirks),
-            sys::Operation::Read(_)
-            | sys::Operation::CompareSwap { .. }
-            | sys::Operation::FetchAdd { .. } => entries(&outstanding.payload, true, quirks),
-            _ => entries(&outstanding.payload, false, quirks),
+        let (entries, inline, copied) = match bytes {
+            Bytes::Entries(entries) => (entries, false, None),
+            Bytes::Few(entries) => (entries, true, None),
+            Bytes::Copied(range) => (Some(self.entry_of(&inner.copies, &range)), true, Some(range)),
         };
         let Some(entries) = entries else {
             return Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload });
@@ -268,13 +337,14 @@ impl QueuePair {
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
         let mut send_flags = send_flags(flags);
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
+        send_flags.set(SendFlags::INLINE, inline);
         if self.adapter.is_iwarp() && matches!(operation, sys::Operation::Read(_)) {
             // Reads are answered in their order, so it waits by itself; `siw` gives up on one that is told to.
             send_flags.remove(SendFlags::FENCE);
         }
         let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
         if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
-            inner.deferred.push(Deferred { id, operation, entries, flags: send_flags });
+            inner.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
             inner.initiator.outstanding.push_back(outstanding);
             inner.unsignaled = unsignaled;
             let rings = !flags.contains(Flags::DEFER) || inner.deferred.len() >= DEFERRED;
@@ -284,7 +354,8 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: send_flags };
-        // SAFETY: as in `post_receive_locked`.
+        // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and nobody reads later. What
+        // the call copies of a region, others may write meanwhile, as they may while a device reads it.
         match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(outstanding);
@@ -301,11 +372,22 @@ impl QueuePair {
         }
     }
 
+    /// The entries of a request that has these of the copies.
+    fn entry_of(&self, copies: &[u8], range: &Range<usize>) -> Entries {
+        match copies.get(range.clone()) {
+            Some(bytes) if !bytes.is_empty() => {
+                let (address, length) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u32);
+                Entries::from_iter([ScatterEntry { address, length, key: 0 }])
+            }
+            _ => nothing(self.adapter.quirks()),
+        }
+    }
+
     /// Returns whether the next request may succeed without a completion of the device: in each half of the
     /// queue one request has a completion, so that there is always room again. Devices of iWARP finish a
     /// write before an earlier read, and then nothing follows from the completion of the write.
     fn may_be_unsignaled(&self, inner: &Inner) -> bool {
-        inner.initiator.sink.is_polled() && !self.adapter.is_iwarp() && inner.unsignaled < self.send_depth / 2
+        !self.adapter.is_iwarp() && inner.unsignaled < self.send_depth / 2
     }
 
     /// Posts the deferred requests to the device.
@@ -327,9 +409,15 @@ impl QueuePair {
             return false;
         }
         let mut deferred = std::mem::take(&mut inner.deferred);
+        // They may have moved when others came behind them.
+        for Deferred { entries, copied, .. } in &mut deferred {
+            if let Some(range) = copied {
+                *entries = self.entry_of(&inner.copies, range);
+            }
+        }
         let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
         let posted = match inner.device.as_ref() {
-            // SAFETY: as in `post_receive_locked`.
+            // SAFETY: as in `submit`.
             Some(device) => unsafe { device.queue_pair.post_send(&requests) },
             // They have come back flushed.
             None => Ok(()),
@@ -341,6 +429,7 @@ impl QueuePair {
         }
         deferred.clear();
         inner.deferred = deferred;
+        inner.copies.clear();
         posted.is_err()
     }
 
@@ -473,9 +562,7 @@ fn ours(window: &provider::Window) -> Option<&Arc<Window>> {
 
 fn send_flags(flags: Flags) -> SendFlags {
     let flag = |asked, flag| if flags.contains(asked) { flag } else { SendFlags::empty() };
-    flag(Flags::FENCE, SendFlags::FENCE)
-        | flag(Flags::SOLICITED, SendFlags::SOLICITED)
-        | flag(Flags::INLINE, SendFlags::INLINE)
+    flag(Flags::FENCE, SendFlags::FENCE) | flag(Flags::SOLICITED, SendFlags::SOLICITED)
 }
 
 /// The rights of a window in the device's words.
