@@ -49,18 +49,18 @@ pub(crate) fn adapter() -> io::Result<Adapter> {
     Ok(provider.open(provider.resolve([127, 0, 0, 1].into())?)?)
 }
 
-fn config() -> QueuePairConfig {
+pub(crate) fn config() -> QueuePairConfig {
     QueuePairConfig::default().receive_depth(DEPTH).send_depth(DEPTH).receive_entries(1).send_entries(1)
 }
 
 /// A connected queue pair, and what keeps it connected.
-struct Connected {
+pub(crate) struct Connected {
     queue_pair: QueuePair,
     _peer: QueuePair,
-    _connections: [Connection; 2],
+    pub(crate) connections: [Connection; 2],
 }
 
-async fn connect(adapter: &Adapter, config: QueuePairConfig) -> io::Result<Connected> {
+pub(crate) async fn connect(adapter: &Adapter, config: QueuePairConfig) -> io::Result<Connected> {
     let listener = adapter.listener();
     listener.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     listener.listen(1)?;
@@ -75,7 +75,7 @@ async fn connect(adapter: &Adapter, config: QueuePairConfig) -> io::Result<Conne
         connector.connect_and_complete(&queue_pair, address, params).await.map_err(io::Error::from)
     };
     let (accepted, connected) = tokio::try_join!(accepted, connected)?;
-    Ok(Connected { queue_pair, _peer: peer, _connections: [accepted, connected] })
+    Ok(Connected { queue_pair, _peer: peer, connections: [accepted, connected] })
 }
 
 /// A lane for this line. Those with a completion queue of their own share the adapter; the others need its reactor on their

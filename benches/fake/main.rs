@@ -12,6 +12,7 @@ mod compare;
 mod figures;
 mod instructions;
 mod lanes;
+mod storm;
 mod table;
 mod threads;
 
@@ -36,6 +37,11 @@ enum Role {
         line: Line,
         #[arg(default_value_t = 1)]
         threads: usize,
+    },
+    /// Lose many connections at once, on a device whose commands take 100 us; print how long others had to wait meanwhile.
+    Storm {
+        #[arg(default_value_t = 10_000)]
+        connections: usize,
     },
     /// Run each line once: whether it runs, not how fast.
     Smoke,
@@ -79,6 +85,7 @@ fn main() -> io::Result<()> {
     match Args::parse().role {
         Role::Compare(plan) => compare::run(&plan),
         Role::Run { line, threads } => threads::serve(line, threads),
+        Role::Storm { connections } => storm::run(connections),
         Role::Smoke => Line::value_variants().iter().try_for_each(|line| threads::smoke(*line)),
     }
 }

@@ -70,6 +70,9 @@ impl QueuePairConfig {
 
     /// Sets the maximum number of bytes of an inline send or write. Default: 64, or the adapter's maximum if that is
     /// smaller.
+    ///
+    /// A device gets sends and writes of registered memory that are not longer inline, too, so that it need not come for the bytes. With
+    /// 0 nothing is inline.
     #[must_use]
     pub fn inline(mut self, bytes: usize) -> Self {
         self.inline = Some(bytes);

@@ -1,5 +1,6 @@
 //! `cargo xtask fake-bench`: what the verbs provider costs on a device that costs nothing, and its smoke test.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -23,7 +24,7 @@ const BUILD_LIMIT: Duration = exec::minutes(30);
 /// How long the comparison may take.
 const LIMIT: Duration = exec::minutes(30);
 
-/// The command: the arguments are those of the program's `compare`.
+/// The command: `storm` with its argument, or the arguments of the program's `compare`.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     Ok(match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,6 +44,11 @@ fn run(arguments: &[String]) -> Result<(), String> {
     let targets = ["build", "--profile", "whole", "--lib", "--example", PROGRAM];
     exec::quietly(exec::cargo(&[&targets[..], &packages].concat()), BUILD_LIMIT)?;
     fake::link_names(DEVICE, "whole")?;
+    if let [first, arguments @ ..] = arguments
+        && first == "storm"
+    {
+        return exec::pass(storm("whole", DEVICE, arguments), LIMIT);
+    }
     let mut compare = program("whole", DEVICE);
     compare.arg("compare").args(arguments);
     let (c, source) = C;
@@ -70,6 +76,13 @@ fn program(profile: &str, device: &str) -> Command {
     command
 }
 
+/// The loss of many connections, on a device that takes its time.
+fn storm(profile: &str, device: &str, arguments: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = program(profile, device);
+    command.env_remove("FAKE_CONTROL").arg("storm").args(arguments);
+    command
+}
+
 /// Runs each line once, with the program and the device that the tests have built.
 ///
 /// # Errors
@@ -77,7 +90,8 @@ fn program(profile: &str, device: &str) -> Command {
 pub(crate) fn smoke() -> Result<(), String> {
     steps::build_programs()?;
     fake::lay_out()?;
-    let mut command = program("debug", fake::FOLDER);
-    command.arg("smoke");
-    exec::show(command, exec::minutes(5))
+    let mut lines = program("debug", fake::FOLDER);
+    lines.arg("smoke");
+    exec::show(lines, exec::minutes(5))?;
+    exec::show(storm("debug", fake::FOLDER, &["20"]), exec::minutes(5))
 }

@@ -93,7 +93,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "fake-bench",
-        arguments: "[--batches N] [--operations N] [--no-instructions] [--json]",
+        arguments: "[storm [CONNECTIONS] | --batches N | --operations N | --no-instructions | --json]",
         about: "measure the verbs provider over a device that costs nothing, beside C (benches/fake)",
         run: fake_bench::main,
     },

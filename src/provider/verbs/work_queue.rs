@@ -24,7 +24,7 @@ pub(crate) struct Outstanding {
     pub(crate) unsignaled: bool,
     pub(crate) held: Held,
     /// The number of bytes that were copied when it was posted, and are not in the payload.
-    pub(crate) copied: usize,
+    pub(crate) copied: u32,
     /// The result from the device, while a request before it is not finished.
     pub(crate) result: Option<WcResult>,
 }

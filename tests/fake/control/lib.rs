@@ -19,6 +19,7 @@
 //! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |
 //! | `answer CALL EVENT STATUS` | the next call of this function of the connection manager (`rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`) is answered by the event with this number, and with this status |
+//! | `gap` | the longest time for which an event of the connection manager was the next one, and nobody took it, since the last such line; microseconds |
 //! | `give up` | every message of the connection manager that is not answered is given up now; their number |
 //! | `report EVENT STATUS` | every id that is connected is told this event, as of a path that the kernel finds changed; the number of ids |
 //! | `patience MILLISECONDS` | the time after which a message of the connection manager that nobody answers is given up |

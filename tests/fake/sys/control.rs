@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::device::Place;
 use super::dress::QueueBytes;
+use super::events::EventQueue;
 use super::number::IBV_QPS_RTS;
 use super::world::{self, World};
 use super::{Answer, cm, execute};
@@ -303,6 +304,10 @@ impl World {
             }
             ["give", "up"] => Ok(cm::give_up(self) as i64),
             ["report", kind, status] => Ok(cm::report(self, parse(kind)?, parse(status)?) as i64),
+            ["gap"] => {
+                let gaps = self.cm.channels.values_mut().map(EventQueue::take_longest);
+                Ok(gaps.max().unwrap_or_default().as_micros() as i64)
+            }
             ["moved"] => Ok(cm::moved(self) as i64),
             ["move", ip] => {
                 cm::address_moved(self, parse(ip)?);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use super::Answer;
 use super::world::{self, World};
@@ -11,6 +12,10 @@ use super::world::{self, World};
 pub(super) struct EventQueue<T> {
     descriptor: OwnedFd,
     waiting: VecDeque<T>,
+    /// Since when the first of them is the first.
+    since: Instant,
+    /// The longest time that one was the first.
+    longest: Duration,
 }
 
 impl<T> EventQueue<T> {
@@ -21,7 +26,8 @@ impl<T> EventQueue<T> {
             return Err(libc::EMFILE);
         }
         // SAFETY: the descriptor is new, and nobody else's.
-        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) }, waiting: VecDeque::new() })
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor, waiting: VecDeque::new(), since: Instant::now(), longest: Duration::ZERO })
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
@@ -29,6 +35,9 @@ impl<T> EventQueue<T> {
     }
 
     pub(super) fn push(&mut self, event: T) {
+        if self.waiting.is_empty() {
+            self.since = Instant::now();
+        }
         self.waiting.push_back(event);
         let one = 1_u64.to_ne_bytes();
         // SAFETY: eight bytes, which is what the descriptor takes.
@@ -39,12 +48,23 @@ impl<T> EventQueue<T> {
     pub(super) fn take(&mut self) -> Option<T> {
         let event = self.waiting.pop_front()?;
         self.count_down();
+        self.longest = self.longest.max(self.since.elapsed());
+        self.since = Instant::now();
         Some(event)
+    }
+
+    /// The longest time for which a program that takes events one after the other has let one wait, since the last call.
+    pub(super) fn take_longest(&mut self) -> Duration {
+        std::mem::take(&mut self.longest)
     }
 
     /// Takes the events for which `goes` is true.
     pub(super) fn extract(&mut self, mut goes: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut gone = Vec::new();
+        // Most often there is none, of many.
+        if !self.waiting.iter().any(&mut goes) {
+            return gone;
+        }
         for _ in 0..self.waiting.len() {
             let Some(event) = self.waiting.pop_front() else { break };
             if goes(&event) { gone.push(event) } else { self.waiting.push_back(event) }

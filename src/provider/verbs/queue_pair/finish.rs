@@ -128,7 +128,8 @@ impl QueuePair {
             let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
-        let bytes = if receive { result.bytes as usize } else { copied + inflight::length(&payload) };
+        let bytes =
+            if receive { result.bytes as usize } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
         found.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);

@@ -226,10 +226,12 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::NotSupported("inline"), payload: Payload::new() });
         };
         let mut inner = self.lock();
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         let mut outstanding = Outstanding::new(ticket, Payload::new());
-        outstanding.copied = parts.iter().map(|part| part.len()).sum();
+        // No longer than the inline bytes of a queue pair.
+        outstanding.copied = length as u32;
         outstanding.silent = flags.contains(Flags::SILENT);
-        let admitted = self.admits(&inner, kind, outstanding.copied);
+        let admitted = self.admits(&inner, kind, length);
         let key = admitted.map_err(|kind| Refused { kind, payload: Payload::new() })?;
         let from = inner.copies.len();
         parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
