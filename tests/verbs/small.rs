@@ -57,6 +57,30 @@ async fn few_bytes_are_copied_by_the_call_that_posts_them() {
     }
 }
 
+// QP-10: what a read before a fence brings is what a request behind it sends.
+#[tokio::test]
+async fn few_bytes_behind_a_fence_are_those_of_the_read_before_it() {
+    if fake("count qp").is_none() {
+        return;
+    }
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let theirs = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
+    theirs.write(0, b"answered").expect("as long");
+    let ours = adapter.register(8, Access::LOCAL_WRITE | Access::READ_SINK).await.expect("registered");
+    let all = || ours.slice(0..8).expect("all of it");
+    let queue_pair = &pair.active.queue_pair;
+    // It waits, and so do those behind it.
+    let first = queue_pair.send_inline(&[b"first"], WorkOptions::default()).expect("posted");
+    let read = queue_pair.read(all(), &theirs.remote()).expect("posted");
+    let fenced = queue_pair.send_with(all(), WorkOptions::default().fence()).expect("posted");
+    message(&adapter, &pair.passive.queue_pair, 5).await;
+    assert_eq!(message(&adapter, &pair.passive.queue_pair, 8).await[..], *b"answered");
+    success(first).await;
+    success(read).await;
+    success(fenced).await;
+}
+
 // QP-12: the bytes can be others when the call returns, also where the doorbell rings later, and be in more parts than there are
 // entries.
 #[tokio::test]

@@ -197,7 +197,7 @@ impl QueuePair {
         outstanding.silent = flags.contains(Flags::SILENT);
         let refused = match &request {
             Request::Data(operation) => {
-                let bytes = self.bytes(operation, &outstanding.payload, length);
+                let bytes = self.bytes(operation, &outstanding.payload, length, flags);
                 self.submit(&mut inner, key, outstanding, *operation, bytes, flags)
             }
             Request::Bind(asked) => self.bind(&mut inner, key, outstanding, asked, flags).map(|()| false),
@@ -249,8 +249,8 @@ impl QueuePair {
     }
 
     /// The bytes of a request, as the device is told of them. Few are copied by the call that posts them, so that the device need
-    /// not come for them.
-    fn bytes(&self, operation: &sys::Operation<'_>, payload: &Payload, length: usize) -> Bytes {
+    /// not come for them; not behind a fence, as they may be what a read before it brings.
+    fn bytes(&self, operation: &sys::Operation<'_>, payload: &Payload, length: usize, flags: Flags) -> Bytes {
         let quirks = self.adapter.quirks();
         let entries = match operation {
             sys::Operation::LocalInvalidate(_) => return Bytes::Entries(Some(Entries::new())),
@@ -260,7 +260,8 @@ impl QueuePair {
             _ => entries(payload, false, quirks),
         };
         let few = 1..=self.capacities.inline as usize;
-        if few.contains(&length) && payload.iter().all(Slice::can_be_copied) {
+        if few.contains(&length) && !flags.contains(Flags::FENCE) && payload.iter().all(Slice::can_be_copied)
+        {
             Bytes::Few(entries)
         } else {
             Bytes::Entries(entries)
