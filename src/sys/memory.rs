@@ -66,6 +66,8 @@ pub(crate) struct MemoryRegion {
     raw: NonNull<ffi::ibv_mr>,
     local_key: u32,
     remote_key: u32,
+    /// Peers can write to the memory.
+    peers_write: bool,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -97,7 +99,7 @@ impl MemoryRegion {
             unsafe { ffi::ibv_reg_mr_iova2(domain.as_ptr(), start.cast(), length, address, access.bits()) }
         })?;
         // SAFETY: the library has just made the region for this call.
-        Ok(unsafe { Self::of(raw, domain) })
+        Ok(unsafe { Self::of(raw, domain, access) })
     }
 
     /// Lets the device reach memory of another device: a part of what the descriptor of a dma-buf stands for, from
@@ -113,22 +115,23 @@ impl MemoryRegion {
     ) -> io::Result<Self> {
         let unknown = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
         let register = ffi::reg_dmabuf_mr().ok_or_else(unknown)?;
-        let (access, fd) = (access.bits() as c_int, dmabuf.as_raw_fd());
+        let (flags, fd) = (access.bits() as c_int, dmabuf.as_raw_fd());
         let raw = call::pointer(libc::ENOMEM, || {
             // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The memory is none of
             // this program's: the kernel keeps it for as long as the region is there.
-            unsafe { register(domain.as_ptr(), offset, length, address, fd, access) }
+            unsafe { register(domain.as_ptr(), offset, length, address, fd, flags) }
         })?;
         // SAFETY: as in `register`.
-        Ok(unsafe { Self::of(raw, domain) })
+        Ok(unsafe { Self::of(raw, domain, access) })
     }
 
     /// # Safety
     /// A live region of the domain, which belongs to nobody else.
-    unsafe fn of(raw: NonNull<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>) -> Self {
+    unsafe fn of(raw: NonNull<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>, access: AccessFlags) -> Self {
         // SAFETY: the region is live, and the fields are never written again.
         let region = unsafe { raw.as_ref() };
-        Self { raw, local_key: region.lkey, remote_key: region.rkey, domain: domain.clone() }
+        let peers_write = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
+        Self { raw, local_key: region.lkey, remote_key: region.rkey, peers_write, domain: domain.clone() }
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
@@ -141,6 +144,11 @@ impl MemoryRegion {
 
     pub(crate) fn remote_key(&self) -> u32 {
         self.remote_key
+    }
+
+    /// Returns whether peers can write to the memory.
+    pub(crate) fn is_written_by_peers(&self) -> bool {
+        self.peers_write
     }
 
     /// Takes the memory away from the device: then it may be freed.
@@ -174,6 +182,20 @@ impl Drop for MemoryRegion {
             tracing::warn!(%error, "memory could not be deregistered and is leaked");
         }
     }
+}
+
+/// `MEMBARRIER_CMD_GLOBAL` of <linux/membarrier.h>.
+const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
+
+/// Waits until the kernel has finished whatever its network code was doing on any processor, for a driver that places what arrives in
+/// the middle of that (membarrier(2), which waits for a grace period of RCU: 10 to 30 ms).
+///
+/// # Errors
+/// Those of membarrier(2): the kernel does not have it, or does not allow it.
+pub(crate) fn await_placements() -> io::Result<()> {
+    // SAFETY: a call with numbers alone.
+    let outcome = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0_i64, 0_i64) };
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Returns the number of bytes of memory that this process may lock, which registering does; `None` if there

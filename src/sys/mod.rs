@@ -63,7 +63,7 @@ pub(crate) use device::{
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};
-pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, memlock_limit};
+pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, await_placements, memlock_limit};
 pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };

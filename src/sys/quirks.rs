@@ -44,6 +44,8 @@ pub(crate) struct Quirks {
     pub(crate) errors_close_in_order: bool,
     /// Between its reply to a connect and the end of the call that accepts it does not see what the peer sends, until that sends more.
     pub(crate) misses_early_frames: bool,
+    /// What of a peer's write is being placed when its region is deregistered is still placed when that call has returned.
+    pub(crate) places_late: bool,
     /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
     /// queue of such a depth takes megabytes, so it is not asked for.
     pub(crate) fits_any_depth: bool,
@@ -73,6 +75,7 @@ const NONE: Quirks = Quirks {
     hides_last_receive: false,
     errors_close_in_order: false,
     misses_early_frames: false,
+    places_late: false,
     fits_any_depth: false,
     completions_linger: None,
     iwarp_data: 255,
@@ -103,6 +106,7 @@ const SOFT_IWARP: Quirks = Quirks {
     hides_last_receive: true,
     errors_close_in_order: true,
     misses_early_frames: true,
+    places_late: true,
     fits_any_depth: true,
     // It counts private data in a byte, four of which carry the read limits.
     iwarp_data: 251,

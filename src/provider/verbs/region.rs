@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::runtime::Handle;
+use tracing::debug;
 
 use super::context::AdapterContext;
 use crate::error::RegisterError;
 use crate::memory::{Attachment, Memory, Owned, Shared};
 use crate::provider::registry::{Member, Registered};
 use crate::sync::RwLock;
-use crate::sys::{AccessFlags, MemoryRegion, Quirks, memlock_limit};
+use crate::sys::{AccessFlags, MemoryRegion, Quirks, await_placements, memlock_limit};
 use crate::types::Access;
 
 /// The registration of one allocation with the device. It exists until the memory is freed.
@@ -51,8 +52,12 @@ impl Attached {
         // Held to the end: whoever frees the memory comes by here.
         let mut region = self.region.write();
         let Some(had) = region.take() else { return Ok(()) };
+        let waits = self.quirks.places_late && had.is_written_by_peers();
         match had.deregister() {
             Ok(()) => {
+                if waits && let Err(error) = await_placements() {
+                    debug!(%error, "what is being placed is not waited for");
+                }
                 self.turns.fetch_add(1, Ordering::Release);
                 Ok(())
             }
