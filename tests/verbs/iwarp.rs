@@ -105,7 +105,7 @@ async fn a_shared_receive_that_is_cut_off_comes_back() {
         return;
     }
     // The message is under way at once.
-    fake("reset");
+    fake("pace none");
     let adapter = adapter();
     let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
     for violates in [false, true] {

@@ -37,6 +37,7 @@
 //! | `expire addresses N`, `expire routes N` | the next N resolutions of an address or of a route end at once, as if nobody had answered in time |
 //! | `expiring` | the number of those that are left |
 //! | `pace SEED` | requests and events take random times, so that those of different queue pairs and ids overtake each other |
+//! | `pace none` | they take none |
 //! | `remove` | the device is taken out of the machine |
 //! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
 //! | `rnr_retries COUNT`, `retries COUNT` | the number of those that repeat so often what finds no receive, or what is not acknowledged |
@@ -48,7 +49,7 @@
 //! | `moved` | the number of ids that are bound to such an address from before, or listen there |
 //! | `displace IP` | the address is of no device |
 //! | `rival NAME ERRNO` | every connection of this device fails with this error |
-//! | `reset` | calls behave, and everything arrives |
+//! | `reset` | calls behave, and everything arrives; the times of `pace` stay |
 #![allow(unsafe_code, reason = "it calls a function of C")]
 
 use std::ffi::{CString, c_char, c_void};

@@ -171,7 +171,8 @@ impl Script {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["reset"] => {
-                *self = Self::default();
+                // The times that requests take are no misbehaviour.
+                *self = Self { pace: self.pace, ..Self::default() };
                 world::CHANGED.notify_all();
             }
             ["hold", call] => {
@@ -194,6 +195,7 @@ impl Script {
                 self.failures.push(Failure { call: call.to_owned(), after, error });
                 self.quiet = false;
             }
+            ["pace", "none"] => self.pace = None,
             ["pace", seed] => self.pace = Some(parse(seed)?),
             ["cut", messages] => self.cut_off = parse(messages)?,
             ["expire", "addresses", count] => self.expiring[Step::Address as usize] = parse(count)?,
