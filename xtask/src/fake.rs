@@ -19,10 +19,12 @@ pub(crate) const OWN: &str = "fake";
 /// The word of modules that are about it as a card that speaks iWARP.
 pub(crate) const IWARP: &str = "fake-iwarp";
 
-/// A kind of card that the device can be: a line of it chooses the kind.
+/// A kind of card that the device can be.
 struct Dress {
-    /// The word for it in the line.
+    /// The word for it.
     name: &'static str,
+    /// The lines that the device is told first.
+    lines: &'static str,
     /// The word of the modules that are about this kind.
     own: &'static str,
     /// The word of the kernel's device of this kind, of which the modules of `PROGRAMS` run on it, too.
@@ -31,9 +33,10 @@ struct Dress {
 
 /// Every kind.
 const DRESSES: [Dress; 3] = [
-    Dress { name: "roce", own: OWN, like: "rxe" },
-    Dress { name: "infiniband", own: OWN, like: "rxe" },
-    Dress { name: "iwarp", own: IWARP, like: "siw" },
+    Dress { name: "roce", lines: "dress roce", own: OWN, like: "rxe" },
+    Dress { name: "infiniband", lines: "dress infiniband", own: OWN, like: "rxe" },
+    // A call waits there until the device gives up a peer that does not answer, which otherwise takes a minute.
+    Dress { name: "iwarp", lines: "dress iwarp;patience 20000", own: IWARP, like: "siw" },
 ];
 
 /// Where the library is found under both names, beside the programs.
@@ -79,7 +82,7 @@ fn command(program: &Program, dress: &Dress) -> Command {
     // As cargo sets it.
     command.env("CARGO_MANIFEST_DIR", &root);
     command.env("TOKIO_RDMA_TEST_DEVICE", "fake").env("LD_LIBRARY_PATH", root.join(FOLDER));
-    command.env("FAKE_CONTROL", format!("dress {}", dress.name));
+    command.env("FAKE_CONTROL", dress.lines);
     // An object that is left when a program ends is a leak.
     command.env("FAKE_COUNT", "1");
     // Most of the time they wait.
