@@ -27,9 +27,11 @@ pub async fn ends(adapter: &Adapter) -> [Messages; 2] {
 /// The same with settings for each.
 pub async fn ends_with(adapter: &Adapter, [active, passive]: [MessagesConfig; 2]) -> [Messages; 2] {
     let listener = listening_for_messages(adapter, &passive);
-    let connect = Messages::connect_on(adapter, listener.local_addr().expect("an address"), &active);
-    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
-    [connected.expect("connected"), accepted.expect("accepted").0]
+    let address = listener.local_addr().expect("an address");
+    // An error of one side is not waited for by the other.
+    let connect = async { Messages::connect_on(adapter, address, &active).await.expect("connected") };
+    let accept = async { listener.accept().await.expect("accepted").0 };
+    within(async { tokio::join!(connect, accept) }).await.into()
 }
 
 /// Sends a message, which there is room for sooner or later.

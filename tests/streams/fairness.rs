@@ -112,7 +112,9 @@ async fn the_halves_of_a_stream_that_are_always_ready_yield() {
 // SEC-01, IO-15
 #[tokio::test]
 async fn messages_that_are_always_ready_yield() {
+    // Memory for thousands of messages is registered before there is an answer: a busy machine takes its time.
     let config = MessagesConfig::default().max_message(8).receive_depth(TIMES);
+    let config = config.connect_timeout(None).handshake_timeout(patience());
     let [mut one, mut other] = ends_with(&adapter(), [config; 2]).await;
     for _ in 0..TIMES {
         send(&mut one, Bytes::from_static(b"x")).await;
