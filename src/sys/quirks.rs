@@ -44,7 +44,7 @@ pub(crate) struct Quirks {
     pub(crate) errors_close_in_order: bool,
     /// Between its reply to a connect and the end of the call that accepts it does not see what the peer sends, until that sends more.
     pub(crate) misses_early_frames: bool,
-    /// What of a peer's write is being placed when its region is deregistered is still placed when that call has returned.
+    /// A part of a peer's write that is being placed when its region is deregistered is placed on after that call has returned.
     pub(crate) places_late: bool,
     /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
     /// queue of such a depth takes megabytes, so it is not asked for.

@@ -357,8 +357,8 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: send_flags };
-        // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and nobody reads later. What
-        // the call copies of a region, others may write meanwhile, as they may while a device reads it.
+        // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and nobody reads later. Bytes
+        // of a region that the call copies may be written by others meanwhile, as they may while a device reads them.
         match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(outstanding);
