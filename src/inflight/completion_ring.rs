@@ -6,6 +6,7 @@
 //! (IND2CompletionQueue::Notify).
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -13,7 +14,8 @@ use slab::Slab;
 
 use super::{Completed, CompletionInfo, RequestMeta, Table, Ticket, WakeList};
 use crate::status::Status;
-use crate::sync::{Mutex, WaitKey, WaitSet, Waiter};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, WaitKey, WaitSet, Waiter};
 
 /// The completions that resolve a notification. Each kind includes the kinds listed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +37,54 @@ pub(crate) struct Polled {
     pub(crate) status: Status,
     pub(crate) bytes: usize,
     pub(crate) extra: CompletionInfo,
+}
+
+/// A completion queue that is being polled. A result that is found meanwhile is handed over at once, and does not wait in
+/// the ring.
+#[cfg_attr(
+    not(any(feature = "verbs", tokio_rdma_model)),
+    expect(dead_code, reason = "soft finds nothing when it is polled")
+)]
+pub(crate) struct Polling<'a> {
+    ring: &'a CompletionRing,
+    /// The number of results that are asked for.
+    room: usize,
+    take: &'a mut dyn FnMut(Polled),
+}
+
+impl Polling<'_> {
+    /// Returns the number of results that are still asked for.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Returns whether a result for this ring can be handed over. The caller holds the lock of its queue pair, so that no result
+    /// before it is on its way to the ring.
+    #[cfg(any(feature = "verbs", tokio_rdma_model))]
+    pub(super) fn takes(&self, ring: &CompletionRing) -> bool {
+        self.room > 0 && std::ptr::eq(self.ring, ring) && ring.is_idle()
+    }
+
+    /// Hands a result over.
+    #[cfg(any(feature = "verbs", tokio_rdma_model))]
+    pub(super) fn take(&mut self, polled: Polled) {
+        self.room = self.room.saturating_sub(1);
+        (self.take)(polled);
+    }
+}
+
+/// Hands the completion of a request to its future, and what there is to say of it to who polls.
+pub(super) fn hand_over(
+    table: &Table,
+    ticket: Ticket,
+    completed: Completed,
+    queue_pair: u64,
+    wakes: &mut WakeList,
+) -> Polled {
+    let Completed { status, bytes, extra, .. } = completed;
+    let label = table.complete(ticket, completed, wakes);
+    Polled { label, queue_pair, status, bytes, extra }
 }
 
 /// Something that cannot go on when results are lost.
@@ -73,6 +123,11 @@ struct Inner {
 }
 
 impl Inner {
+    /// Returns whether there is no result, nobody to be notified of one, and nothing wrong.
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.closed.is_none() && self.waiting.interests().next().is_none()
+    }
+
     /// Notifies every task that waits, if the best result is good enough for one of them: `ANY dominates`.
     fn notify(&mut self, wakes: &mut WakeList) {
         let notification = match (self.closed, self.pending, self.waiting.interests().min()) {
@@ -86,30 +141,69 @@ impl Inner {
 }
 
 /// The results of a completion queue that have not been polled.
-pub(crate) struct CompletionRing(Mutex<Inner>);
+pub(crate) struct CompletionRing {
+    inner: Mutex<Inner>,
+    /// See [`Inner::is_idle`]. Written with the lock.
+    idle: AtomicBool,
+}
+
+/// The lock of a ring.
+struct Guard<'a> {
+    inner: MutexGuard<'a, Inner>,
+    idle: &'a AtomicBool,
+}
+
+impl Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.idle.store(self.inner.is_idle(), Ordering::Release);
+    }
+}
 
 impl CompletionRing {
     /// An empty one with room for so many results.
     pub(crate) fn new(depth: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Inner {
+        let inner = Inner {
             entries: VecDeque::new(),
             depth,
             pending: None,
             waiting: WaitSet::default(),
             listeners: Slab::new(),
             closed: None,
-        })))
+        };
+        Arc::new(Self { inner: Mutex::new(inner), idle: AtomicBool::new(true) })
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        Guard { inner: self.inner.lock(), idle: &self.idle }
+    }
+
+    /// Returns whether a result need not be kept here to be polled. Without the lock: those of other threads may be on their way.
+    fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
     }
 
     /// Calls `listener` when results are lost, until what this returns is dropped.
     pub(crate) fn join(self: &Arc<Self>, listener: Weak<dyn OverrunListener>) -> Joined {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         Joined { ring: self.clone(), place: inner.listeners.insert(listener) }
     }
 
     /// Adds a result. One that finds no room closes the ring.
     pub(super) fn push(&self, entry: Entry, wakes: &mut WakeList) {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         if inner.closed.is_none() && inner.entries.len() < inner.depth {
             let kind = match (entry.completed.status, entry.completed.extra.solicited) {
                 (Status::SUCCESS, false) => NotifyKind::Any,
@@ -136,16 +230,37 @@ impl CompletionRing {
         }
     }
 
-    /// Takes up to `most` results, oldest first, and hands the completion of each to its future.
-    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(Polled)) -> usize {
+    /// Takes up to `most` results, oldest first, and hands the completion of each to its future. If there are fewer, `look` looks
+    /// for others.
+    pub(crate) fn poll(
+        &self,
+        most: usize,
+        mut take: impl FnMut(Polled),
+        look: impl FnOnce(&mut Polling<'_>),
+    ) -> usize {
+        let mut room = most;
+        if !self.is_idle() {
+            room -= self.take(room, &mut take);
+        }
+        if room > 0 {
+            let mut polling = Polling { ring: self, room, take: &mut take };
+            look(&mut polling);
+            room = polling.room;
+        }
+        // Those that another thread has found, and those that were more than room was for.
+        if room > 0 && !self.is_idle() {
+            room -= self.take(room, &mut take);
+        }
+        most - room
+    }
+
+    fn take(&self, most: usize, take: &mut impl FnMut(Polled)) -> usize {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         let count = most.min(inner.entries.len());
         // Under the lock, because it takes longer to move them than to hand them on. What `wakes` has runs behind it.
         for Entry { queue_pair, table, ticket, completed } in inner.entries.drain(..count) {
-            let Completed { status, bytes, extra, .. } = completed;
-            let label = table.complete(ticket, completed, &mut wakes);
-            take(Polled { label, queue_pair, status, bytes, extra });
+            take(hand_over(&table, ticket, completed, queue_pair, &mut wakes));
         }
         if inner.entries.is_empty() {
             // Nothing is left to notify of.
@@ -158,17 +273,17 @@ impl CompletionRing {
 
     /// Returns the number of results in the queue.
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().entries.len()
+        self.lock().entries.len()
     }
 
     /// Returns the number of results that the queue can hold.
     pub(crate) fn depth(&self) -> usize {
-        self.0.lock().depth
+        self.lock().depth
     }
 
     /// The status with which the ring was closed, if it is closed.
     pub(crate) fn closed(&self) -> Option<Status> {
-        self.0.lock().closed
+        self.lock().closed
     }
 
     /// Makes room for so many results.
@@ -176,7 +291,7 @@ impl CompletionRing {
     /// # Errors
     /// The number of results, if it is larger than `depth`.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         let held = inner.entries.len();
         if held > depth {
             return Err(held);
@@ -188,7 +303,7 @@ impl CompletionRing {
     /// The adapter is gone: what is there can be polled, and nobody waits any more.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.closed.get_or_insert(status);
         inner.notify(&mut wakes);
         drop(inner);
@@ -198,7 +313,7 @@ impl CompletionRing {
     /// Asks to be notified.
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         let key = inner.waiting.register(kind);
         inner.notify(&mut wakes);
         drop(inner);
@@ -211,7 +326,7 @@ impl Drop for CompletionRing {
     /// Nobody polls any more: the results that are left are given to their futures.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
-        let entries = std::mem::take(&mut self.0.lock().entries);
+        let entries = std::mem::take(&mut self.lock().entries);
         for Entry { table, ticket, completed, .. } in entries {
             table.complete(ticket, completed, &mut wakes);
         }
@@ -227,7 +342,7 @@ pub(crate) struct Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let listener = self.ring.0.lock().listeners.try_remove(self.place);
+        let listener = self.ring.lock().listeners.try_remove(self.place);
         drop(listener);
     }
 }
@@ -243,7 +358,7 @@ pub(crate) struct Notified {
 impl Notified {
     /// Ready with the reason why the queue is closed, if it is.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let mut inner = self.ring.0.lock();
+        let mut inner = self.ring.lock();
         let (polled, replaced) = inner.waiting.poll(self.key, cx);
         let closed = inner.closed;
         drop(inner);
@@ -257,7 +372,7 @@ impl Drop for Notified {
     /// A notification that was not consumed goes to the next task that asks.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
-        let mut inner = self.ring.0.lock();
+        let mut inner = self.ring.lock();
         let waiter = inner.waiting.remove(self.key);
         if let (false, Some(Notification::Results(kind))) =
             (self.consumed, waiter.as_ref().and_then(Waiter::value))

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::completion_ring::{CompletionRing, Entry};
+#[cfg(any(feature = "verbs", tokio_rdma_model))]
+use super::completion_ring::{Polling, hand_over};
 use super::{Completed, ReceiveCounter, Table, Ticket, WakeList};
-use crate::status::Status;
 
 /// The destination of the completions of one queue of a queue pair.
 #[derive(Clone)]
@@ -32,13 +33,35 @@ impl CompletionSink {
         Self { count: Some(count), ..self }
     }
 
+    /// As [`complete`](Self::complete), for a provider that looks for completions because somebody polls. The lock of the
+    /// queue pair is held.
+    #[cfg(any(feature = "verbs", tokio_rdma_model))]
+    pub(crate) fn complete_polled(
+        &self,
+        ticket: Ticket,
+        completed: Completed,
+        polling: Option<&mut Polling<'_>>,
+        wakes: &mut WakeList,
+    ) {
+        let (Some(polling), Some((ring, queue_pair))) = (polling, &self.ring) else {
+            return self.complete(ticket, completed, wakes);
+        };
+        if completed.is_silent() || !polling.takes(ring) {
+            return self.complete(ticket, completed, wakes);
+        }
+        if let Some(count) = &self.count {
+            count.taken(wakes);
+        }
+        polling.take(hand_over(&self.table, ticket, completed, *queue_pair, wakes));
+    }
+
     /// The provider is done with a request, see [`Table::complete`].
     pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
         match &self.ring {
-            Some((ring, queue_pair)) if !(completed.extra.silent && completed.status == Status::SUCCESS) => {
+            Some((ring, queue_pair)) if !completed.is_silent() => {
                 let (queue_pair, table) = (*queue_pair, self.table.clone());
                 ring.push(Entry { queue_pair, table, ticket, completed }, wakes);
             }

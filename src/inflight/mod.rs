@@ -15,7 +15,7 @@ mod table;
 mod wake_list;
 
 pub use completion_ring::NotifyKind;
-pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled};
+pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled, Polling};
 pub(crate) use completion_sink::CompletionSink;
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};

@@ -2,6 +2,7 @@
 //!
 //! A wake-up that gets lost is a thread that waits for ever, which loom reports.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,6 +12,7 @@ use loom::thread;
 
 use super::*;
 use crate::status::Status;
+use crate::sync::Mutex;
 use crate::types::OpKind;
 
 const LABEL: RequestMeta = RequestMeta { kind: OpKind::Send, context: 0 };
@@ -72,7 +74,7 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
         });
         let mut seen = 0;
         while seen < 2 {
-            let taken = ring.poll(1, |_| {});
+            let taken = ring.poll(1, |_| {}, |_| {});
             if taken == 0 {
                 let mut notified = ring.notify(NotifyKind::Any);
                 assert_eq!(block_on(poll_fn(|cx| notified.poll(cx))), None);
@@ -100,7 +102,7 @@ fn a_missed_wakeup_reaches_the_other_waiter() {
         let other = thread::spawn(move || drop(first));
         let mut second = ring.notify(NotifyKind::Any);
         assert_eq!(block_on(poll_fn(|cx| second.poll(cx))), None);
-        assert_eq!(ring.poll(1, |_| {}), 1);
+        assert_eq!(ring.poll(1, |_| {}, |_| {}), 1);
         provider.join().expect("no panic");
         other.join().expect("no panic");
     });
@@ -123,7 +125,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
         for provider in providers {
             provider.join().expect("no panic");
         }
-        assert_eq!(ring.poll(2, |_| {}), 1);
+        assert_eq!(ring.poll(2, |_| {}, |_| {}), 1);
         for ticket in tickets {
             assert!(collect(&table, ticket).is_some());
         }
@@ -150,5 +152,47 @@ fn a_wait_below_the_threshold_resolves() {
             taker.join().expect("no panic");
         }
         assert_eq!(count.held(), 0);
+    });
+}
+
+// CQ-01, HW-08: a result that is found while the queue is polled does not overtake one that waits in it.
+#[test]
+fn results_are_polled_in_their_order_whoever_finds_them() {
+    loom::model(|| {
+        let ring = CompletionRing::new(2);
+        let table = Arc::<Table>::default();
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let open = |context| table.open(RequestMeta { context, ..LABEL });
+        // The completions of the device, behind the lock of the queue pair.
+        let device = Arc::new(Mutex::new(VecDeque::from([open(0), open(1)])));
+        let find = |device: &Mutex<VecDeque<Ticket>>,
+                    sink: &CompletionSink,
+                    mut polling: Option<&mut Polling<'_>>| {
+            let mut wakes = WakeList::default();
+            let mut device = device.lock();
+            if let Some(ticket) = device.pop_front() {
+                let completed = Completed::done(0, Payload::new());
+                sink.complete_polled(ticket, completed, polling.as_deref_mut(), &mut wakes);
+            }
+            drop(device);
+            wakes.wake_all();
+        };
+        let reactor = {
+            let (device, sink) = (device.clone(), sink.clone());
+            thread::spawn(move || find(&device, &sink, None))
+        };
+        let mut seen = Vec::new();
+        let mut poll = || {
+            ring.poll(
+                2,
+                |polled| seen.extend(polled.label.map(|label| label.context)),
+                |polling| find(&device, &sink, Some(polling)),
+            )
+        };
+        poll();
+        poll();
+        reactor.join().expect("no panic");
+        poll();
+        assert_eq!(seen, [0, 1]);
     });
 }

@@ -36,6 +36,11 @@ impl Completed {
     pub(crate) fn done(bytes: usize, payload: Payload) -> Self {
         Self { status: Status::SUCCESS, bytes, payload, extra: CompletionInfo::default() }
     }
+
+    /// Returns whether it is not to be reported: failures always are.
+    pub(super) fn is_silent(&self) -> bool {
+        self.extra.silent && self.status == Status::SUCCESS
+    }
 }
 
 /// The properties that only some completions have.

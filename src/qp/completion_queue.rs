@@ -113,6 +113,22 @@ pub struct WorkCompletion {
     pub invalidated: Option<RemoteKey>,
 }
 
+impl From<Polled> for WorkCompletion {
+    fn from(Polled { label, queue_pair, status, bytes, extra }: Polled) -> Self {
+        // Every request has a label until its completion is taken, which was done just now.
+        let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
+        Self {
+            status,
+            kind,
+            bytes,
+            queue_pair,
+            context,
+            immediate: extra.immediate,
+            invalidated: extra.invalidated.map(RemoteKey),
+        }
+    }
+}
+
 /// A completion queue that the application polls (`IND2CompletionQueue`, `ibv_cq`). Created by
 /// [`Adapter::completion_queue`](crate::cm::Adapter::completion_queue).
 ///
@@ -227,10 +243,8 @@ impl CompletionQueue {
     ///
     /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor.
     pub fn poll(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
-        if self.inner.results.len() < most {
-            self.progress();
-        }
-        self.take(most, results)
+        let take = |polled| results.push(WorkCompletion::from(polled));
+        self.inner.results.poll(most, take, |polling| self.inner.device.poll(polling))
     }
 
     /// Polls the device, which may wake any task that uses it.
@@ -240,20 +254,7 @@ impl CompletionQueue {
 
     /// Like [`poll`](Self::poll), but does not poll the device.
     pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
-        self.inner.results.poll(most, |polled| {
-            let Polled { label, queue_pair, status, bytes, extra } = polled;
-            // Every request has a label until its completion is taken, which was done just now.
-            let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
-            results.push(WorkCompletion {
-                status,
-                kind,
-                bytes,
-                queue_pair,
-                context,
-                immediate: extra.immediate,
-                invalidated: extra.invalidated.map(RemoteKey),
-            });
-        })
+        self.inner.results.poll(most, |polled| results.push(WorkCompletion::from(polled)), |_| {})
     }
 
     /// Requests a notification of completions. Source: `IND2CompletionQueue::Notify`.

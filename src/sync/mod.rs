@@ -23,7 +23,7 @@ use std::sync as inner;
 
 pub(crate) use budget::poll_budgeted;
 pub(crate) use deadline::{LONGEST, deadline};
-pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
 pub(crate) use spin::Spin;
 pub(crate) use throttle::Throttle;
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
@@ -41,6 +41,16 @@ impl<T> Mutex<T> {
     /// Waits until nobody else holds it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` while somebody holds it.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The value, of a lock that nobody else has.

@@ -207,14 +207,14 @@ impl CompletionQueue {
         call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited.into()) })
     }
 
-    /// Takes as many completions as there are and as fit, and says how many; 0 when there are none.
+    /// Takes as many completions as there are and as fit, at most `most`, and says how many; 0 when there are none.
     ///
     /// # Errors
     /// `EIO` if the queue is broken.
-    pub(crate) fn poll(&self, into: &mut Batch) -> io::Result<usize> {
+    pub(crate) fn poll(&self, into: &mut Batch, most: usize) -> io::Result<usize> {
         into.length = 0;
         into.invalidated = self.invalidated;
-        let room = into.entries.len() as c_int;
+        let room = into.entries.len().min(most) as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
         let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
         // A negative number says that it failed; which one, is up to the driver.

@@ -3,6 +3,7 @@
 #[cfg(feature = "verbs")]
 use std::sync::Arc;
 
+use crate::inflight::Polling;
 #[cfg(feature = "verbs")]
 use crate::provider::verbs;
 
@@ -23,6 +24,18 @@ impl CompletionQueue {
             Self::Soft => {}
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.progress(),
+        }
+    }
+
+    /// As [`progress`](Self::progress), for who polls this queue.
+    pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft => {
+                let _ = polling;
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.poll(polling),
         }
     }
 

@@ -5,13 +5,14 @@
 //! requests, and a shared receive queue as much as it has receives, whichever queue pairs take them; so a queue of the device never
 //! overruns, and a group gets another one when there is no room left.
 //!
-//! A completion names the queue pair of the device that it is for. Whoever polls puts the completions into the inboxes of the
-//! queue pairs, under the lock of the completion queue, so that each gets them in order; each queue pair processes its inbox
-//! under its own lock. Locks are taken in this order: queue pair, completion queue, routes of the group, inbox.
+//! A completion names the queue pair of the device that it is for. Whoever polls hands the completions to the queue pairs under the
+//! lock of the completion queue, so that each gets them in order. A queue pair processes them there and then if nobody has its
+//! lock. Otherwise they come into its inbox, and whoever polls has it look into that without a lock. Locks are taken in this order:
+//! queue pair, completion queue, routes of the group, inbox; that of a queue pair behind that of a completion queue is only tried.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -20,8 +21,10 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::context::AdapterContext;
+use super::found::Found;
 use super::request_id::RequestId;
 use super::routes::{CompletionHandler, Routes};
+use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
 use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Context};
@@ -71,7 +74,7 @@ impl CqSlot {
 /// A completion queue, and room for what is polled.
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
-    batch: Mutex<Batch>,
+    work: Mutex<Work>,
     /// It has lost a completion: nobody looks for those that follow.
     lost: Arc<AtomicBool>,
     /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
@@ -79,8 +82,41 @@ pub(crate) struct Queue {
     context: Arc<AdapterContext>,
 }
 
-/// Queue pairs for which something was found, and the keys of it.
-pub(crate) type Ready = SmallVec<[(u32, Arc<dyn CompletionHandler>); 4]>;
+/// Room for what is polled, and the queue pair that the last of it was for, by its key: most often the next is, too.
+#[derive(Default)]
+struct Work {
+    batch: Batch,
+    last: Option<(u32, Weak<dyn CompletionHandler>)>,
+}
+
+/// Queue pairs for which something was found.
+#[derive(Default)]
+pub(crate) struct Ready(SmallVec<[ForQueuePair; 4]>);
+
+struct ForQueuePair {
+    /// The key of it.
+    key: u32,
+    queue_pair: Arc<dyn CompletionHandler>,
+    /// It has to look into its inbox.
+    in_inbox: bool,
+}
+
+impl Ready {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Leaves the queue pair with this key out.
+    pub(crate) fn without(mut self, key: u32) -> Self {
+        self.0.retain(|other| other.key != key);
+        self
+    }
+
+    /// Has the queue pairs look into their inboxes.
+    pub(crate) fn progress(&self) {
+        self.0.iter().filter(|other| other.in_inbox).for_each(|other| other.queue_pair.progress());
+    }
+}
 
 impl CompletionGroup {
     /// A group for queue pairs that complete through futures, behind this channel.
@@ -174,10 +210,25 @@ impl CompletionGroup {
     /// Takes what the device has completed, as the task does when it is told.
     pub(crate) fn progress(&self) {
         for queue in &self.all() {
-            let mut ready = Ready::new();
-            self.collect(queue, &mut ready);
-            ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
+            self.process(queue, None);
         }
+    }
+
+    /// As [`progress`](Self::progress), for who polls. Takes no more than is asked for.
+    pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
+        for queue in &self.all() {
+            self.process(queue, Some(polling));
+        }
+    }
+
+    /// Takes what a queue has, and does what follows from it. Returns whether there was something.
+    pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) -> bool {
+        let mut ready = Ready::default();
+        let mut found = Found::by(polling);
+        self.collect(queue, &mut ready, Some(&mut found));
+        found.wakes.wake_all();
+        ready.progress();
+        !ready.is_empty()
     }
 
     /// Returns whether the device is to tell of the next completion.
@@ -281,18 +332,22 @@ impl CompletionGroup {
         drop(channel);
     }
 
-    /// Polls all that was in a queue when this began, and puts it into inboxes, into which their owners have to look: they are added
-    /// to `ready`.
-    pub(crate) fn collect(&self, queue: &Queue, ready: &mut Ready) {
+    /// Polls all that was in a queue when this began, or as much as who polls has asked for. The queue pairs for which there was
+    /// something are added to `ready`. If there is a place for what follows, they look at it, unless they are busy; otherwise it is
+    /// in their inboxes.
+    fn collect(&self, queue: &Queue, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
         // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
-        let mut batch = queue.batch.lock();
+        let mut work = queue.work.lock();
         // Completions that have arrived since cause an event, or are found by the task that is about to arm
         // the queue.
         let mut left = queue.completions.entries() as usize;
-        let mut count = BATCH;
-        // One that was not filled has emptied the queue.
-        while count == BATCH && left > 0 {
-            count = match queue.completions.poll(&mut batch) {
+        loop {
+            let polling = found.as_ref().and_then(|found| found.polling.as_ref());
+            let most = polling.map_or(BATCH, |polling| polling.room().min(BATCH)).min(left);
+            if most == 0 {
+                break;
+            }
+            let count = match queue.completions.poll(&mut work.batch, most) {
                 Ok(count) => count,
                 Err(error) => {
                     debug!(%error, "completion queue not polled");
@@ -301,34 +356,54 @@ impl CompletionGroup {
             };
             left = left.saturating_sub(count);
             if count > 0 {
-                self.deliver(&batch, ready);
+                self.deliver(&mut work, ready, found.as_deref_mut());
+            }
+            // One that was not filled has emptied the queue.
+            if count < most {
+                break;
             }
         }
     }
 
-    /// Puts completions into the inboxes, those of a queue pair that follow each other at once.
-    fn deliver(&self, batch: &Batch, ready: &mut Ready) {
-        let routes = self.routes.lock();
-        let key_of = |place: usize| {
-            let named = RequestId::unpack(batch.id(place)).key;
-            // A queue pair that is gone has left no completion of a shared receive behind, see `DeviceQp`.
-            if named == RequestId::SHARED { routes.key_by_number(batch.number(place)) } else { Some(named) }
-        };
+    /// Hands completions to the queue pairs, those of one that follow each other at once.
+    fn deliver(&self, work: &mut Work, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
+        let Work { batch, last } = work;
+        let Ready(ready) = ready;
+        let name = |place: usize| (RequestId::unpack(batch.id(place)).key, batch.number(place));
         let mut begin = 0;
         while begin < batch.len() {
-            let key = key_of(begin);
-            let end = (begin + 1..batch.len()).find(|place| key_of(*place) != key).unwrap_or(batch.len());
+            let named = name(begin);
+            let end = (begin + 1..batch.len()).find(|place| name(*place) != named).unwrap_or(batch.len());
             // Completions for a queue pair that has ended are discarded.
-            if let Some(key) = key {
-                if ready.last().is_none_or(|(last, _)| *last != key) {
-                    ready.extend(routes.by_key(key).map(|queue_pair| (key, queue_pair)));
+            if let Some((key, queue_pair)) = self.owner(named, last) {
+                if ready.last().is_none_or(|last| last.key != key) {
+                    ready.push(ForQueuePair { key, queue_pair, in_inbox: false });
                 }
-                if let Some((_, queue_pair)) = ready.last().filter(|(last, _)| *last == key) {
-                    queue_pair.deliver(key, batch, begin..end);
+                if let Some(last) = ready.last_mut() {
+                    last.in_inbox |= last.queue_pair.deliver(key, batch, begin..end, found.as_deref_mut());
                 }
             }
             begin = end;
         }
+    }
+
+    /// The queue pair that a completion is for, by the key and the number that it names, and the key of it.
+    fn owner(
+        &self,
+        (named, number): (u32, u32),
+        last: &mut Option<(u32, Weak<dyn CompletionHandler>)>,
+    ) -> Option<(u32, Arc<dyn CompletionHandler>)> {
+        if let Some((key, queue_pair)) = last
+            && *key == named
+        {
+            return Some((named, queue_pair.upgrade()?));
+        }
+        let routes = self.routes.lock();
+        // A queue pair that is gone has left no completion of a shared receive behind, see `DeviceQp`.
+        let key = if named == RequestId::SHARED { routes.key_by_number(number)? } else { named };
+        let queue_pair = routes.by_key(key)?;
+        *last = Some((key, Arc::downgrade(&queue_pair)));
+        Some((key, queue_pair))
     }
 }
 
@@ -357,7 +432,7 @@ impl Queue {
         let completions = CompletionQueue::new(&opened.context, &channel, length, key, group.vector)?;
         let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
         let lost = context.routes.register_queue(key);
-        Ok(Arc::new(Self { completions, batch: Mutex::default(), lost, lingers, context }))
+        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
     }
 
     /// The queue of the device.
@@ -384,7 +459,7 @@ impl Queue {
     /// Those of ibv_resize_cq(3).
     fn grow(&self, more: u32) -> io::Result<()> {
         // One after the other, or one of them would be forgotten.
-        let _batch = self.batch.lock();
+        let _work = self.work.lock();
         self.completions.resize(self.completions.entries().saturating_add(more))
     }
 }
@@ -459,7 +534,7 @@ impl Room {
 
     /// Puts everything into inboxes that is in its queue.
     pub(crate) fn collect(&self, ready: &mut Ready) {
-        self.group.collect(&self.queue, ready);
+        self.group.collect(&self.queue, ready, None);
     }
 }
 

@@ -149,11 +149,11 @@ impl Route {
 
     /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
     fn collect(&self) {
-        let mut others = Ready::new();
+        let mut others = Ready::default();
         self.rooms().for_each(|room| room.collect(&mut others));
-        others.retain(|(key, _)| *key != self.key);
+        let others = others.without(self.key);
         if !others.is_empty() {
-            self.context.runtime.spawn(async move { others.iter().for_each(|(_, other)| other.progress()) });
+            self.context.runtime.spawn(async move { others.progress() });
         }
     }
 }

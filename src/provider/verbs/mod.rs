@@ -44,6 +44,7 @@ mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod fault;
 mod for_now;
+mod found;
 mod info;
 mod limits;
 pub(crate) mod listen;

@@ -3,7 +3,7 @@
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
 //! [`WorkQueue::outstanding`]. [`post`] adds them, [`finish`] takes them. When a connection ends, the queue pair of the
 //! device is destroyed, see [`drain`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
-//! the device when the old one was only an attempt. Completions come by way of an inbox, see [`completions`](super::completions).
+//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an [`inbox`], see [`completions`](super::completions).
 //!
 //! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
 //! to the caller as a [`Job`].
@@ -21,6 +21,7 @@ use super::cm_id::CmId;
 use super::completions::CompletionGroup;
 use super::context::AdapterContext;
 use super::device_qp::DeviceQp;
+use super::found::Found;
 use super::limits;
 use super::routes::CompletionHandler;
 use super::shared::SharedReceives;
@@ -40,12 +41,13 @@ use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion, asyn
 use crate::types::{ConnectionId, ReadLimits};
 
 use drain::{Draining, Ending};
-use finish::Found;
+use inbox::{Inbox, Letter};
 use keepalive::Silence;
 use post::Deferred;
 
 mod drain;
 mod finish;
+mod inbox;
 mod keepalive;
 mod post;
 
@@ -62,7 +64,7 @@ pub(crate) struct QueuePair {
     completions: Groups,
     inner: Mutex<Inner>,
     /// Completions that nobody has looked at yet.
-    inbox: Mutex<Inbox>,
+    inbox: Inbox,
     /// Notified when a job has ended a queue pair of the device.
     settled: Notify,
     _registered: Registered,
@@ -100,9 +102,6 @@ pub(crate) trait Borrower: Send + Sync {
     fn queue_pair_removed(&self);
 }
 
-/// The keys of the device's queue pairs, the ids of the requests, and what was said of them.
-type Inbox = Vec<(u32, u64, WcResult)>;
-
 struct Inner {
     state: QueuePairState,
     /// The connection it is being used for.
@@ -124,7 +123,7 @@ struct Inner {
     /// Receives for the next one, which a job is making.
     waiting: VecDeque<Outstanding>,
     /// The other inbox, which is empty: the two are exchanged to be read.
-    reading: Inbox,
+    reading: Vec<Letter>,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
     reads: u32,
@@ -250,7 +249,7 @@ impl QueuePair {
                 ending: None,
                 draining: Vec::new(),
                 waiting: VecDeque::new(),
-                reading: Inbox::new(),
+                reading: Vec::new(),
                 reads: 0,
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
@@ -263,7 +262,7 @@ impl QueuePair {
                 failed: Vec::new(),
                 broken: false,
             }),
-            inbox: Mutex::default(),
+            inbox: Inbox::default(),
             settled: Notify::new(),
             adapter,
             _registered: registered,
@@ -451,7 +450,7 @@ impl QueuePair {
     }
 
     /// Finishes everything with `status` that has not finished by itself.
-    fn finish_all(&self, inner: &mut Inner, free: bool, status: Status, found: &mut Found) {
+    fn finish_all(&self, inner: &mut Inner, free: bool, status: Status, found: &mut Found<'_, '_>) {
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed for the reason that all of this is for.
             if completed.status == Status::CANCELED {
@@ -479,7 +478,7 @@ impl QueuePair {
         inner: &mut Inner,
         device: Arc<DeviceQp>,
         mut kept: VecDeque<Outstanding>,
-        found: &mut Found,
+        found: &mut Found<'_, '_>,
     ) {
         inner.receives.reset();
         inner.initiator.reset();
@@ -601,12 +600,30 @@ fn run(job: Option<Job>) {
 }
 
 impl CompletionHandler for QueuePair {
-    fn deliver(&self, key: u32, batch: &Batch, places: Range<usize>) {
+    fn deliver(
+        &self,
+        key: u32,
+        batch: &Batch,
+        places: Range<usize>,
+        found: Option<&mut Found<'_, '_>>,
+    ) -> bool {
         let results = batch.range(places).map(|completion| {
             let WorkCompletion { wr_id, status, byte_len: bytes, told, .. } = completion;
             (key, wr_id, WcResult { status, bytes, told })
         });
-        self.inbox.lock().extend(results);
+        // Who has the lock of the queue pair may wait for that of the completion queue, so this does not wait.
+        let (Some(found), Some(mut inner)) = (found, self.inner.try_lock()) else {
+            self.inbox.add(results);
+            return true;
+        };
+        // First what has come before.
+        self.read_current(&mut inner, found);
+        for (key, id, result) in results {
+            self.read(&mut inner, key, id, result, found);
+        }
+        drop(inner);
+        self.found_later(found);
+        false
     }
 
     fn progress(&self) {

@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::completions::{CompletionGroup, Ready};
+use super::completions::CompletionGroup;
 use super::context::{AdapterContext, Opened};
 use super::routes::TICKS;
 use crate::provider::net::kernel::readiness::{Descriptor, readable};
@@ -240,10 +240,7 @@ impl CqPoller {
             if arm && let Err(error) = queue.arm() {
                 debug!(%error, "completion queue not armed");
             }
-            let mut ready = Ready::new();
-            group.collect(&queue, &mut ready);
-            found |= !ready.is_empty();
-            ready.iter().for_each(|(_, queue_pair)| queue_pair.progress());
+            found |= group.process(&queue, None);
         }
         if found && group.is_armed() {
             self.spin.start();

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::found::Found;
 use super::request_id::RequestId;
 use crate::provider::key_hasher::KeyHasher;
 use crate::sync::{Mutex, MutexGuard};
@@ -16,9 +17,16 @@ pub(crate) const TICKS: u32 = 10;
 
 /// A queue pair, as the tasks see it that read what the device has to say.
 pub(crate) trait CompletionHandler: Send + Sync {
-    /// Puts some of these completions, those of the device's queue pair with this key, into the inbox. The lock of the completion
-    /// queue is held.
-    fn deliver(&self, key: u32, batch: &Batch, places: Range<usize>);
+    /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion queue is held.
+    /// If there is a place for what follows from them, and nobody has the lock of the queue pair, they are looked at; otherwise they
+    /// are put into the inbox. Returns whether somebody has to look into that.
+    fn deliver(
+        &self,
+        key: u32,
+        batch: &Batch,
+        places: Range<usize>,
+        found: Option<&mut Found<'_, '_>>,
+    ) -> bool;
 
     /// Looks into the inbox: wakes those whose requests have finished. No lock is held.
     fn progress(&self);

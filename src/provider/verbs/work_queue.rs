@@ -130,6 +130,15 @@ impl WorkQueue {
         found
     }
 
+    /// The oldest request, if it has this number. It has finished.
+    pub(crate) fn pop_if(&mut self, sequence: u32) -> Option<Outstanding> {
+        if sequence != self.front & RequestId::SEQUENCE || self.outstanding.front()?.result.is_some() {
+            return None;
+        }
+        self.front = self.front.wrapping_add(1);
+        self.outstanding.pop_front()
+    }
+
     /// The oldest request, if it is finished (`QP-17`).
     pub(crate) fn pop(&mut self) -> Option<(Outstanding, WcResult)> {
         let result = self.outstanding.front()?.result?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::{Batch, Keys, Told, status};
+use crate::sys::completion::{BATCH, Batch, Keys, Told, status};
 use crate::sys::device::{Context, Transport};
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::memory::{AccessFlags, ProtectionDomain};
@@ -192,7 +192,7 @@ fn inline_and_solicited(device: &Device) {
     pair.active.post_entries(Operation::Send, &[entry], SendFlags::INLINE);
     let expected = bytes;
     let mut batch = Batch::default();
-    while waiting.queue.poll(&mut batch).unwrap() == 0 {
+    while waiting.queue.poll(&mut batch, BATCH).unwrap() == 0 {
         std::thread::yield_now();
     }
     assert_eq!(inbox[0].text(), expected);
@@ -203,9 +203,9 @@ fn inline_and_solicited(device: &Device) {
         guest::wait(&*waiting.channel);
         assert!(waiting.channel.next(1, &mut keys).unwrap());
         assert_eq!(&keys[..], [waiting.queue.key()]);
-        assert_eq!(waiting.queue.poll(&mut batch).unwrap(), 1);
+        assert_eq!(waiting.queue.poll(&mut batch, BATCH).unwrap(), 1);
     } else {
-        while waiting.queue.poll(&mut batch).unwrap() == 0 {
+        while waiting.queue.poll(&mut batch, BATCH).unwrap() == 0 {
             std::thread::yield_now();
         }
         assert!(!waiting.channel.next(1, &mut keys).unwrap() && keys.is_empty());

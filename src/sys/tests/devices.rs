@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::{Batch, CompletionQueue, status};
+use crate::sys::completion::{BATCH, Batch, CompletionQueue, status};
 use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Element, Transport, async_event};
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
@@ -167,7 +167,7 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     let mut removal = Command::new("rdma").args(["link", "del", "rxe8"]).spawn().unwrap();
     assert_eq!(guest::expect(&channel, event::DEVICE_REMOVAL).key, 6);
     // The objects of the device go on as if nothing were.
-    assert_eq!(side.queue.poll(&mut Batch::default()).unwrap(), 0);
+    assert_eq!(side.queue.poll(&mut Batch::default(), BATCH).unwrap(), 0);
     side.queue.arm(false).unwrap();
     side.queue_pair.to_error().unwrap();
     assert_eq!(side.queue_pair.state().unwrap(), number::IBV_QPS_ERR);

@@ -10,7 +10,9 @@ use std::sync::{Arc, LazyLock};
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::channel::{CmEvent, EventChannel, event};
-use crate::sys::completion::{Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status};
+use crate::sys::completion::{
+    BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status,
+};
 use crate::sys::device::Context;
 use crate::sys::id::RawCmId;
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
@@ -228,7 +230,7 @@ impl Side {
         let mut batch = Batch::default();
         loop {
             self.queue.arm(false).unwrap();
-            while self.queue.poll(&mut batch).unwrap() > 0 {
+            while self.queue.poll(&mut batch, BATCH).unwrap() > 0 {
                 all.extend(batch.iter());
             }
             if all.len() >= count {

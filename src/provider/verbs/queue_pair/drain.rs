@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::finish::Found;
 use super::{Inner, QueuePair};
 use crate::inflight::Completed;
 use crate::provider::verbs::device_qp::DeviceQp;
+use crate::provider::verbs::found::Found;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::CompletionHandler;
 use crate::provider::verbs::shared::Receives;
@@ -175,7 +175,7 @@ impl QueuePair {
         key: u32,
         id: RequestId,
         result: WcResult,
-        found: &mut Found,
+        found: &mut Found<'_, '_>,
     ) {
         let Some(draining) = inner.draining.iter().find(|draining| draining.key == key) else { return };
         if id.key != RequestId::SHARED {

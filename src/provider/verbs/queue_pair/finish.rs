@@ -7,9 +7,10 @@ use tracing::debug;
 
 use super::{Inner, QueuePair};
 use crate::error::Reason;
-use crate::inflight::{self, Completed, CompletionInfo, WakeList};
+use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::device_qp::DeviceQp;
+use crate::provider::verbs::found::{Found, News};
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::CompletionHandler;
 use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
@@ -25,51 +26,44 @@ const STEPS: u32 = 8;
 /// The number of completions that an inbox has room for when it is empty.
 const KEPT: usize = 64;
 
-/// The result of polling.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) wakes: WakeList,
-    received: bool,
-    /// The libibverbs status of the first request that failed, and the key of the device's queue pair.
-    broken: Option<(u32, u32)>,
-    /// The same of the request that asks for a sign of life.
-    pub(super) silent: Option<(u32, u32)>,
-}
-
 impl QueuePair {
     /// Does what follows from the results of requests, without the lock.
-    pub(super) fn found(&self, found: Found) {
+    pub(super) fn found(&self, found: Found<'_, '_>) {
         found.wakes.wake_all();
-        if found.received {
+        self.heard(found.queue_pair);
+    }
+
+    /// Has that done by who holds the locks, once they do not.
+    pub(super) fn found_later(&self, found: &mut Found<'_, '_>) {
+        let news = std::mem::take(&mut found.queue_pair);
+        if news != News::default()
+            && let Some(me) = self.me.upgrade()
+        {
+            found.wakes.run(move || me.heard(news));
+        }
+    }
+
+    fn heard(&self, News { received, broken, silent }: News) {
+        if received {
             self.data_arrived();
         }
-        if let Some((status, key)) = found.broken {
+        if let Some((status, key)) = broken {
             self.broke(status, key);
         }
-        if let Some((status, key)) = found.silent {
+        if let Some((status, key)) = silent {
             self.silent(key, Reason::Completion(status));
         }
     }
 
-    /// Takes what is in the inbox, for the device's queue pair that is in use, or is being ended.
-    pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found) {
+    /// Takes what is in the inbox.
+    pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found<'_, '_>) {
+        if self.inbox.is_empty() {
+            return;
+        }
         let mut inbox = std::mem::take(&mut inner.reading);
-        std::mem::swap(&mut *self.inbox.lock(), &mut inbox);
-        if !inbox.is_empty() {
-            let device = inner.device.as_deref().map(DeviceQp::key);
-            let key = device.or_else(|| inner.ending.as_ref().map(|ending| ending.key));
-            for (of, id, result) in inbox.drain(..) {
-                let id = RequestId::unpack(id);
-                let Some(key) = key.filter(|key| *key == of) else {
-                    self.read_late(inner, of, id, result, found);
-                    continue;
-                };
-                if id.key != RequestId::SHARED {
-                    self.completed(inner, id, result, found);
-                } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
-                    self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
-                }
-            }
+        self.inbox.swap(&mut inbox);
+        for (key, id, result) in inbox.drain(..) {
+            self.read(inner, key, id, result, found);
         }
         // Not what a burst has left behind.
         if inbox.capacity() <= KEPT {
@@ -77,12 +71,35 @@ impl QueuePair {
         }
     }
 
-    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found) {
+    /// Takes the result of a request of the device's queue pair with this key: that is in use, is being ended, or is over.
+    pub(super) fn read(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        id: u64,
+        result: WcResult,
+        found: &mut Found<'_, '_>,
+    ) {
+        let id = RequestId::unpack(id);
+        let device = inner.device.as_deref().map(DeviceQp::key);
+        if device.or_else(|| inner.ending.as_ref().map(|ending| ending.key)) != Some(key) {
+            self.read_late(inner, key, id, result, found);
+        } else if id.key != RequestId::SHARED {
+            self.completed(inner, id, result, found);
+        } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
+            self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
+        }
+    }
+
+    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found<'_, '_>) {
         let RequestId { key, receive, sequence } = id;
         if sequence == RequestId::KEEPALIVE {
             return self.probed(inner, key, result.status, found);
         }
-        if !inner.queue(receive).finished(sequence, result) {
+        // Nearly always it is the oldest.
+        if let Some(outstanding) = inner.queue(receive).pop_if(sequence) {
+            self.finished(inner, key, receive, outstanding, result, found);
+        } else if !inner.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of an unknown request");
             return;
         }
@@ -99,7 +116,7 @@ impl QueuePair {
         receive: bool,
         outstanding: Outstanding,
         result: WcResult,
-        found: &mut Found,
+        found: &mut Found<'_, '_>,
     ) {
         let Outstanding { ticket, payload, silent, held, copied, .. } = outstanding;
         let mut status = status_of(result.status, receive, self.adapter.quirks());
@@ -112,7 +129,7 @@ impl QueuePair {
             // First the connection is over, then its requests fail (`X3`).
             inner.failed.push((receive, ticket, Completed::failed(status, payload)));
             if !std::mem::replace(&mut inner.broken, true) {
-                found.broken = Some((result.status, key));
+                found.queue_pair.broken = Some((result.status, key));
             }
             return;
         }
@@ -131,11 +148,12 @@ impl QueuePair {
         let bytes =
             if receive { result.bytes as usize } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
-        found.received |= receive && inner.state == QueuePairState::Associated;
+        found.queue_pair.received |= receive && inner.state == QueuePairState::Associated;
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
-        inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
+        let Found { wakes, polling, .. } = found;
+        inner.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
     }
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.

@@ -12,11 +12,11 @@
 
 use tracing::debug;
 
-use super::finish::Found;
 use super::{Inner, QueuePair};
 use crate::error::Reason;
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::context::AdapterContext;
+use crate::provider::verbs::found::Found;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::{CompletionHandler, TICKS};
 use crate::provider::verbs::work_queue::nothing;
@@ -117,7 +117,7 @@ impl QueuePair {
     }
 
     /// The empty request has completed.
-    pub(super) fn probed(&self, inner: &mut Inner, key: u32, status: u32, found: &mut Found) {
+    pub(super) fn probed(&self, inner: &mut Inner, key: u32, status: u32, found: &mut Found<'_, '_>) {
         inner.silence.probe = None;
         match status {
             wc_status::SUCCESS => inner.silence.heard(),
@@ -125,7 +125,7 @@ impl QueuePair {
             wc_status::WR_FLUSH_ERR => {}
             _ => {
                 inner.broken = true;
-                found.silent = Some((status, key));
+                found.queue_pair.silent = Some((status, key));
             }
         }
     }

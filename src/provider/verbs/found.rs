@@ -1,0 +1,30 @@
+//! What follows from completions. It is found under locks, and done without one.
+
+use crate::inflight::{Polling, WakeList};
+
+/// The result of looking at completions.
+#[derive(Default)]
+pub(crate) struct Found<'a, 'b> {
+    pub(crate) wakes: WakeList,
+    /// The queue of the program that is being polled.
+    pub(crate) polling: Option<&'a mut Polling<'b>>,
+    pub(crate) queue_pair: News,
+}
+
+/// The result for the connection of a queue pair.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    /// A message has come before the connection was established.
+    pub(crate) received: bool,
+    /// The libibverbs status of the first request that failed, and the key of the device's queue pair.
+    pub(crate) broken: Option<(u32, u32)>,
+    /// The same of the request that asks for a sign of life.
+    pub(crate) silent: Option<(u32, u32)>,
+}
+
+impl<'a, 'b> Found<'a, 'b> {
+    /// Nothing yet, for who polls.
+    pub(crate) fn by(polling: Option<&'a mut Polling<'b>>) -> Self {
+        Self { polling, ..Self::default() }
+    }
+}
