@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::request_id::RequestId;
 use super::window::{Bound, Window};
 use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::memory::Slice;
 use crate::status::Status;
 use crate::sys::{Quirks, ScatterEntry, Told, wc_status};
 
@@ -151,18 +152,29 @@ impl WorkQueue {
 /// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
 /// not be written.
 pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
+    // Nearly always there is one.
+    if let [slice] = payload.as_slice()
+        && slice.len() > 0
+    {
+        return Some(Entries::from_buf_and_len([entry(slice, writes)?, NO_ENTRY, NO_ENTRY, NO_ENTRY], 1));
+    }
     let mut entries = Entries::new();
     for slice in payload.iter().filter(|slice| slice.len() > 0) {
-        let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
-        entries.push(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key });
+        entries.push(entry(slice, writes)?);
     }
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
 }
 
+fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {
+    let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
+    Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })
+}
+
+const NO_ENTRY: ScatterEntry = ScatterEntry { address: 0, length: 0, key: 0 };
+
 /// The entries of a request without bytes: of an entry of none neither address nor key matter.
 pub(crate) fn nothing(quirks: &Quirks) -> Entries {
-    let empty = ScatterEntry { address: 0, length: 0, key: 0 };
-    quirks.needs_an_entry.then_some(empty).into_iter().collect()
+    quirks.needs_an_entry.then_some(NO_ENTRY).into_iter().collect()
 }
 
 /// The status of a completion (SEMANTICS: completion statuses of ND and verbs).

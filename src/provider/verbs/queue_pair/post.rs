@@ -48,13 +48,17 @@ impl Deferred {
     }
 }
 
-/// The bytes of a request. `None` are entries that the device has not, or must not write.
-enum Bytes {
-    Entries(Option<Entries>),
+/// The bytes of a request.
+struct Bytes<'a> {
+    entries: &'a [ScatterEntry],
     /// The call that posts it copies them.
-    Few(Option<Entries>),
-    /// They are in `copies`, and the call that posts it copies them.
-    Copied(Range<usize>),
+    inline: bool,
+    /// The place of them in `copies`, if they are there.
+    copied: Option<Range<usize>>,
+}
+
+impl Bytes<'_> {
+    const NOTHING: Self = Self { entries: &[], inline: false, copied: None };
 }
 
 /// A request of the send queue, in the device's words.
@@ -197,8 +201,14 @@ impl QueuePair {
         outstanding.silent = flags.contains(Flags::SILENT);
         let refused = match &request {
             Request::Data(operation) => {
-                let bytes = self.bytes(operation, &outstanding.payload, length, flags);
-                self.submit(&mut inner, key, outstanding, *operation, bytes, flags)
+                let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
+                let Some(entries) = entries(&outstanding.payload, reads, self.adapter.quirks()) else {
+                    let payload = outstanding.payload;
+                    return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
+                };
+                let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
+                let bytes = Bytes { entries: &entries, inline, copied: None };
+                self.submit(&mut inner, key, outstanding, operation, bytes, flags)
             }
             Request::Bind(asked) => self.bind(&mut inner, key, outstanding, asked, flags).map(|()| false),
             Request::Invalidate(window) => self.invalidate(&mut inner, key, outstanding, window, flags),
@@ -235,8 +245,10 @@ impl QueuePair {
         let key = admitted.map_err(|kind| Refused { kind, payload: Payload::new() })?;
         let from = inner.copies.len();
         parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
-        let bytes = Bytes::Copied(from..inner.copies.len());
-        let posted = self.submit(&mut inner, key, outstanding, operation, bytes, flags);
+        let range = from..inner.copies.len();
+        let entries = self.entry_of(&inner.copies, &range);
+        let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
+        let posted = self.submit(&mut inner, key, outstanding, &operation, bytes, flags);
         if inner.deferred.is_empty() {
             // The device has them, or nobody wants them.
             inner.copies.clear();
@@ -248,24 +260,11 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The bytes of a request, as the device is told of them. Few are copied by the call that posts them, so that the device need
-    /// not come for them; not behind a fence, as they may be what a read before it brings.
-    fn bytes(&self, operation: &sys::Operation<'_>, payload: &Payload, length: usize, flags: Flags) -> Bytes {
-        let quirks = self.adapter.quirks();
-        let entries = match operation {
-            sys::Operation::LocalInvalidate(_) => return Bytes::Entries(Some(Entries::new())),
-            sys::Operation::Read(_)
-            | sys::Operation::CompareSwap { .. }
-            | sys::Operation::FetchAdd { .. } => return Bytes::Entries(entries(payload, true, quirks)),
-            _ => entries(payload, false, quirks),
-        };
+    /// Returns whether the call that posts these bytes copies them, as it does with few, so that the device need not come for them;
+    /// not behind a fence, as they may be what a read before it brings.
+    fn is_copied(&self, payload: &Payload, length: usize, flags: Flags) -> bool {
         let few = 1..=self.capacities.inline as usize;
-        if few.contains(&length) && !flags.contains(Flags::FENCE) && payload.iter().all(Slice::can_be_copied)
-        {
-            Bytes::Few(entries)
-        } else {
-            Bytes::Entries(entries)
-        }
+        few.contains(&length) && !flags.contains(Flags::FENCE) && payload.iter().all(Slice::can_be_copied)
     }
 
     /// Checks that a request of this kind and length can be posted now. Returns the key of the device's queue
@@ -313,7 +312,7 @@ impl QueuePair {
         };
         let operation = sys::Operation::LocalInvalidate(bound.key());
         outstanding.held = Held::Invalidating(Box::new((window, bound)));
-        self.submit(inner, key, outstanding, operation, Bytes::Entries(Some(Entries::new())), flags)
+        self.submit(inner, key, outstanding, &operation, Bytes::NOTHING, flags)
     }
 
     /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
@@ -323,18 +322,11 @@ impl QueuePair {
         inner: &mut Inner,
         key: u32,
         mut outstanding: Outstanding,
-        operation: sys::Operation<'static>,
-        bytes: Bytes,
+        operation: &sys::Operation<'static>,
+        bytes: Bytes<'_>,
         flags: Flags,
     ) -> Result<bool, Refused> {
-        let (entries, inline, copied) = match bytes {
-            Bytes::Entries(entries) => (entries, false, None),
-            Bytes::Few(entries) => (entries, true, None),
-            Bytes::Copied(range) => (Some(self.entry_of(&inner.copies, &range)), true, Some(range)),
-        };
-        let Some(entries) = entries else {
-            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload });
-        };
+        let Bytes { entries, inline, copied } = bytes;
         outstanding.unsignaled =
             outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
@@ -347,6 +339,7 @@ impl QueuePair {
         }
         let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
         if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
+            let (operation, entries) = (*operation, entries.into());
             inner.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
             inner.initiator.outstanding.push_back(outstanding);
             inner.unsignaled = unsignaled;
@@ -356,7 +349,7 @@ impl QueuePair {
         let Some(device) = inner.device.as_ref() else {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
-        let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: send_flags };
+        let request = SendRequest { id: id.pack(), operation: *operation, entries, flags: send_flags };
         // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and nobody reads later. Bytes
         // of a region that the call copies may be written by others meanwhile, as they may while a device reads them.
         match unsafe { device.queue_pair.post_send(&[request]) } {
