@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use clap::ValueEnum;
 use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rdma::qp::{CompletionQueueConfig, Op, WorkCompletion, WorkOptions};
@@ -10,8 +11,6 @@ use tokio_rdma::{
     AcceptParams, Adapter, Buffer, CompletionQueue, ConnectParams, Connection, Provider, QueuePair,
     QueuePairConfig,
 };
-
-use crate::Line;
 
 const MESSAGE: usize = 64;
 /// The depth of a send queue.
@@ -24,6 +23,21 @@ pub(crate) const RECEIVES: usize = 4096 + WARM_UP;
 const CHAIN: usize = 16;
 /// The number of completions that a poll asks for.
 const MOST: usize = 16;
+
+/// The measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Line {
+    /// A Send that is awaited.
+    Future,
+    /// A Send, and its completion from a queue that the program polls.
+    Polled,
+    /// The same with bytes that the call copies.
+    Inline,
+    /// Sixteen Sends with one doorbell, and their completions from such a queue.
+    Batch,
+    /// A receive, without its completion.
+    Receive,
+}
 
 /// The work of a thread.
 pub(crate) trait Lane {

@@ -3,6 +3,9 @@
 //! `README.md`.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
+#[path = "../../xtask/src/callgrind.rs"]
+#[allow(dead_code, reason = "the ends of a connection are not counted apart here")]
+mod callgrind;
 #[path = "../verbs/children.rs"]
 #[allow(dead_code, reason = "the other comparison starts other programs, too")]
 mod children;
@@ -20,6 +23,8 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::lanes::Line;
 
 /// The verbs provider beside C.
 #[derive(Parser)]
@@ -45,21 +50,6 @@ enum Role {
     },
     /// Run each line once: whether it runs, not how fast.
     Smoke,
-}
-
-/// The measurements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Line {
-    /// A Send that is awaited.
-    Future,
-    /// A Send, and its completion from a queue that the program polls.
-    Polled,
-    /// The same with bytes that the call copies.
-    Inline,
-    /// Sixteen Sends with one doorbell, and their completions from such a queue.
-    Batch,
-    /// A receive, without its completion.
-    Receive,
 }
 
 #[derive(clap::Args)]

@@ -41,6 +41,8 @@ const DRESSES: [Dress; 3] = [
 
 /// Where the library is found under both names, beside the programs.
 pub(crate) const FOLDER: &str = "target/fake";
+/// The same for the one of the profile `whole`, for programs that are built so, too.
+pub(crate) const WHOLE_FOLDER: &str = "target/fake-whole";
 /// The names under which the verbs provider asks for the two libraries.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 

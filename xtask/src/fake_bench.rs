@@ -11,13 +11,9 @@ use crate::{Usage, exec, fake, packages, steps};
 const PROGRAM: &str = "fake-bench";
 /// The program that it is compared with, and what that is made of.
 const C: (&str, &str) = ("target/whole/examples/fake-bench-c", "benches/fake/posts.c");
-/// Where the device is found under the names of the two libraries: one that is built as a whole, too.
-const DEVICE: &str = "target/fake-whole";
 
 /// The packages of the C program.
 const C_PACKAGES: &[&str] = &["gcc", "libc6-dev", "libibverbs-dev"];
-/// Those of the count of instructions.
-const VALGRIND: &[&str] = &["valgrind"];
 
 /// How long a build may take.
 const BUILD_LIMIT: Duration = exec::minutes(30);
@@ -43,13 +39,13 @@ fn run(arguments: &[String]) -> Result<(), String> {
     let packages = ["-p", "tokio-rdma", "-p", "fake", "--features", "tokio-rdma/verbs"];
     let targets = ["build", "--profile", "whole", "--lib", "--example", PROGRAM];
     exec::quietly(exec::cargo(&[&targets[..], &packages].concat()), BUILD_LIMIT)?;
-    fake::link_names(DEVICE, "whole")?;
+    fake::link_names(fake::WHOLE_FOLDER, "whole")?;
     if let [first, arguments @ ..] = arguments
         && first == "storm"
     {
-        return exec::pass(storm("whole", DEVICE, arguments), LIMIT);
+        return exec::pass(storm("whole", fake::WHOLE_FOLDER, arguments), LIMIT);
     }
-    let mut compare = program("whole", DEVICE);
+    let mut compare = program("whole", fake::WHOLE_FOLDER);
     compare.arg("compare").args(arguments);
     let (c, source) = C;
     if let Some(sentence) = packages::lacking(C_PACKAGES) {
@@ -58,11 +54,11 @@ fn run(arguments: &[String]) -> Result<(), String> {
         let mut cc = Command::new("cc");
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-pthread", "-o", c, source]);
         // The device itself: it has no versions of symbols, which the loader would ask for.
-        cc.args(["-L", DEVICE, "-l:libibverbs.so.1"]);
+        cc.args(["-L", fake::WHOLE_FOLDER, "-l:libibverbs.so.1"]);
         exec::quietly(cc, BUILD_LIMIT)?;
         compare.args(["--c", c]);
     }
-    if let Some(sentence) = packages::lacking(VALGRIND) {
+    if let Some(sentence) = packages::lacking(packages::VALGRIND) {
         eprintln!("the instructions are left out, {sentence}");
         compare.arg("--no-instructions");
     }

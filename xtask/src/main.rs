@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 mod bench;
 mod bindings;
+mod callgrind;
 mod citations;
 mod examples;
 mod exec;
@@ -17,6 +18,7 @@ mod fake;
 mod fake_bench;
 mod guest;
 mod headers;
+mod instructions;
 mod layers;
 mod libtest;
 mod oldest;
@@ -96,6 +98,12 @@ const TASKS: &[Task] = &[
         arguments: "[storm [CONNECTIONS] | --batches N | --operations N | --no-instructions | --json]",
         about: "measure the verbs provider over a device that costs nothing, beside C (benches/fake)",
         run: fake_bench::main,
+    },
+    Task {
+        name: "instructions",
+        arguments: "[--only WORD] [--json] [--renew]",
+        about: "count the instructions of operations, and compare them with the committed ones (benches/instructions)",
+        run: instructions::main,
     },
 ];
 

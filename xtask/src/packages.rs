@@ -23,6 +23,9 @@ pub(crate) const RDMA_SYS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "libcl
 /// To build `interop/async-rdma` besides, which compiles a C library.
 pub(crate) const ASYNC_RDMA: &[&str] = &["make"];
 
+/// To count instructions.
+pub(crate) const VALGRIND: &[&str] = &["valgrind"];
+
 /// To make the guest machine, to run it, and the programs of others that tests run in it.
 #[rustfmt::skip]
 pub(crate) const GUEST: &[&str] = &[
@@ -120,7 +123,7 @@ pub(crate) fn update_lists() {
 /// Without the packages what needs them says that it was skipped, so only CI fails here.
 pub(crate) fn step(settings: &Settings) -> Tally {
     let guest = if settings.guest { GUEST } else { &[] };
-    let mut wanted = [NETWORK, DISSECTOR, RDMA_SYS, ASYNC_RDMA, guest].concat();
+    let mut wanted = [NETWORK, DISSECTOR, RDMA_SYS, ASYNC_RDMA, VALGRIND, guest].concat();
     wanted.sort_unstable();
     wanted.dedup();
     let packages = missing(&wanted);

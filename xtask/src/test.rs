@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
-use crate::{bench, bindings, examples, fake, guest, headers, oldest, packages, simulate, steps};
+use crate::{
+    bench, bindings, examples, fake, guest, headers, instructions, oldest, packages, simulate, steps,
+};
 
 /// One step.
 #[derive(Debug)]
@@ -59,6 +61,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "examples", place: HOST, beside: false, about: "the package that is published: each example builds from it, and runs", run: examples::step },
     Step { name: "async-rdma", place: HOST, beside: true, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
     Step { name: "bench", place: HOST, beside: false, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
+    Step { name: "instructions", place: HOST, beside: true, about: "no operation takes more instructions than are committed", run: instructions::step },
     // The longest first.
     Step { name: "guest-interop", place: "guest interop", beside: false, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
     Step { name: "guest-rxe", place: "guest rxe", beside: true, about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },

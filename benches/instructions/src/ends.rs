@@ -1,0 +1,86 @@
+//! Two ends of a connection on one thread: what each of them does is counted apart.
+
+use std::hint::black_box;
+use std::io;
+use std::pin::pin;
+
+use futures::future::{MaybeDone, maybe_done};
+use futures::poll;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+
+/// How often an end waits for events before it is the turn of the other one, while a connection is made. It is no time, which
+/// would have both make a connection in another order in each run.
+const TURN: usize = 4;
+
+pub(crate) fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// A runtime for each end, as if each had a process. One runs at a time, so that the order of events is always the same:
+/// an end waits only for what its peer has sent already.
+pub(crate) struct Ends {
+    active: Runtime,
+    passive: Runtime,
+}
+
+impl Ends {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { active: runtime()?, passive: runtime()? })
+    }
+
+    /// Runs both futures in turns until both have ended. Neither is counted.
+    pub(crate) fn prepare<A, P>(
+        &self,
+        active: impl Future<Output = io::Result<A>>,
+        passive: impl Future<Output = io::Result<P>>,
+    ) -> io::Result<(A, P)> {
+        let (mut active, mut passive) = (pin!(maybe_done(active)), pin!(maybe_done(passive)));
+        while matches!(*active, MaybeDone::Future(_)) || matches!(*passive, MaybeDone::Future(_)) {
+            self.active.block_on(turn(&mut active));
+            self.passive.block_on(turn(&mut passive));
+        }
+        let ended = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let (active, passive) = (active.take_output(), passive.take_output());
+        Ok((active.ok_or_else(ended)??, passive.ok_or_else(ended)??))
+    }
+
+    /// Runs this on the active end.
+    pub(crate) fn active<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let (mut work, mut result) = (Some(work), None);
+        active_end(&mut || result = work.take().map(|work| self.active.block_on(work)));
+        result.ok_or(io::ErrorKind::BrokenPipe)?
+    }
+
+    /// Runs this on the passive end.
+    pub(crate) fn passive<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let (mut work, mut result) = (Some(work), None);
+        passive_end(&mut || result = work.take().map(|work| self.passive.block_on(work)));
+        result.ok_or(io::ErrorKind::BrokenPipe)?
+    }
+}
+
+/// Runs this until it has ended, or until it has waited several times.
+async fn turn(mut work: impl Future<Output = ()> + Unpin) {
+    for _ in 0..TURN {
+        if poll!(&mut work).is_ready() {
+            return;
+        }
+        yield_now().await;
+    }
+}
+
+/// The function by whose name callgrind's figures of the active end are found.
+#[inline(never)]
+fn active_end(work: &mut dyn FnMut()) {
+    work();
+    // With another value than in the next function, so that the compiler does not make one of both.
+    black_box("active");
+}
+
+/// The same for the passive end.
+#[inline(never)]
+fn passive_end(work: &mut dyn FnMut()) {
+    work();
+    black_box("passive");
+}

@@ -1,0 +1,92 @@
+//! Fixed numbers of operations, whose instructions callgrind counts: `cargo xtask instructions`. See `README.md`.
+
+mod calls;
+mod ends;
+#[path = "../../fake/lanes.rs"]
+#[allow(dead_code, reason = "the other program has connections that are lost, too")]
+mod lanes;
+mod queue_pairs;
+mod streams;
+
+use std::io::{self, Write};
+
+use clap::Parser;
+
+use crate::lanes::Line;
+
+/// A line of the table: some operations of one kind.
+struct Measurement {
+    name: &'static str,
+    /// The operations of the shorter one of two runs; the longer one has four times as many.
+    operations: usize,
+    /// Whether each end is counted apart, or the process as a whole.
+    apart: bool,
+    /// Does so many operations.
+    run: fn(usize) -> io::Result<()>,
+}
+
+impl Measurement {
+    const fn apart(name: &'static str, operations: usize, run: fn(usize) -> io::Result<()>) -> Self {
+        Self { name, operations, apart: true, run }
+    }
+
+    const fn whole(name: &'static str, operations: usize, run: fn(usize) -> io::Result<()>) -> Self {
+        Self { name, operations, apart: false, run }
+    }
+}
+
+/// Every line. `README.md` describes each.
+const LINES: &[Measurement] = &[
+    Measurement::apart("send", 512, queue_pairs::send),
+    Measurement::apart("send-inline", 512, queue_pairs::send_inline),
+    Measurement::apart("send-polled", 512, queue_pairs::send_polled),
+    Measurement::apart("send-1k", 512, queue_pairs::send_long),
+    Measurement::apart("write-4k", 512, queue_pairs::write),
+    Measurement::apart("write-4k-batch", 512, queue_pairs::write_chain),
+    Measurement::apart("write-64k-crc", 128, queue_pairs::write_checksums),
+    Measurement::apart("read-4k", 256, queue_pairs::read),
+    Measurement::whole("connection", 32, queue_pairs::connection),
+    Measurement::apart("stream-echo", 256, streams::echo),
+    Measurement::apart("stream-write-64k", 128, streams::write),
+    Measurement::apart("message-1k", 256, streams::messages),
+    Measurement::whole("tonic-unary", 128, calls::unary),
+    Measurement::whole("verbs-send", 1024, |count| verbs(Line::Future, count)),
+    Measurement::whole("verbs-send-polled", 1024, |count| verbs(Line::Polled, count)),
+    Measurement::whole("verbs-send-inline", 1024, |count| verbs(Line::Inline, count)),
+    Measurement::whole("verbs-send-batch", 1024, |count| verbs(Line::Batch, count)),
+    Measurement::whole("verbs-receive", 1024, |count| verbs(Line::Receive, count)),
+];
+
+/// Operations of a lane of `fake-bench`, over the device of `tests/fake`.
+fn verbs(line: Line, count: usize) -> io::Result<()> {
+    let runtime = lanes::runtime()?;
+    let make = runtime.block_on(async {
+        let adapter = lanes::adapter()?;
+        lanes::lane(&adapter, line).await
+    })?;
+    let mut lane = make()?;
+    lane.prepare()?;
+    lane.run(count)?;
+    // The end of the connection, which flushes posted receives, is not counted.
+    std::process::exit(0)
+}
+
+#[derive(Parser)]
+enum Role {
+    /// Print the name of each line, its number of operations, and whether its ends are counted apart.
+    List,
+    /// Do so many operations of a line.
+    Run { line: String, operations: usize },
+}
+
+fn main() -> io::Result<()> {
+    match Role::parse() {
+        Role::List => LINES.iter().try_for_each(|Measurement { name, operations, apart, .. }| {
+            writeln!(io::stdout(), "{name} {operations} {}", if *apart { "apart" } else { "whole" })
+        }),
+        Role::Run { line, operations } => {
+            let found = LINES.iter().find(|measurement| measurement.name == line);
+            (found.ok_or_else(|| io::Error::other(format!("there is no line `{line}`")))?.run)(operations)
+        }
+    }
+}
