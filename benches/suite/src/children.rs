@@ -7,6 +7,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::time::ClockId;
+use nix::unistd::Pid;
+
 /// How long one answer may take, on a machine that is busy.
 const LONGEST: Duration = Duration::from_secs(120);
 /// How often a port is looked at that a program of others is about to listen on.
@@ -62,6 +65,13 @@ impl Running {
     /// The number that it answers.
     pub(crate) fn number(&mut self) -> io::Result<f64> {
         self.line()?.trim().parse().map_err(io::Error::other)
+    }
+
+    /// The nanoseconds for which its threads have run on a processor so far, in user space and in the kernel.
+    pub(crate) fn processor_time(&self) -> io::Result<f64> {
+        let id = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        let time = ClockId::pid_cpu_clock_id(Pid::from_raw(id))?.now()?;
+        Ok(Duration::from(time).as_nanos() as f64)
     }
 
     /// Ends its orders, and waits until it is gone.

@@ -112,6 +112,14 @@ impl Started {
         }
     }
 
+    /// The processor time of the active and the passive end so far, in nanoseconds; `None` if each order has processes of its own.
+    pub(crate) fn processor_time(&self) -> io::Result<Option<[f64; 2]>> {
+        match self {
+            Self::Pair { active, passive } => Ok(Some([active.processor_time()?, passive.processor_time()?])),
+            Self::Ucx { .. } => Ok(None),
+        }
+    }
+
     /// Ends both processes in order, so that what watches them can say what it saw.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {

@@ -36,6 +36,23 @@ impl Unit {
         }
     }
 
+    /// The unit of the processor time, which is that of a gigabyte or of one operation.
+    pub(crate) fn processor_text(self) -> &'static str {
+        match self {
+            Self::Gigabytes => "CPU s/GB",
+            Self::Micros | Self::Thousands => "CPU µs",
+        }
+    }
+
+    /// A processor time in nanoseconds in that unit.
+    pub(crate) fn processor_time(self, order: Order, nanoseconds: f64) -> f64 {
+        match self {
+            // A nanosecond a byte is a second a gigabyte.
+            Self::Gigabytes => nanoseconds / order.bytes() as f64,
+            Self::Micros | Self::Thousands => nanoseconds / 1e3 / order.operations() as f64,
+        }
+    }
+
     /// Whether the first value is better.
     pub(crate) fn is_better(self, this: f64, that: f64) -> bool {
         if self == Self::Micros { this < that } else { this > that }

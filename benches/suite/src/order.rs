@@ -45,6 +45,14 @@ impl Order {
         }
     }
 
+    /// How many round trips, connections or calls it makes; 1 for blocks.
+    pub(crate) fn operations(&self) -> usize {
+        match *self {
+            Self::Ping { count, .. } | Self::Cycle { count, .. } | Self::Call { count, .. } => count,
+            Self::Write { .. } | Self::Read { .. } | Self::Grow { .. } => 1,
+        }
+    }
+
     /// The same with a tenth of the work, for a first look.
     pub(crate) fn shorter(self) -> Self {
         let less = |count: usize| (count / 8).max(WINDOW.min(count));

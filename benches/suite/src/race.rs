@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::children::Core;
 use crate::contenders::{Make, Started};
 use crate::lines::{Contender, Line};
+use crate::order::Order;
 use crate::statistics::{Quartiles, ratios};
 
 /// What one contender did.
@@ -14,6 +15,8 @@ pub(crate) struct Result {
     pub(crate) contender: Contender,
     /// One a batch, in the unit of the line.
     pub(crate) samples: Vec<f64>,
+    /// The processor time of the active and the passive end, one a batch; empty if it is not known.
+    pub(crate) processor_times: [Vec<f64>; 2],
     /// Why there are none.
     pub(crate) failure: Option<String>,
 }
@@ -65,7 +68,7 @@ fn take_turns(
     for &contender in line.contenders.iter().filter(|contender| takes_part(contender)) {
         let started = Started::start(contender.make, cores, |_| Vec::new());
         let failure = started.as_ref().err().map(io::Error::to_string);
-        let result = Result { contender, samples: Vec::new(), failure };
+        let result = Result { contender, samples: Vec::new(), processor_times: Default::default(), failure };
         runners.push(Runner { result, started: started.ok() });
     }
     for turn in 0..plan.warm_up + plan.batches {
@@ -73,18 +76,41 @@ fn take_turns(
             let order = runner.result.contender.order(line.order);
             let order = if plan.short { order.shorter() } else { order };
             let Some(started) = &mut runner.started else { continue };
-            match started.run(order) {
+            match measure(started, order) {
                 Ok(_) if turn < plan.warm_up => {}
-                Ok(nanoseconds) => runner.result.samples.push(line.unit.of(order, nanoseconds)),
+                Ok((nanoseconds, processor_times)) => {
+                    runner.result.samples.push(line.unit.of(order, nanoseconds));
+                    for (all, time) in runner.result.processor_times.iter_mut().zip(processor_times) {
+                        all.extend(time.map(|time| line.unit.processor_time(order, time)));
+                    }
+                }
                 Err(error) => {
                     runner.result.failure = Some(error.to_string());
                     runner.result.samples.clear();
+                    runner.result.processor_times = Default::default();
                     runner.started = None;
                 }
             }
         }
     }
     Outcome { line, results: runners.into_iter().map(|runner| runner.result).collect() }
+}
+
+/// Runs an order. Returns the nanoseconds that it took, and the processor time of each end, if it is known.
+fn measure(started: &mut Started, order: Order) -> io::Result<(f64, [Option<f64>; 2])> {
+    let before = started.processor_time()?;
+    let took = started.run(order)?;
+    let after = started.processor_time()?;
+    let spent = before.zip(after).map(|(before, after)| [0, 1].map(|end| after[end] - before[end]));
+    Ok((took, [0, 1].map(|end| spent.map(|spent| spent[end]))))
+}
+
+impl Result {
+    /// The quartiles of the processor time of each end.
+    pub(crate) fn processor_time(&self) -> Option<[Quartiles; 2]> {
+        let [active, passive] = &self.processor_times;
+        Quartiles::of(active.iter().copied()).zip(Quartiles::of(passive.iter().copied())).map(Into::into)
+    }
 }
 
 impl Outcome {
@@ -127,6 +153,10 @@ impl Outcome {
                     text += &format!("  {}: {}", goal.text(), goal.verdict(ratio));
                 }
             }
+            if let Some([active, passive]) = result.processor_time() {
+                let unit = self.line.unit.processor_text();
+                text += &format!("  {unit} {:.3} and {:.3}", active.median, passive.median);
+            }
             text.push('\n');
         }
         text
@@ -148,6 +178,8 @@ impl Outcome {
                     "ratio": ratio.map(|ratio| ratio.json()),
                     "goal": result.contender.goal.map(|goal| goal.text()),
                     "verdict": verdict,
+                    "processor_time_unit": self.line.unit.processor_text(),
+                    "processor_time": result.processor_time().map(|ends| ends.map(Quartiles::json)),
                     "samples": result.samples,
                     "failure": result.failure,
                 })

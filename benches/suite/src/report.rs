@@ -150,13 +150,19 @@ impl Report {
     fn race(race: &Outcome) -> String {
         let Line { title, unit, cores, order, .. } = race.line;
         let mut text = format!("\n## {title}\n\nCores of the two ends: {} and {}.\n\n", cores[0], cores[1]);
-        text += &head(&["contender", unit.text(), "ratio", "command"]);
+        let ends = ["active", "passive"].map(|end| format!("{}, {end} end", unit.processor_text()));
+        text += &head(&["contender", unit.text(), "ratio", &ends[0], &ends[1], "command"]);
         for result in &race.results {
+            let times = result.processor_time();
+            let [active, passive] =
+                [0, 1].map(|end| times.map(|times| spread(times[end], 3)).unwrap_or_default());
             let value = Quartiles::of(result.samples.iter().copied());
             text += &row(&[
                 result.contender.name.to_owned(),
                 value.map_or_else(|| "failed".to_owned(), |value| spread(value, 2)),
                 race.ratio(result).map(|ratio| spread(ratio, 3)).unwrap_or_default(),
+                active,
+                passive,
                 format!("`{}`", result.contender.make.text(result.contender.order(*order))),
             ]);
         }

@@ -23,7 +23,7 @@ impl Quartiles {
     }
 
     /// For programs.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn json(self) -> Value {
         json!({ "median": self.median, "quartiles": [self.low, self.high] })
     }
 }
