@@ -46,6 +46,10 @@ pub(crate) struct Quirks {
     pub(crate) misses_early_frames: bool,
     /// A part of a peer's write that is being placed when its region is deregistered is placed on after that call has returned.
     pub(crate) places_late: bool,
+    /// The end of a queue pair is work for the processor of the caller, and waits for no firmware. By measurement it costs more on
+    /// other threads: they have to be woken, and the kernel, which takes the queues out of the address space, interrupts every
+    /// processor that runs a thread of the process.
+    pub(crate) ends_on_the_processor: bool,
     /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
     /// queue of such a depth takes megabytes, so it is not asked for.
     pub(crate) fits_any_depth: bool,
@@ -76,6 +80,7 @@ const NONE: Quirks = Quirks {
     errors_close_in_order: false,
     misses_early_frames: false,
     places_late: false,
+    ends_on_the_processor: false,
     fits_any_depth: false,
     completions_linger: None,
     iwarp_data: 255,
@@ -88,6 +93,7 @@ const RDMA_RXE: Quirks = Quirks {
     ignores_window_bounds: true,
     misnames_short_receives: true,
     misnames_busy_regions: true,
+    ends_on_the_processor: true,
     fits_any_depth: true,
     // From Linux 6.5 on it tells.
     hides_last_receive: true,

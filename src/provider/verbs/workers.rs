@@ -2,7 +2,8 @@
 //!
 //! On a card each of these is a command to its firmware, of tens to hundreds of microseconds, and some wait for a neighbour's
 //! address. The tasks of the runtime, the reactor among them, leave them to a few blocking threads of it. No lock is held there
-//! during a call.
+//! during a call. Where a driver has the processor of the caller do the work, a hand-over costs more than it saves, and the caller
+//! makes the calls.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +22,8 @@ const MOST: usize = 4;
 /// A list of jobs, and the threads that work it off.
 pub(crate) struct Workers {
     runtime: Handle,
+    /// The caller does the jobs.
+    inline: bool,
     state: Mutex<State>,
 }
 
@@ -32,17 +35,21 @@ struct State {
 }
 
 impl Workers {
-    pub(crate) fn new(runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { runtime, state: Mutex::default() })
+    /// `inline` says that the caller does the jobs that are not urgent.
+    pub(crate) fn new(runtime: Handle, inline: bool) -> Arc<Self> {
+        Arc::new(Self { runtime, inline, state: Mutex::default() })
     }
 
     /// Has a job done, after those that were given before, or beside them. Without the runtime, which has shut down, it is done
     /// by the caller.
     pub(crate) fn run(self: &Arc<Self>, job: Job) {
+        if self.inline {
+            return execute(job);
+        }
         self.add(|jobs| jobs.push_back(told(job)));
     }
 
-    /// As [`run`](Self::run), before those that wait.
+    /// As [`run`](Self::run), before those that wait, and always on a thread.
     pub(crate) fn run_next(self: &Arc<Self>, job: Job) {
         self.add(|jobs| jobs.push_front(told(job)));
     }
@@ -66,6 +73,13 @@ fn told(job: Job) -> Job {
     Box::new(move || dispatcher::with_default(&dispatch, job))
 }
 
+/// Does a job. A panic, of a waker of the user for example, does not keep the caller from those of other connections.
+fn execute(job: Job) {
+    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        error!("a panic has ended the end of a connection");
+    }
+}
+
 /// Works the list off when it is dropped: also by a runtime that shuts down.
 struct Worker(Arc<Workers>);
 
@@ -78,10 +92,37 @@ impl Drop for Worker {
                 return;
             };
             drop(state);
-            // A waker of the user, for example. The jobs of other connections go on.
-            if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                error!("a panic has ended the end of a connection");
-            }
+            execute(job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+
+    fn report(to: &Sender<ThreadId>) -> Job {
+        let to = to.clone();
+        Box::new(move || to.send(thread::current().id()).expect("somebody waits"))
+    }
+
+    // HW-05: who calls does the work of a driver that waits for nothing, but for the end of the device.
+    #[test]
+    fn the_caller_does_what_waits_for_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (report_to, reports) = channel();
+        for inline in [false, true] {
+            let workers = Workers::new(runtime.handle().clone(), inline);
+            // The jobs behind it are done all the same.
+            workers.run(Box::new(|| panic!("a waker")));
+            workers.run(report(&report_to));
+            let by = reports.recv().expect("it is done");
+            assert_eq!(by == thread::current().id(), inline);
+            workers.run_next(report(&report_to));
+            assert_ne!(reports.recv().expect("it is done"), thread::current().id());
         }
     }
 }
