@@ -50,12 +50,9 @@ impl Adapter {
     /// No such device, no runtime, no permission, or no memory.
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
         let runtime = crate::provider::runtime::current()?;
-        let device = devices::devices(&config)?
-            .into_iter()
-            .find(|device| device.id == id)
-            .ok_or(OpenError::InvalidAdapter(id))?;
-        let parts = Parts::open(&device.name)?;
         let events = devices::channel()?;
+        let device = devices::by_id(id, &events, &config)?.ok_or(OpenError::InvalidAdapter(id))?;
+        let parts = Parts::open(&device.name)?;
         let context = Arc::new_cyclic(|me| context(me, device, config, runtime, events, parts));
         // Its addresses were there a moment ago.
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;

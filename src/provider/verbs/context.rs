@@ -162,7 +162,7 @@ impl AdapterContext {
         self.domain
     }
 
-    /// Its properties, limits and abilities, with the addresses that it had when it was opened.
+    /// Its properties, limits and abilities, with the address by which it was opened.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }

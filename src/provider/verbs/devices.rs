@@ -9,7 +9,7 @@ use tracing::debug;
 use super::config::VerbsConfig;
 use crate::error::OpenError;
 use crate::provider::net::canonical;
-use crate::provider::net::kernel::interfaces::{interfaces, is_link_local, link_local, scoped_source_for};
+use crate::provider::net::kernel::interfaces::{self, is_link_local, scoped_source_for};
 use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
 use crate::types::AdapterId;
 
@@ -63,6 +63,24 @@ pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenErro
     Ok(devices)
 }
 
+/// The device with this id, if it is used, with the first address that leads to it. Other devices are asked for only until it is
+/// found: rdma_cm opens each one that it is asked for.
+///
+/// # Errors
+/// `Os` when the system does not tell.
+pub(super) fn by_id(
+    id: AdapterId,
+    channel: &Arc<EventChannel>,
+    config: &VerbsConfig,
+) -> Result<Option<Device>, OpenError> {
+    let device_at = |address: SocketAddr| {
+        let Owner { device: BoundDevice { name, guid, .. }, excluded_by } = owner(channel, config, address)?;
+        let is_meant = excluded_by.is_none() && id_of(&name, guid) == id;
+        is_meant.then(|| Device { name, id, addresses: vec![address] })
+    };
+    Ok(local_addresses()?.into_iter().find_map(device_at))
+}
+
 /// The addresses that lead to a device of which an adapter is open, with port 0. Needs no channel of its own.
 ///
 /// # Errors
@@ -84,10 +102,8 @@ pub(super) fn addresses_of(
 /// # Errors
 /// `Os` when the system does not tell.
 fn local_addresses() -> Result<Vec<SocketAddr>, OpenError> {
-    let failed = |source: io::Error| OpenError::Os { call: "getifaddrs", source: source.into() };
-    let up = interfaces().map_err(failed)?.into_iter().filter(|interface| interface.up);
-    let global = up.flat_map(|interface| interface.addresses).map(|ip| SocketAddr::new(ip, 0));
-    Ok(global.chain(link_local().map_err(failed)?).collect())
+    interfaces::addresses()
+        .map_err(|source: io::Error| OpenError::Os { call: "getifaddrs", source: source.into() })
 }
 
 /// A channel for events, which there is only with a device.

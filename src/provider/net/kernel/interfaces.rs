@@ -27,10 +27,18 @@ use crate::provider::net::{Interface, errno};
 /// The errors of getifaddrs(3): no memory, or no netlink socket.
 pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
     let entries: Vec<InterfaceAddress> = getifaddrs()?.collect();
+    interfaces_of(&entries)
+}
+
+/// The interfaces that these entries are about.
+///
+/// # Errors
+/// Those of if_nametoindex(3).
+fn interfaces_of(entries: &[InterfaceAddress]) -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut places = HashMap::new();
     // The interfaces themselves come as entries with a hardware address, or with none at all (tunnels).
-    for entry in &entries {
+    for entry in entries {
         let hardware = entry.address.as_ref().and_then(SockaddrStorage::as_link_addr);
         if (entry.address.is_some() && hardware.is_none()) || places.contains_key(&entry.interface_name) {
             continue;
@@ -53,7 +61,7 @@ pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
             loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
         });
     }
-    for entry in &entries {
+    for entry in entries {
         let Some(ip) = entry.address.as_ref().and_then(bindable) else { continue };
         let Some(place) = place_of(&places, &entry.interface_name) else { continue };
         if let Some(interface) = found.get_mut(place).filter(|interface| !interface.addresses.contains(&ip)) {
@@ -72,20 +80,23 @@ fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
     (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
 }
 
-/// The link-local IPv6 addresses of the interfaces that are up, each with the number of its interface as the scope, and port 0.
-/// Several interfaces may have the same one.
+/// The addresses of the interfaces that are up, with port 0. Those that are link-local are the last, each with the number of its
+/// interface as the scope: several interfaces may have the same one.
 ///
 /// # Errors
 /// Those of [`interfaces`].
 #[cfg(feature = "verbs")]
-pub(crate) fn link_local() -> io::Result<Vec<SocketAddr>> {
-    let up = getifaddrs()?.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
-    let addresses = up.filter_map(|entry| {
+pub(crate) fn addresses() -> io::Result<Vec<SocketAddr>> {
+    let entries: Vec<InterfaceAddress> = getifaddrs()?.collect();
+    let up = interfaces_of(&entries)?.into_iter().filter(|interface| interface.up);
+    let global = up.flat_map(|interface| interface.addresses).map(|ip| SocketAddr::new(ip, 0));
+    let up = entries.iter().filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
+    let link_local = up.filter_map(|entry| {
         let address = *entry.address.as_ref()?.as_sockaddr_in6()?;
         let scoped = SocketAddrV6::new(address.ip(), 0, 0, address.scope_id());
         is_link_local(&scoped.into()).then_some(SocketAddr::V6(scoped))
     });
-    Ok(addresses.collect())
+    Ok(global.chain(link_local).collect())
 }
 
 /// Returns whether this is a link-local IPv6 address, which means nothing without its scope.
@@ -263,7 +274,7 @@ mod tests {
             {
                 let scope = left.index;
                 let own = eventually(|| {
-                    let own = link_local()?.into_iter().find(|address| scope_of(address) == scope);
+                    let own = addresses()?.into_iter().find(|address| scope_of(address) == scope);
                     own.ok_or(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))
                 });
                 let peer =
