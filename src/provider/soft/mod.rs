@@ -5,7 +5,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`staging`], [`predict`] | bytes read ahead of their place, and the layout of a Read Response |
+//! | [`staging`], [`read_ahead`], [`predict`] | bytes read ahead of their place, how many, and the layout of a Read Response |
 //! | [`registration`], [`remote_keys`] | registered memory and the keys of peers |
 //! | [`handshake`] | the socket between two phases of the handshake, and its lingering close |
 //! | [`adapter`] | an opened interface: protection domain, removal |
@@ -40,6 +40,7 @@ mod message_timeout;
 mod path_timeout;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;
+mod read_ahead;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
 pub(crate) mod registration;

@@ -14,6 +14,7 @@ use super::connection::{ConnectionShared, Socket};
 use super::frame::Frame;
 use super::last_words::LastWords;
 use super::predict::{Arrived, PredictedSegments};
+use super::read_ahead::{LARGE, ReadAhead};
 use super::receive_queue::Interrupted;
 use super::registration::{Binding, RemoteAccess};
 use super::remote_keys::Intent;
@@ -27,14 +28,6 @@ use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError, Tagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
-
-/// From this payload on a frame is large, and so, very likely, is the next one. Payload that lands in the staging buffer
-/// has to be copied, so behind a large one that only gets the trailer and the next header; behind others as much as there
-/// is, for many small ones at once.
-const LARGE: usize = 16 * 1024;
-const HEADERS_ONLY: usize = 20;
-/// The number of bytes that are read ahead between two frames of which the first was large.
-const BETWEEN: usize = 4096;
 
 /// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection does no more at a
 /// time, so that no peer keeps other tasks waiting by what it sends. It is as much as tokio gives a task.
@@ -160,8 +153,7 @@ pub(crate) struct Receiver {
     pub(super) connection: Arc<ConnectionShared>,
     staging: Staging,
     state: State,
-    /// The last frame was a large one.
-    large: bool,
+    ahead: ReadAhead,
     /// The segments of a Read Response behind the current one, with CRC off.
     predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
@@ -199,7 +191,7 @@ impl Receiver {
             connection,
             staging: Staging::new(leftover),
             state: State::Header,
-            large: false,
+            ahead: ReadAhead::new(),
             predicted: None,
             inbound: Inbound::new(),
             receive: None,
@@ -344,11 +336,8 @@ impl Receiver {
 
     /// One `readv`, into wherever the bytes belong.
     fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
-        let most = match (&self.state, self.large) {
-            (_, false) => usize::MAX,
-            (State::Payload { .. } | State::Gather, true) => HEADERS_ONLY,
-            (State::Header | State::Control { .. } | State::Trailer { .. }, true) => BETWEEN,
-        };
+        let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
+        let most = self.ahead.most(in_payload);
         let staging = self.staging.room(most);
         match &self.state {
             State::Payload { destination: Destination::Local(parts), left, .. }
@@ -483,7 +472,7 @@ impl Receiver {
     fn begin_frame(&mut self) -> Step {
         let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Step::NeedMore };
         let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
-        self.large = length >= LARGE;
+        self.ahead.begin(length);
         self.frame.begin(length);
         self.state = State::Gather;
         Step::Continue
@@ -500,7 +489,7 @@ impl Receiver {
         if !self.begin(&header, length, consumed)? {
             return Ok(Step::AwaitReceive);
         }
-        self.large = length >= LARGE;
+        self.ahead.begin(length);
         self.staging.take(consumed);
         Ok(Step::Continue)
     }

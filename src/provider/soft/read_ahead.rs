@@ -1,0 +1,61 @@
+//! The number of bytes that a read brings ahead of their place.
+//!
+//! What lands in the staging buffer has to be copied. So behind a large frame that only gets the trailer and the next header;
+//! behind others it gets as much as there is, for many small frames at once.
+
+/// From this payload on a frame is large, and so, very likely, are those that follow.
+pub(super) const LARGE: usize = 16 * 1024;
+/// The number of small frames that may follow a large one before large ones are no longer expected: the rest of a Write that
+/// is no multiple of a frame, and the Send that announces it.
+const SMALL_BETWEEN: u8 = 2;
+const HEADERS_ONLY: usize = 20;
+/// The number of bytes that are read ahead between two frames while large ones are expected.
+const BETWEEN: usize = 4096;
+
+/// The frames that are expected, from the lengths of the last ones.
+pub(super) struct ReadAhead {
+    /// The number of frames since the last large one.
+    since_large: u8,
+}
+
+impl ReadAhead {
+    pub(super) fn new() -> Self {
+        Self { since_large: u8::MAX }
+    }
+
+    /// A frame with a payload of this length begins.
+    pub(super) fn begin(&mut self, length: usize) {
+        self.since_large = if length >= LARGE { 0 } else { self.since_large.saturating_add(1) };
+    }
+
+    /// The most bytes that the next read brings ahead, within a payload or between two.
+    pub(super) fn most(&self, in_payload: bool) -> usize {
+        match in_payload {
+            _ if self.since_large > SMALL_BETWEEN => usize::MAX,
+            true => HEADERS_ONLY,
+            false => BETWEEN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A message of a byte stream ends with what is left of its last frame, and with a Send of four bytes. The payload of the
+    // next message must not go through the staging buffer for that.
+    #[test]
+    fn the_end_of_a_large_message_does_not_announce_small_ones() {
+        let mut ahead = ReadAhead::new();
+        assert_eq!(ahead.most(false), usize::MAX, "nothing is known");
+        for length in [65_520, 65_520, 256, 4] {
+            ahead.begin(length);
+            assert_eq!((ahead.most(true), ahead.most(false)), (HEADERS_ONLY, BETWEEN), "{length}");
+        }
+        ahead.begin(65_520);
+        for length in [256, 4, 4] {
+            ahead.begin(length);
+        }
+        assert_eq!(ahead.most(true), usize::MAX, "small ones come now, many at once");
+    }
+}
