@@ -21,9 +21,9 @@ const MAX_BUFFER: usize = (1 << 29) - 1;
 /// The default buffers on devices, rsocket's own sizes: a device pins all of the memory.
 const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
-/// The default buffers over TCP. A granted half has to last until the peer has woken up and granted the other; and
-/// memory counts only once it is used.
-const SOFT_BUFFERS: [usize; 2] = [1 << 18, 1 << 19];
+/// The default buffers over TCP. There is none to send from: the first is the longest message. A granted half has to last
+/// until the peer has woken up and granted the other; and memory counts only once it is used.
+const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 19];
 
 /// The time that a connect waits for the peer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,8 +48,8 @@ pub struct StreamConfig {
 connection_setters!(StreamConfig);
 
 impl Default for StreamConfig {
-    /// Buffers of 128 KiB in each direction, or on the soft provider 256 KiB to send and 512 KiB to receive; 384
-    /// messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
+    /// Buffers of 128 KiB in each direction, or on the soft provider 512 KiB to receive and messages of up to
+    /// 1 MiB; 384 messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
     /// to close.
     fn default() -> Self {
         Self {
@@ -69,6 +69,9 @@ impl Default for StreamConfig {
 
 impl StreamConfig {
     /// Sets how many bytes can be written before they are sent (`wmem_default`, `SO_SNDBUF`), at least 2048.
+    ///
+    /// The soft provider has no such buffer: a write is sent from the memory of the caller, as far as the socket has room. There
+    /// this limits how many bytes one write sends.
     #[must_use]
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = Some(bytes);

@@ -48,6 +48,8 @@ pub(super) struct StreamInner {
     carrier: Carrier,
     config: StreamConfig,
     inline: usize,
+    /// The provider frames messages itself, out of the memory of the caller: nothing is posted for them.
+    frames: bool,
     /// A send may complete before the peer's device has received it, and that device answers empty reads.
     confirms: bool,
     traffic: Traffic,
@@ -133,7 +135,7 @@ impl StreamInner {
     /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
     /// first to send.
     pub(super) fn new(prepared: StreamResources, connection: Connection, peer: Hello, speaks: bool) -> Self {
-        let StreamResources { settings, config, memory, queues, queue_pair, inline } = prepared;
+        let StreamResources { settings, config, memory, queues, queue_pair, inline, frames } = prepared;
         let state = State {
             machine: Machine::new(settings, peer, speaks),
             results: Vec::with_capacity(RESULTS),
@@ -157,6 +159,7 @@ impl StreamInner {
             carrier: settings.carrier,
             config,
             inline,
+            frames,
             confirms,
             traffic: Traffic::new("stream"),
             // One without timers could not limit the close.

@@ -23,6 +23,8 @@ pub(super) struct StreamResources {
     pub(super) queue_pair: QueuePair,
     /// The length up to which writes are inline.
     pub(super) inline: usize,
+    /// The provider frames messages itself: there is no ring to send from.
+    pub(super) frames: bool,
 }
 
 /// The completion queues. Receives have their own, because nothing waits for the completions of sends while there is
@@ -36,7 +38,7 @@ pub(super) struct Queues {
 pub(super) struct Memory {
     /// The list of targets and the ring: the peer writes them.
     pub(super) exposed: Region,
-    /// The send ring, then messages to send, entries for the peer's list, and received messages.
+    /// The send ring if there is one, then messages to send, entries for the peer's list, and received messages.
     pub(super) own: Region,
     /// The offset of the messages to send.
     pub(super) outgoing: usize,
@@ -54,8 +56,9 @@ impl StreamResources {
         let config = config.on(info)?;
         let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
         let (sends, receives) = (config.send_depth, config.receive_depth);
+        let frames = info.provider == ProviderKind::Soft;
         // The soft provider copies what is short in any case: inline it would be copied once more.
-        let inline = if info.provider == ProviderKind::Soft { 0 } else { config.inline };
+        let inline = if frames { 0 } else { config.inline };
         // A completion queue of the program would have a channel and a task of its own on a device.
         let [received, sent] = adapter.shared_completion_queues([receives, sends])?;
         let queues = Queues { receives: received, initiator: sent };
@@ -70,7 +73,8 @@ impl StreamResources {
         let queue_pair = adapter.queue_pair(queue_pair)?;
 
         let [send_buffer, receive_buffer] = config.buffers(info);
-        let outgoing = send_buffer.next_multiple_of(Span::LEN);
+        let ring = if frames { 0 } else { send_buffer };
+        let outgoing = ring.next_multiple_of(Span::LEN);
         let entries = outgoing + sends * Message::LEN;
         let entries = entries.next_multiple_of(Span::LEN);
         let incoming = entries + ENTRIES * Span::LEN;
@@ -97,13 +101,13 @@ impl StreamResources {
             send_ring: send_buffer,
             send_entries: sends,
             // On devices a write completes when the peer's device has received it, or siw may give a wrong answer.
-            confirms: info.provider == ProviderKind::Soft,
+            confirms: frames,
         };
         let memory = Memory { exposed, own, outgoing, entries, incoming };
         for slot in 0..receives {
             memory.post_receive(&queue_pair, carrier, slot)?;
         }
-        Ok(Self { settings, config, memory, queues, queue_pair, inline })
+        Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
     }
 
     pub(super) fn queue_pair(&self) -> &QueuePair {

@@ -37,7 +37,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// rsocket's preload library.
 ///
 /// The stream is read and written like tokio's `TcpStream`. Written bytes are copied once, into registered memory that
-/// the device sends from. Read bytes are copied once, out of the ring that the peer writes. A write waits while the
+/// the device sends from; the soft provider sends them from the memory of the caller. Read bytes are copied once, out of the ring that the peer writes. A write waits while the
 /// peer's ring is full, so a slow reader slows the writer. Written data is sent immediately; `flush` does nothing.
 ///
 /// # Closing

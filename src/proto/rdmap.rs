@@ -232,9 +232,21 @@ impl<T> Outbound<T> {
         let invalidate = invalidate.unwrap_or(0);
         let header = Untagged { last, opcode, invalidate, qn: queue::SEND, msn: self.send_msn, mo };
         if last {
-            self.send_msn = self.send_msn.wrapping_add(1);
+            self.count_send();
         }
         Some(header)
+    }
+
+    /// The header of the next Send, if that is a plain one in one segment. It takes its number when it is sent:
+    /// [`count_send`](Self::count_send).
+    pub(crate) fn next_send(&self) -> Untagged {
+        let (opcode, msn) = (Opcode::send(false, false), self.send_msn);
+        Untagged { last: true, opcode, invalidate: 0, qn: queue::SEND, msn, mo: 0 }
+    }
+
+    /// A Send takes the next number.
+    pub(crate) fn count_send(&mut self) {
+        self.send_msn = self.send_msn.wrapping_add(1);
     }
 
     /// The header of an Immediate Data message, which is numbered as the Sends are.

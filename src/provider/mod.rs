@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`info`] | what an adapter is and can do |
 //! | [`params`], [`work`] | what a caller says about a connection, and about a request |
+//! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller |
@@ -39,6 +40,7 @@ pub(crate) mod registry;
 pub(crate) mod runtime;
 #[cfg(feature = "soft")]
 pub(crate) mod soft;
+pub(crate) mod stream;
 #[cfg(feature = "verbs")]
 pub(crate) mod verbs;
 pub(crate) mod with_runtime;

@@ -7,6 +7,7 @@ mod options;
 mod pair;
 mod requests;
 mod shared;
+mod stream;
 
 pub use crate::inflight::{Completion, NotifyKind, Op, WorkBuffer};
 pub use batch::Batch;

@@ -40,7 +40,8 @@ impl StreamInner {
             if !collected {
                 return None;
             }
-            if state.machine.is_settled() && self.is_confirmed(state) {
+            let sent = !self.frames || self.queue_pair.takes_messages(&self.completed);
+            if sent && state.machine.is_settled() && self.is_confirmed(state) {
                 return Some(Ok(()));
             }
             match &state.ended {

@@ -7,10 +7,40 @@ use crate::error::{PostErrorKind, StreamBroken};
 use crate::io::resources::{ENTRIES, NO_PLACE};
 use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
+use crate::provider::stream::{StreamMessage, Streamed};
+use crate::provider::work::RemoteAddress;
 use crate::qp::{QueuePair, WorkOptions};
 use crate::types::RemoteKey;
 
 impl StreamInner {
+    /// Has the provider send a message with some of the first `length` bytes. Returns how many these were; `None` if it takes
+    /// nothing now, and wakes the writer when it does.
+    ///
+    /// # Errors
+    /// Nothing was sent, and the stream is broken.
+    pub(super) fn frame(
+        &self,
+        state: &mut State,
+        parts: &[IoSlice<'_>],
+        length: usize,
+    ) -> Result<Option<usize>, StreamBroken> {
+        let Span { address, key, .. } = state.machine.target();
+        let message = StreamMessage { parts, length, to: RemoteAddress { key, address }, describe };
+        match self.queue_pair.write_message(&message, &self.completed) {
+            Ok(Streamed::Sent(length)) => {
+                state.machine.transfer(length);
+                // It is with the provider: there is no memory to wait for.
+                state.machine.transferred();
+                Ok(Some(length))
+            }
+            Ok(Streamed::Blocked) => Ok(None),
+            Err(kind) => {
+                self.refused(state, kind);
+                Err(state.ended.clone().unwrap_or(StreamBroken::Post(kind)))
+            }
+        }
+    }
+
     /// Copies the first `length` bytes to the ring and posts them.
     ///
     /// # Errors
@@ -127,4 +157,10 @@ impl StreamInner {
         let options = WorkOptions::default().context(CONFIRMATION);
         self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
     }
+}
+
+/// The payload of the send behind so many bytes.
+fn describe(length: usize) -> [u8; Message::LEN] {
+    // A target is no longer than this.
+    Message::Data(u32::try_from(length).unwrap_or(u32::MAX)).to_bytes()
 }

@@ -100,14 +100,14 @@ impl StreamInner {
     /// Resolves when a read or a write would not wait.
     pub(in crate::io) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
         let budget = ready!(coop::poll_proceed(cx));
-        ready!(self.poll_for(cx, side, |state, collected| is_ready(state, side, collected)));
+        ready!(self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected)));
         budget.made_progress();
         Poll::Ready(())
     }
 
     /// Resolves when a read or a write would not wait. Any number of tasks may wait.
     pub(in crate::io) async fn ready(&self, side: Side) {
-        self.wait_for(side, |state, collected| is_ready(state, side, collected)).await;
+        self.wait_for(side, |state, collected| self.is_ready(state, side, collected)).await;
     }
 
     /// `collected`: all completions have been collected.
@@ -163,8 +163,15 @@ impl StreamInner {
         let room = if state.ended.is_none() { state.machine.room(wanted) } else { 0 };
         // There may be more room, or no peer any more.
         if room > 0 && (collected || room == wanted && self.queues.receives.is_empty()) {
-            state.exhausted = false;
-            return Some(self.copy_in(state, parts, room).map_err(Into::into));
+            let written = if self.frames {
+                self.frame(state, parts, room).transpose()
+            } else {
+                Some(self.copy_in(state, parts, room))
+            };
+            if let Some(written) = written {
+                state.exhausted = false;
+                return Some(written.map_err(Into::into));
+            }
         }
         match &state.ended {
             _ if !collected => None,
@@ -180,6 +187,20 @@ impl StreamInner {
             }
         }
     }
+
+    /// Returns `Some` if a read or a write of any length would not wait.
+    fn is_ready(&self, state: &State, side: Side, collected: bool) -> Option<()> {
+        let machine = &state.machine;
+        let (now, ended) = match side {
+            Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
+            Side::Writer => {
+                let takes = || !self.frames || self.queue_pair.takes_messages(&self.completed);
+                let has_room = machine.room(usize::MAX) > 0 && takes();
+                (has_room || machine.is_shutdown(), machine.is_peer_gone())
+            }
+        };
+        (now || collected && (ended || state.ended.is_some())).then_some(())
+    }
 }
 
 /// The outcome of a read if there is nothing to be read.
@@ -194,14 +215,4 @@ fn end_of_read(state: &State, collected: bool) -> Option<io::Result<()>> {
         }
         ended => ended.clone().map(|broken| Err(broken.into())),
     }
-}
-
-/// Returns `Some` if a read or a write of any length would not wait.
-fn is_ready(state: &State, side: Side, collected: bool) -> Option<()> {
-    let machine = &state.machine;
-    let (now, ended) = match side {
-        Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
-        Side::Writer => (machine.room(usize::MAX) > 0 || machine.is_shutdown(), machine.is_peer_gone()),
-    };
-    (now || collected && (ended || state.ended.is_some())).then_some(())
 }

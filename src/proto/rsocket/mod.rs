@@ -347,6 +347,11 @@ impl Machine {
         self.piece(length).0
     }
 
+    /// The memory of the peer in which the next message begins, and the room that is left there.
+    pub(crate) fn target(&self) -> Span {
+        self.sending.targets.front().copied().unwrap_or_default()
+    }
+
     /// The next `length` bytes are at [`send_at`](Self::send_at) and go out.
     pub(crate) fn transfer(&mut self, length: usize) -> Transfer {
         debug_assert!(length > 0 && length <= self.room(length));

@@ -2,10 +2,12 @@
 //! through the sink of its queue.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::completion_queue::CompletionQueue;
 use crate::error::{PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket};
+use crate::provider::stream::{StreamMessage, Streamed};
 use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
@@ -62,6 +64,35 @@ provider_handle! {
 
     /// The user has dropped the last handle.
     fn released(&self);
+}
+
+impl QueuePair {
+    /// Writes a message of a stream, or as much of it as the connection takes, if the provider frames messages itself.
+    ///
+    /// # Errors
+    /// The reason why nothing more can be sent.
+    pub(crate) fn write_message(
+        &self,
+        message: &StreamMessage<'_>,
+        waker: &Waker,
+    ) -> Result<Streamed, PostErrorKind> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.write_message(message, waker),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => Err(PostErrorKind::NotSupported("a message that is no request, on a device")),
+        }
+    }
+
+    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
+    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.takes_messages(waker),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+        }
+    }
 }
 
 provider_handle! {

@@ -192,6 +192,34 @@ impl Stream {
         }
     }
 
+    /// Writes pieces of `offered` bytes, as [`try_send`](Self::try_send) does. One that comes back short has filled the socket:
+    /// told so, tokio waits for the next event without another system call.
+    ///
+    /// # Errors
+    /// Those of [`try_send`](Self::try_send).
+    #[inline]
+    pub(crate) fn try_send_all<'a>(
+        &self,
+        pieces: impl Iterator<Item = memory::Piece<'a>>,
+        offered: usize,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => {
+                let mut short = None;
+                let outcome =
+                    stream.try_io(Interest::WRITABLE, || match memory::send(stream.as_fd(), pieces) {
+                        Ok(length) if length < offered => {
+                            short = Some(length);
+                            Err(io::ErrorKind::WouldBlock.into())
+                        }
+                        other => other,
+                    });
+                short.map_or(outcome, Ok)
+            }
+            _ => self.try_send(pieces),
+        }
+    }
+
     /// Reads what has arrived, without asking the runtime, which knows only of what its last event told.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 
 /// Up to this many bytes, copying payload beside its header is cheaper than another piece.
-const COPY_BELOW: usize = 1024;
+pub(super) const COPY_BELOW: usize = 1024;
 /// The most FPDUs of full size in a batch: about a megabyte, and a few pieces each.
 const MAX_FRAMES: usize = 17;
 /// The most pieces: one `sendmsg` takes all of them.

@@ -12,6 +12,7 @@ use super::batch::Batch;
 use super::receive_queue::ReceiveQueue;
 use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
+use super::stream_frames::StreamFrames;
 use super::window::WindowOp;
 use crate::inflight::WakeList;
 use crate::memory;
@@ -73,6 +74,11 @@ impl Socket {
             },
         };
         self.stream.try_send(batch.pieces())
+    }
+
+    /// One non-blocking write of the frames: how much the socket took.
+    pub(super) fn write_frames(&self, frames: &StreamFrames<'_>) -> io::Result<usize> {
+        self.stream.try_send_all(frames.pieces(), frames.length())
     }
 }
 
@@ -144,6 +150,11 @@ impl std::ops::DerefMut for SendHalf<'_> {
 }
 
 impl SendHalf<'_> {
+    /// The socket, unless the connection is gone.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        self.0.socket.clone()
+    }
+
     /// Wakes the driver, once the lock is gone.
     fn wake_driver(mut self) {
         let waker = self.0.driver.take();
@@ -202,8 +213,19 @@ impl ConnectionShared {
     /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
     /// what there is and finds the end.
     pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
-        let Some(socket) = sending.0.socket.clone() else { return Transmitted::Idle };
-        let mut next = sending.begin(wakes);
+        let Some(socket) = sending.socket() else { return Transmitted::Idle };
+        let next = sending.begin(wakes);
+        self.go_on(&socket, sending, next, wakes)
+    }
+
+    /// Writes from this step on, see [`transmit`](Self::transmit).
+    pub(super) fn go_on<'a>(
+        &'a self,
+        socket: &Socket,
+        mut sending: SendHalf<'a>,
+        mut next: Next,
+        wakes: &mut WakeList,
+    ) -> Transmitted {
         let mut batches = 0;
         let transmitted = loop {
             match next {
@@ -252,9 +274,14 @@ impl ConnectionShared {
         }
         let mut wakes = WakeList::default();
         if self.transmit(sending, &mut wakes) == Transmitted::Blocked {
-            self.send_queue().wake_driver();
+            self.wake_driver();
         }
         wakes.wake_all();
+    }
+
+    /// Has the driver go on.
+    pub(super) fn wake_driver(&self) {
+        self.send_queue().wake_driver();
     }
 
     /// The connection is gone: nothing is written any more.

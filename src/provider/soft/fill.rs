@@ -12,7 +12,7 @@ use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
-const MAX_TAGGED: usize = 65_520;
+pub(super) const MAX_TAGGED: usize = 65_520;
 const MAX_UNTAGGED: usize = 65_516;
 
 impl SendQueue {

@@ -12,7 +12,9 @@
 //! | [`window`] | memory windows, and the requests that bind and invalidate them |
 //! | [`shared`], [`receive_queue`] | posted receives, of several queue pairs and of one |
 //! | [`batch`], [`send`], [`fill`] | the direction to the peer |
+//! | [`stream_frames`] | a message of a byte stream as frames |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
+//! | [`stream_write`] | the direction of a byte stream to the peer |
 //! | [`receive`], [`control`] | the direction from the peer |
 //! | [`last_words`] | what a peer says while this end disconnects |
 //! | [`path_timeout`], [`message_timeout`] | when a silent connection, and an unfinished message, is given up |
@@ -48,4 +50,6 @@ pub(crate) mod remote_keys;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;
+mod stream_frames;
+mod stream_write;
 pub(crate) mod window;

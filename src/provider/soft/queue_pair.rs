@@ -1,6 +1,7 @@
 //! A queue pair: its two queues, and the connection it belongs to.
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::Waker;
 
 use super::adapter::{Adapter, MAX_TRANSFER};
 use super::connection::ConnectionShared;
@@ -11,6 +12,7 @@ use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
+use crate::provider::stream::{StreamMessage, Streamed};
 use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
@@ -177,6 +179,26 @@ impl QueuePair {
         let copy = Owned::copied(parts).ok_or(none)?;
         let payload = Payload::from_iter([copy.share().whole()]);
         self.post_send(WorkRequest { ticket, operation, payload, flags }).map_err(|refused| refused.kind)
+    }
+
+    /// Writes a message of a stream, or as much of it as the connection takes.
+    ///
+    /// # Errors
+    /// The reason why nothing more can be sent.
+    pub(crate) fn write_message(
+        &self,
+        message: &StreamMessage<'_>,
+        waker: &Waker,
+    ) -> Result<Streamed, PostErrorKind> {
+        let none = PostErrorKind::ConnectionInvalid;
+        let written =
+            self.connection.get().ok_or(none).and_then(|connection| connection.write_message(message, waker));
+        written.map_err(|kind| self.explain(Refused { kind, payload: Payload::new() }).kind)
+    }
+
+    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
+    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
+        self.connection.get().is_none_or(|connection| connection.takes_messages(waker))
     }
 
     /// Adds how the connection broke, if that is why nothing can be posted.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::task::Waker;
 
 use super::batch::Batch;
 use super::registration::RemoteAccess;
@@ -17,6 +18,7 @@ use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, WorkRequest};
 use crate::status::Status;
 use crate::types::{OpKind, QueueKind};
+use crate::wire::ddp::Untagged;
 use crate::wire::extensions::{Atomic, AtomicResponse};
 use crate::wire::rdmap::{ReadRequest, Terminate};
 
@@ -121,6 +123,10 @@ pub(crate) struct SendQueue {
     pub(super) completed: u64,
     /// The reason why the socket takes nothing any more.
     pub(crate) broken: Option<io::Error>,
+    /// The end of a message of a stream is in the batch.
+    streamed: bool,
+    /// Wakes the writer of a stream when the queue has nothing to send.
+    idle: Option<Waker>,
 }
 
 /// The next step after a batch has been offered to the socket.
@@ -158,6 +164,8 @@ impl SendQueue {
             written: 0,
             completed: 0,
             broken: None,
+            streamed: false,
+            idle: None,
         }
     }
 
@@ -324,6 +332,7 @@ impl SendQueue {
             self.retire(wakes);
             if !filled {
                 self.blocked = false;
+                wakes.extend(self.idle.take());
                 return Next::Idle;
             }
         }
@@ -331,8 +340,50 @@ impl SendQueue {
         Next::Write(std::mem::replace(&mut self.batch, Batch::new(self.crc)))
     }
 
+    /// Takes the role of the writer for a message of a stream, if there is nothing to send before it: the header of its Send.
+    /// [`message_offered`](Self::message_offered) follows.
+    pub(super) fn begin_message(&mut self) -> Option<Untagged> {
+        if !self.is_idle() {
+            return None;
+        }
+        self.writing = true;
+        Some(self.outbound.next_send())
+    }
+
+    /// Returns whether a message of a stream could be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_done = self.batch.is_empty() && self.framed == self.entries.len() && self.responses.is_empty();
+        is_done && !self.writing && !self.is_busy() && !self.halted && self.broken.is_none()
+    }
+
+    /// Has this waker woken when [`is_idle`](Self::is_idle) may have changed. Returns the one that it replaces, to be dropped
+    /// without the lock.
+    #[must_use]
+    pub(super) fn wait_for_idle(&mut self, waker: &Waker) -> Option<Waker> {
+        let known = self.idle.as_ref().is_some_and(|known| known.will_wake(waker));
+        if known { None } else { self.idle.replace(waker.clone()) }
+    }
+
+    /// The writer has offered a message of a stream to the socket, which has taken some of it, and `rest` is left.
+    pub(super) fn message_offered(&mut self, sent: usize, rest: Batch, wakes: &mut WakeList) -> Next {
+        self.writing = false;
+        self.written += sent as u64;
+        self.outbound.count_send();
+        self.batch = rest;
+        if !self.batch.is_empty() {
+            self.streamed = true;
+            self.blocked = true;
+            return Next::Blocked;
+        }
+        self.completed = self.written;
+        if self.halted { Next::Idle } else { self.next(wakes) }
+    }
+
     /// The socket has taken the whole batch.
     fn batch_sent(&mut self, wakes: &mut WakeList) {
+        if std::mem::take(&mut self.streamed) {
+            self.completed = self.written;
+        }
         for entry in self.entries.range_mut(self.sent..self.framed) {
             match entry.state {
                 RequestState::Framed if awaits_answer(entry.request.operation.kind()) => {
@@ -384,6 +435,7 @@ impl SendQueue {
         self.closed = true;
         self.batch.clear();
         self.responses.clear();
+        wakes.extend(self.idle.take());
         let mut status = first;
         while let Some(Entry { request: WorkRequest { ticket, payload, .. }, window_op, .. }) = self.pop() {
             if let Some(window_op) = window_op {
@@ -485,7 +537,6 @@ mod tests {
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
     use crate::provider::work::Operation;
-    use crate::wire::ddp::Untagged;
     use crate::wire::rdmap::Opcode;
 
     // SEC-12: with a checksum the payload is copied, and the room for it is the thread's.

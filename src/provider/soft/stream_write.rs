@@ -1,0 +1,78 @@
+//! The direction of a byte stream to the peer: messages that are framed and written by the call that has the bytes.
+//!
+//! No request is posted for them, nothing completes, and no memory is kept but the end of the frame that the socket did not
+//! take: the task of the connection writes that, and wakes the writer.
+
+use std::io;
+use std::task::Waker;
+
+use tracing::trace;
+
+use super::batch::Batch;
+use super::connection::{ConnectionShared, SendHalf, Transmitted};
+use super::stream_frames::StreamFrames;
+use crate::error::PostErrorKind;
+use crate::inflight::WakeList;
+use crate::provider::stream::{StreamMessage, Streamed};
+
+impl ConnectionShared {
+    /// Writes a message of a stream, or as much of it as the socket takes.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` if the connection takes nothing any more.
+    pub(crate) fn write_message(
+        &self,
+        message: &StreamMessage<'_>,
+        waker: &Waker,
+    ) -> Result<Streamed, PostErrorKind> {
+        let mut sending = self.send_queue();
+        let Some(socket) = sending.socket().filter(|_| !sending.closed) else {
+            return Err(PostErrorKind::ConnectionInvalid);
+        };
+        let Some(send) = sending.begin_message() else { return Ok(wait(sending, waker)) };
+        drop(sending);
+        let frames = StreamFrames::new(message, send, self.crc);
+        let outcome = socket.write_frames(&frames);
+        let mut wakes = WakeList::default();
+        let (streamed, transmitted) = match outcome {
+            Ok(sent) if sent > 0 => {
+                trace!(connection = %self.id, bytes = sent, "frames sent");
+                let (length, rest) = frames.cut(sent);
+                let mut sending = self.send_queue();
+                let next = sending.message_offered(sent, rest, &mut wakes);
+                (Streamed::Sent(length), self.go_on(&socket, sending, next, &mut wakes))
+            }
+            other => {
+                let outcome = other.and(Err(io::ErrorKind::WouldBlock.into()));
+                let mut sending = self.send_queue();
+                let old = sending.wait_for_idle(waker);
+                let next = sending.offered(Batch::new(self.crc), outcome, &mut wakes);
+                let transmitted = self.go_on(&socket, sending, next, &mut wakes);
+                drop(old);
+                (Streamed::Blocked, transmitted)
+            }
+        };
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+        Ok(streamed)
+    }
+
+    /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
+    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
+        let sending = self.send_queue();
+        if sending.closed || sending.is_idle() {
+            return true;
+        }
+        wait(sending, waker);
+        false
+    }
+}
+
+fn wait(mut sending: SendHalf<'_>, waker: &Waker) -> Streamed {
+    let old = sending.wait_for_idle(waker);
+    drop(sending);
+    drop(old);
+    Streamed::Blocked
+}

@@ -1,0 +1,26 @@
+//! Messages of a byte stream, for a provider that frames them itself.
+
+use std::task::Waker;
+
+use super::pair::QueuePair;
+use crate::error::PostErrorKind;
+use crate::provider::stream::{StreamMessage, Streamed};
+
+impl QueuePair {
+    /// Writes a message, or as much of it as the connection takes.
+    ///
+    /// # Errors
+    /// The reason why nothing more can be sent.
+    pub(crate) fn write_message(
+        &self,
+        message: &StreamMessage<'_>,
+        waker: &Waker,
+    ) -> Result<Streamed, PostErrorKind> {
+        self.handle.provider.write_message(message, waker)
+    }
+
+    /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
+    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
+        self.handle.provider.takes_messages(waker)
+    }
+}
