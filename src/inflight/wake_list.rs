@@ -28,6 +28,11 @@ impl WakeList {
         self.0.push(After::Run(Box::new(call)));
     }
 
+    /// Returns whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Appends what `other` has collected.
     #[cfg(any(feature = "soft", test))]
     #[inline]

@@ -20,6 +20,7 @@ use super::resources::{Memory, Queues, StreamResources};
 use super::wakers::{Side, Wakers};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
+use crate::inflight::WakeList;
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
@@ -56,9 +57,10 @@ pub(super) struct StreamInner {
     /// The runtime for the remaining work when the stream is dropped.
     runtime: Option<Handle>,
     wakers: Arc<Wakers>,
-    /// The wakers of the receive queue and of the send queue.
+    /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader.
     received: Waker,
     completed: Waker,
+    reading: Waker,
     state: Mutex<State>,
 }
 
@@ -73,6 +75,8 @@ struct State {
     ended: Option<StreamBroken>,
     /// `ended` has just been set. It is logged and counted when the lock is released.
     news: bool,
+    /// What the provider wakes when it has read for this end.
+    wakes: WakeList,
     /// A write waits for room.
     exhausted: bool,
     confirmation: Confirmation,
@@ -113,9 +117,13 @@ impl DerefMut for Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let news = std::mem::take(&mut self.news).then(|| self.ended.clone()).flatten();
+        let wakes = (!self.wakes.is_empty()).then(|| std::mem::take(&mut self.wakes));
         self.end.wakers.release();
         self.guard = None;
         self.end.wakers.wake();
+        if let Some(wakes) = wakes {
+            wakes.wake_all();
+        }
         if let Some(broken) = news {
             self.end.traffic.broken(broken.status());
             tracing::debug!(connection = %self.end.connection.id(), %broken, "stream broken");
@@ -143,6 +151,7 @@ impl StreamInner {
             entries: 0,
             ended: None,
             news: false,
+            wakes: WakeList::default(),
             exhausted: false,
             confirmation: Confirmation::Unasked,
             receives: None,
@@ -166,6 +175,7 @@ impl StreamInner {
             runtime: runtime::current().ok(),
             received: wakers.for_receives(),
             completed: wakers.for_completions(),
+            reading: wakers.for_reading(),
             wakers,
             state: Mutex::new(state),
         };

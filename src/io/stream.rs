@@ -36,9 +36,11 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// The peer can be another `RdmaStream`, a C program that uses rsocket(7), or a sockets program that runs with
 /// rsocket's preload library.
 ///
-/// The stream is read and written like tokio's `TcpStream`. Written bytes are copied once, into registered memory that
-/// the device sends from; the soft provider sends them from the memory of the caller. Read bytes are copied once, out of the ring that the peer writes. A write waits while the
-/// peer's ring is full, so a slow reader slows the writer. Written data is sent immediately; `flush` does nothing.
+/// The stream is read and written like tokio's `TcpStream`. On a device, written bytes are copied once, into registered memory
+/// that the device sends from, and read bytes are copied once, out of the ring that the peer writes. The soft provider sends
+/// written bytes from the memory of the caller, and while a read waits it receives large writes in the memory of the reader.
+/// A write waits while the peer's ring is full, so a slow reader slows the writer. Written data is sent immediately; `flush`
+/// does nothing.
 ///
 /// # Closing
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes the direction of this side. The peer reads the data and then

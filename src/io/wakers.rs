@@ -125,19 +125,32 @@ impl Wakers {
 
     /// The waker for the queue of receives: what arrives may matter to both.
     pub(super) fn for_receives(self: &Arc<Self>) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), completions: false }).into()
+        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Receive }).into()
     }
 
     /// The waker for the queue of requests, whose completions are mostly the writer's affair.
     pub(super) fn for_completions(self: &Arc<Self>) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), completions: true }).into()
+        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Completion }).into()
+    }
+
+    /// The waker for what the provider reads by itself for the reader.
+    pub(super) fn for_reading(self: &Arc<Self>) -> Waker {
+        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Reading }).into()
     }
 }
 
-/// The waker of a completion queue.
+/// The reason for a wake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Receive,
+    Completion,
+    Reading,
+}
+
+/// The waker of a completion queue, or of the provider.
 struct QueueWaker {
     wakers: Arc<Wakers>,
-    completions: bool,
+    of: Cause,
 }
 
 impl Wake for QueueWaker {
@@ -146,7 +159,11 @@ impl Wake for QueueWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let patient = self.completions && !self.wakers.eager.load(Ordering::Relaxed);
-        self.wakers.wake_sides(if patient { Side::Writer as u8 } else { BOTH });
+        let is_eager = self.wakers.eager.load(Ordering::Relaxed);
+        self.wakers.wake_sides(match self.of {
+            Cause::Reading => Side::Reader as u8,
+            Cause::Completion if !is_eager => Side::Writer as u8,
+            Cause::Completion | Cause::Receive => BOTH,
+        });
     }
 }

@@ -18,6 +18,16 @@ pub(crate) enum Target<'a> {
     Memory(&'a Slice),
     /// A buffer of the provider's own.
     Bytes(&'a mut [u8]),
+    /// At most so many bytes of a buffer that is filled from the front, and need not be initialised.
+    Append(&'a mut (dyn BufMut + 'a), usize),
+}
+
+impl<'a> Target<'a> {
+    /// The next bytes of a buffer, at most `most`. What is received there is appended to it.
+    pub(crate) fn append(buffer: &'a mut (dyn BufMut + 'a), most: usize) -> Self {
+        let length = most.min(buffer.chunk_mut().len());
+        Self::Append(buffer, length)
+    }
 }
 
 /// A source of bytes to send.
@@ -35,7 +45,7 @@ pub(crate) enum Piece<'a> {
 fn check(targets: &[Target<'_>]) -> io::Result<()> {
     let forbidden = |target: &Target<'_>| match target {
         Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),
-        Target::Bytes(_) => false,
+        Target::Bytes(_) | Target::Append(..) => false,
     };
     if targets.iter().any(forbidden) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
@@ -45,6 +55,7 @@ pub(crate) fn room(targets: &[Target<'_>]) -> usize {
     let lengths = targets.iter().map(|target| match target {
         Target::Memory(slice) => slice.length,
         Target::Bytes(bytes) => bytes.len(),
+        Target::Append(_, length) => *length,
     });
     lengths.sum()
 }
@@ -62,6 +73,11 @@ pub(crate) fn scatter(bytes: &[u8], targets: &mut [Target<'_>]) -> io::Result<us
             Target::Bytes(place) => {
                 let count = rest.len().min(place.len());
                 place[..count].copy_from_slice(&rest[..count]);
+                count
+            }
+            Target::Append(buffer, length) => {
+                let count = rest.len().min(*length);
+                buffer.put_slice(&rest[..count]);
                 count
             }
         };
@@ -111,12 +127,28 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
         .map(|target| match target {
             Target::Memory(slice) => entry(slice.address(0), slice.length),
             Target::Bytes(bytes) => entry(bytes.as_mut_ptr(), bytes.len()),
+            Target::Append(buffer, length) => {
+                let chunk = buffer.chunk_mut();
+                entry(chunk.as_mut_ptr(), chunk.len().min(*length))
+            }
         })
         .collect();
-    // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, or a
-    // `&mut [u8]`. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
+    // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, a
+    // `&mut [u8]`, or the writable part of a buffer that is borrowed exclusively. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
     // the kernel may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
-    checked(|| unsafe { libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int) })
+    let received = checked(|| unsafe {
+        libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int)
+    })?;
+    let mut left = received;
+    for (target, entry) in targets.iter_mut().zip(&entries) {
+        let count = left.min(entry.iov_len);
+        left -= count;
+        if let Target::Append(buffer, _) = target {
+            // SAFETY: the call has written so many bytes to the start of the writable part, which is at least as long.
+            unsafe { buffer.advance_mut(count) }
+        }
+    }
+    Ok(received)
 }
 
 /// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
@@ -160,5 +192,35 @@ fn checked(mut call: impl FnMut() -> isize) -> io::Result<usize> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    // What is received, and nothing else, is appended to a buffer that is not initialised.
+    #[test]
+    fn a_buffer_is_appended_to() {
+        let (mut peer, socket) = UnixStream::pair().expect("sockets");
+        let mut buffer = Vec::with_capacity(64);
+        buffer.push(b'a');
+        for (sent, length) in [(&b"bcdefg"[..], 4), (b"h", 4), (b"ijkl", 0)] {
+            peer.write_all(sent).expect("written");
+            let (before, mut behind) = (buffer.len(), [0; 8]);
+            let mut targets = [Target::append(&mut buffer, length), Target::Bytes(&mut behind)];
+            let received = receive(socket.as_fd(), &mut targets).expect("received");
+            assert_eq!(received, sent.len());
+            let (appended, rest) = sent.split_at(length.min(sent.len()));
+            assert_eq!((&buffer[before..], &behind[..rest.len()]), (appended, rest));
+        }
+        assert_eq!(buffer, b"abcdeh");
+        let mut targets = [Target::append(&mut buffer, 2), Target::Bytes(&mut [])];
+        assert_eq!((room(&targets), scatter(b"fgh", &mut targets).expect("copied")), (2, 2));
+        assert_eq!(buffer, b"abcdehfg");
     }
 }

@@ -4,7 +4,8 @@ use std::task::Waker;
 
 use super::pair::QueuePair;
 use crate::error::PostErrorKind;
-use crate::provider::stream::{StreamMessage, Streamed};
+use crate::inflight::WakeList;
+use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
 
 impl QueuePair {
     /// Writes a message, or as much of it as the connection takes.
@@ -17,6 +18,12 @@ impl QueuePair {
         waker: &Waker,
     ) -> Result<Streamed, PostErrorKind> {
         self.handle.provider.write_message(message, waker)
+    }
+
+    /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs. The waker
+    /// is woken when there may be more; `wakes` is for the caller to wake without its locks.
+    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+        self.handle.provider.read_stream(room, waker, wakes);
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod contract;
+mod early;
 mod fairness;
 mod flood;
 mod listener;

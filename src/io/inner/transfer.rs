@@ -10,6 +10,9 @@ use super::{State, StreamInner};
 use crate::error::StreamBroken;
 use crate::io::resources::RING;
 use crate::io::wakers::Side;
+use crate::proto::rsocket::Span;
+use crate::provider::stream::StreamRoom;
+use crate::provider::work::RemoteAddress;
 use crate::types::DisconnectReason;
 
 impl StreamInner {
@@ -112,7 +115,24 @@ impl StreamInner {
 
     /// `collected`: all completions have been collected.
     fn read(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
-        if self.copy_out(state, into) { Some(Ok(())) } else { end_of_read(state, collected) }
+        if self.copy_out(state, into) || collected && self.frames && self.read_now(state, into) {
+            return Some(Ok(()));
+        }
+        end_of_read(state, collected)
+    }
+
+    /// Has the provider read what has come: the bytes that are next go straight to `into`. Returns whether there were any.
+    fn read_now(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
+        let Some(Span { address, key, length }) = state.machine.next_place() else { return false };
+        if state.ended.is_some() {
+            return false;
+        }
+        let most = usize::try_from(length).unwrap_or(usize::MAX);
+        let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
+        self.queue_pair.read_stream(&mut room, &self.reading, &mut state.wakes);
+        let filled = room.filled();
+        state.machine.read_early(filled);
+        filled > 0
     }
 
     fn look(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {

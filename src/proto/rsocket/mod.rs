@@ -158,6 +158,8 @@ struct Receiving {
     /// that the peer may still write into the current half and into the one behind it. The rest is free.
     at: u32,
     unread: u32,
+    /// The number of bytes from there on that were read before the message that tells of them.
+    early: u32,
     granted: [u32; 2],
     free: u32,
     /// The start of the half that is granted next.
@@ -190,6 +192,7 @@ impl Machine {
             receiving: Receiving {
                 at: 0,
                 unread: 0,
+                early: 0,
                 granted: [half, 0],
                 free: half,
                 next_half: half,
@@ -262,7 +265,35 @@ impl Machine {
         receiving.granted = if left > 0 { [left, next] } else { [next, 0] };
         receiving.seen = receiving.seen.wrapping_add(1);
         receiving.unread += bytes;
+        self.settle_early();
         Ok(())
+    }
+
+    /// Returns the place of the next byte in the ring, with the number of bytes that may be read there before a message tells of
+    /// them; `None` while there are bytes that a message has told of.
+    pub(crate) fn next_place(&self) -> Option<Span> {
+        let Receiving { at, unread, early, granted, .. } = self.receiving;
+        let ring = self.settings.ring;
+        let offset = (at + early) % (2 * self.settings.half());
+        let address = ring.address.wrapping_add(offset.into());
+        let [current, next] = granted;
+        // Of one piece: the other half may be at the start of the ring.
+        let end = if early < current { current } else { current + next };
+        (unread == 0).then(|| Span { address, length: end.saturating_sub(early), ..ring })
+    }
+
+    /// So many bytes at [`next_place`](Self::next_place) have been read. They are free when a message has told of them.
+    pub(crate) fn read_early(&mut self, length: usize) {
+        // There were no more than were granted.
+        self.receiving.early += u32::try_from(length).unwrap_or(u32::MAX);
+        self.settle_early();
+    }
+
+    /// Frees what was read early, as far as messages have told of it.
+    fn settle_early(&mut self) {
+        let Receiving { early, unread, .. } = self.receiving;
+        self.receiving.early -= early.min(unread);
+        self.free(early.min(unread));
     }
 
     /// The entry of the list of targets that the peer writes next.
@@ -468,8 +499,11 @@ impl Machine {
     /// Frees the first `length` bytes of [`unread`](Self::unread), which have been read.
     pub(crate) fn consume(&mut self, length: usize) {
         debug_assert!(length <= self.unread().len());
+        self.free(u32::try_from(length).unwrap_or(u32::MAX).min(self.receiving.unread));
+    }
+
+    fn free(&mut self, length: u32) {
         let receiving = &mut self.receiving;
-        let length = u32::try_from(length).unwrap_or(u32::MAX).min(receiving.unread);
         receiving.unread -= length;
         receiving.free += length;
         receiving.at = (receiving.at + length) % (2 * self.settings.half());

@@ -502,3 +502,35 @@ fn an_end_waits_for_the_first_message_of_its_peer() {
     let foreign = Hello { says_its_end: false, ..settings.hello() };
     assert!(Machine::new(settings, foreign, true).is_end_silent());
 }
+
+// Bytes that are read before the message that tells of them are free when it has come, and are not read again.
+#[test]
+fn bytes_can_be_read_before_their_message() {
+    let own = settings(Carrier::Send, 200, 64, 16);
+    let mut machine = sides(own, own).map(|side| side.machine).into_iter().next().expect("two");
+    let next = machine.next_place().expect("nothing is unread");
+    assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
+    machine.read_early(30);
+    let next = machine.next_place().expect("no message has come");
+    assert_eq!((next.address, next.length), (0x1000 + 30, 70));
+    machine.received(Message::Data(20)).expect("granted");
+    assert!(machine.unread().is_empty(), "all of it has been read");
+    machine.received(Message::Data(50)).expect("granted");
+    assert_eq!(machine.unread(), 30..70);
+    assert_eq!(machine.next_place(), None, "these come first");
+    machine.consume(40);
+    assert_eq!(machine.next_place().map(|next| (next.address, next.length)), Some((0x1000 + 70, 30)));
+    machine.read_early(30);
+    assert_eq!(machine.next_place().map(|next| next.length), Some(0), "no more is granted yet");
+    machine.received(Message::Data(30)).expect("granted");
+    machine.control().expect("it grants the other half");
+    machine.control().expect("it grants the first half again");
+    machine.read_early(100);
+    let next = machine.next_place().expect("no message has come");
+    assert_eq!(
+        (next.address, next.length),
+        (0x1000, 100),
+        "the first half, before the message of the second"
+    );
+    assert!(machine.received(Message::Data(101)).is_err(), "more than the other half");
+}

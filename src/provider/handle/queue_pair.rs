@@ -6,8 +6,8 @@ use std::task::Waker;
 
 use super::completion_queue::CompletionQueue;
 use crate::error::{PostErrorKind, ResizeError};
-use crate::inflight::{CompletionSink, Payload, Ticket};
-use crate::provider::stream::{StreamMessage, Streamed};
+use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
+use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
@@ -80,7 +80,24 @@ impl QueuePair {
             #[cfg(feature = "soft")]
             Self::Soft(queue_pair) => queue_pair.write_message(message, waker),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => Err(PostErrorKind::NotSupported("a message that is no request, on a device")),
+            Self::Verbs(_) => {
+                let _ = (message, waker);
+                Err(PostErrorKind::NotSupported("a message that is no request, on a device"))
+            }
+        }
+    }
+
+    /// Reads what has come for a stream, if the provider reads for the caller. Payload for the place that is read next goes to the
+    /// room, and the rest to where it belongs. The waker is woken when there may be more; `wakes` is for the caller to wake
+    /// without its locks.
+    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.read_stream(room, waker, wakes),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => {
+                let _ = (room, waker, wakes);
+            }
         }
     }
 
@@ -90,7 +107,10 @@ impl QueuePair {
             #[cfg(feature = "soft")]
             Self::Soft(queue_pair) => queue_pair.takes_messages(waker),
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => true,
+            Self::Verbs(_) => {
+                let _ = waker;
+                true
+            }
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The part that posting calls and the driver of a connection share: the socket and the sending half.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 use tracing::trace;
 
 use super::batch::Batch;
+use super::reader::Reader;
 use super::receive_queue::ReceiveQueue;
 use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
@@ -97,6 +98,8 @@ pub(crate) struct ConnectionShared {
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     sending: Mutex<Sending>,
+    /// The other half, which its task owns.
+    pub(super) reader: OnceLock<Weak<Reader>>,
 }
 
 struct Sending {
@@ -191,6 +194,7 @@ impl ConnectionShared {
             receives,
             keys,
             sending,
+            reader: OnceLock::new(),
         })
     }
 
@@ -269,14 +273,16 @@ impl ConnectionShared {
 
     /// Writes, unless that has to wait, and leaves the rest to the driver.
     pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
-        if sending.is_busy() {
-            return;
-        }
         let mut wakes = WakeList::default();
-        if self.transmit(sending, &mut wakes) == Transmitted::Blocked {
+        self.transmit_for(sending, &mut wakes);
+        wakes.wake_all();
+    }
+
+    /// As [`transmit_now`](Self::transmit_now), for a caller that has locks of its own.
+    pub(super) fn transmit_for(&self, sending: SendHalf<'_>, wakes: &mut WakeList) {
+        if !sending.is_busy() && self.transmit(sending, wakes) == Transmitted::Blocked {
             self.wake_driver();
         }
-        wakes.wake_all();
     }
 
     /// Has the driver go on.
@@ -346,7 +352,7 @@ impl ConnectionShared {
     pub(crate) fn answered(&self, wakes: &mut WakeList) {
         let mut sending = self.send_queue();
         sending.answered(wakes);
-        self.transmit_now(sending);
+        self.transmit_for(sending, wakes);
     }
 
     /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound

@@ -19,38 +19,37 @@ impl ConnectionShared {
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    fn serve(&self, request: &ReadRequest, first: bool) -> Result<(), Terminate> {
+    fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<(), Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
         if length == 0 {
             // Of an empty read neither key nor offset is checked.
-            return self.answer(None, Payload::new(), answer, first);
+            return self.answer((None, Payload::new(), answer), first, wakes);
         }
         let source = (request.source_stag, request.source_to);
         let grant = self.keys.resolve(source, length, Intent::Read, self.number)?;
-        self.answer(Some(grant.access), Payload::from_iter([grant.slice]), answer, false)
+        self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
     }
 
     /// Answers an Atomic Request.
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    fn serve_atomic(&self, request: &AtomicRequest) -> Result<(), Terminate> {
+    fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<(), Terminate> {
         if !request.to.is_multiple_of(WORD as u64) {
             // No code says it better.
             return Err(Terminate::CATASTROPHIC_STREAM);
         }
         let grant = self.keys.resolve((request.stag, request.to), WORD, Intent::Atomic, self.number)?;
         let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
-        self.answer(Some(grant.access), Payload::from_iter([grant.slice]), answer, false)
+        self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
     }
 
     fn answer(
         &self,
-        access: Option<RemoteAccess>,
-        payload: Payload,
-        answer: Answer,
+        (access, payload, answer): (Option<RemoteAccess>, Payload, Answer),
         beyond: bool,
+        wakes: &mut WakeList,
     ) -> Result<(), Terminate> {
         let mut sending = self.send_queue();
         if sending.serving() >= self.inbound_reads && !beyond {
@@ -58,7 +57,7 @@ impl ConnectionShared {
             return Err(Terminate::NO_BUFFER);
         }
         sending.respond(access, payload, answer);
-        self.transmit_now(sending);
+        self.transmit_for(sending, wakes);
         Ok(())
     }
 
@@ -70,7 +69,7 @@ impl ConnectionShared {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
         sending.answered(wakes);
-        self.transmit_now(sending);
+        self.transmit_for(sending, wakes);
         Ok(())
     }
 }
@@ -93,7 +92,7 @@ impl Receiver {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
                 self.cost += REQUEST_COST;
                 let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-                self.connection.serve(&request, !self.heard).map_err(named)
+                self.connection.serve(&request, !self.heard, wakes).map_err(named)
             }
             OnComplete::AtomicRequest => {
                 self.cost += REQUEST_COST;
@@ -101,7 +100,7 @@ impl Receiver {
                 // It is as long as it should be, so what is wrong is the operation.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
-                self.connection.serve_atomic(&request).map_err(named)
+                self.connection.serve_atomic(&request, wakes).map_err(named)
             }
             OnComplete::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;

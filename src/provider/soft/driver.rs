@@ -15,7 +15,8 @@ use super::config::SoftConfig;
 use super::connection::{ConnectionShared, Socket, Transmitted};
 use super::message_timeout::MessageTimeout;
 use super::path_timeout::{PathTimeout, Question, Tick, Verdict};
-use super::receive::{Receiver, Stop, TURN, Turned};
+use super::reader::Reader;
+use super::receive::{Receiver, Stop, TURN, Turn, Turned};
 use super::send::SendQueue;
 use crate::error::Reason;
 use crate::inflight::WakeList;
@@ -71,7 +72,7 @@ pub(crate) trait Observer: Send + Sync + 'static {
 pub(crate) struct Driver<O: Observer> {
     connection: Arc<ConnectionShared>,
     socket: Arc<Socket>,
-    receiver: Receiver,
+    reader: Arc<Reader>,
     observer: Arc<O>,
     /// `None` when no tick is due any more.
     path_timeout: Option<PathTimeout>,
@@ -103,11 +104,14 @@ impl<O: Observer> Driver<O> {
         config: &SoftConfig,
     ) -> Self {
         let nudges = connection.role == Role::Active || connection.implied;
+        let reader = Reader::new(receiver, socket.clone());
+        // Set once, before anybody else has the connection.
+        let _ = connection.reader.set(Arc::downgrade(&reader));
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
         Self {
             connection,
             socket,
-            receiver,
+            reader,
             observer,
             message_timeout: message_timeout.map(MessageTimeout::new),
             path_timeout: PathTimeout::new(config.path_timeout, nudges),
@@ -158,10 +162,16 @@ impl<O: Observer> Driver<O> {
 
     /// Processes staged bytes, or reads once, when there may be something.
     fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
-        if self.receiver.has_unprocessed() {
-            return Poll::Ready(self.receiver.resume(wakes));
+        let mut receiver = self.reader.receiver();
+        if let Some(stop) = receiver.take_stop() {
+            return Poll::Ready(Err(stop));
         }
-        let outcome = if self.receiver.awaits_receive() {
+        if receiver.has_unprocessed() {
+            return Poll::Ready(receiver.resume(&mut Turn::of_driver(wakes)));
+        }
+        let awaits_receive = receiver.awaits_receive();
+        drop(receiver);
+        let outcome = if awaits_receive {
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
             if self.connection.receives.poll_ready(self.connection.number, cx).is_pending() {
                 if let Some(error) = self.connection.send_queue().broken.take() {
@@ -172,7 +182,7 @@ impl<O: Observer> Driver<O> {
                 return Poll::Pending;
             }
             self.is_starved = false;
-            self.receiver.resume(wakes)
+            self.reader.receiver().resume(&mut Turn::of_driver(wakes))
         } else {
             ready!(self.poll_read(cx, wakes))
         };
@@ -198,7 +208,7 @@ impl<O: Observer> Driver<O> {
     /// Ends the connection if a message in a shared receive does not go on. Ready when the state has changed.
     fn poll_message_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(timeout) = &mut self.message_timeout else { return Poll::Pending };
-        ready!(timeout.poll(self.receiver.progress(), cx));
+        ready!(timeout.poll(self.reader.receiver().progress(), cx));
         // The receive is for the messages of others.
         self.restore_receive();
         let reason = Reason::Local("a message in a shared receive made no progress");
@@ -213,7 +223,12 @@ impl<O: Observer> Driver<O> {
         if !spinning && let Err(error) = ready!(self.socket.stream().poll_read_ready(cx)) {
             return Poll::Ready(Err(Stop::Broken(error)));
         }
-        let outcome = self.receiver.turn(&self.socket, wakes);
+        if !spinning && self.reader.receiver().expects_large() && self.reader.offer() {
+            // Once around: the reader of a stream goes first.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let outcome = self.reader.receiver().turn(&self.socket, &mut Turn::of_driver(wakes));
         match &outcome {
             Ok(Turned { read: false, .. }) if spinning => {
                 // Once around: those go first for whom something has come.
@@ -230,22 +245,25 @@ impl<O: Observer> Driver<O> {
 
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
-        self.connection.role == Role::Active || self.connection.implied || self.receiver.has_heard()
+        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().has_heard()
     }
 
     /// Acts on a tick of the clock. Ready when the state has changed.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
+        if self.reader.receiver().take_has_read() {
+            path_timeout.received();
+        }
         let tick = ready!(path_timeout.poll(cx));
         let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
-        self.receiver.shrink();
+        self.reader.receiver().shrink();
         match tick {
-            Tick::Nudge if self.receiver.has_heard() => {}
+            Tick::Nudge if self.reader.receiver().has_heard() => {}
             Tick::Nudge => match self.connection.role {
                 Role::Active => write_on(&self.connection, SendQueue::nudge),
                 Role::Passive => self.connection.release(),
             },
-            Tick::Check if self.receiver.awaits_receive() => {
+            Tick::Check if self.reader.receiver().awaits_receive() => {
                 if let Ok(Some(error)) = self.socket.stream().take_error() {
                     // The message goes first, if a receive was posted for it while this task was stopped.
                     self.connection.send_queue().broken.get_or_insert(error);

@@ -14,8 +14,9 @@
 //! | [`batch`], [`send`], [`fill`] | the direction to the peer |
 //! | [`stream_frames`] | a message of a byte stream as frames |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
-//! | [`stream_write`] | the direction of a byte stream to the peer |
 //! | [`receive`], [`control`] | the direction from the peer |
+//! | [`reader`] | that direction, shared by the task and the reader of a byte stream |
+//! | [`stream`] | the two directions of a byte stream |
 //! | [`last_words`] | what a peer says while this end disconnects |
 //! | [`path_timeout`], [`message_timeout`] | when a silent connection, and an unfinished message, is given up |
 //! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
@@ -43,6 +44,7 @@ mod path_timeout;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;
 mod read_ahead;
+pub(crate) mod reader;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
 pub(crate) mod registration;
@@ -50,6 +52,6 @@ pub(crate) mod remote_keys;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;
+mod stream;
 mod stream_frames;
-mod stream_write;
 pub(crate) mod window;

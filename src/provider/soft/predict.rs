@@ -154,13 +154,10 @@ mod tests {
         let mut targets = SmallVec::new();
         let room = predicted.targets(&mut targets);
         // A read that brings less than that is taken for all that there is.
-        let places = targets.iter().map(|target| match target {
-            Target::Memory(slice) => slice.len(),
-            Target::Bytes(place) => place.len(),
-        });
-        assert_eq!(room, places.sum::<usize>());
+        assert_eq!(room, crate::memory::room(&targets));
         for target in targets {
             let length = match target {
+                Target::Append(..) => panic!("it has no room of a reader's"),
                 Target::Memory(slice) => slice.write(0, bytes),
                 Target::Bytes(place) => {
                     let length = place.len().min(bytes.len());

@@ -12,7 +12,7 @@ use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
-use crate::provider::stream::{StreamMessage, Streamed};
+use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
@@ -194,6 +194,13 @@ impl QueuePair {
         let written =
             self.connection.get().ok_or(none).and_then(|connection| connection.write_message(message, waker));
         written.map_err(|kind| self.explain(Refused { kind, payload: Payload::new() }).kind)
+    }
+
+    /// Reads what has come for a stream, see [`ConnectionShared::read_stream`].
+    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+        if let Some(connection) = self.connection.get() {
+            connection.read_stream(room, waker, wakes);
+        }
     }
 
     /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.

@@ -28,10 +28,15 @@ impl ReadAhead {
         self.since_large = if length >= LARGE { 0 } else { self.since_large.saturating_add(1) };
     }
 
+    /// Returns whether the next frames are likely to be large.
+    pub(super) fn expects_large(&self) -> bool {
+        self.since_large <= SMALL_BETWEEN
+    }
+
     /// The most bytes that the next read brings ahead, within a payload or between two.
     pub(super) fn most(&self, in_payload: bool) -> usize {
         match in_payload {
-            _ if self.since_large > SMALL_BETWEEN => usize::MAX,
+            _ if !self.expects_large() => usize::MAX,
             true => HEADERS_ONLY,
             false => BETWEEN,
         }

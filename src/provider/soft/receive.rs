@@ -23,6 +23,8 @@ use super::staging::Staging;
 use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
+use crate::provider::stream::StreamRoom;
+use crate::provider::work::RemoteAddress;
 use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError, Tagged};
@@ -61,6 +63,20 @@ pub(crate) struct Violation {
     pub(crate) blame: Status,
 }
 
+/// The surroundings of a turn of the reader.
+pub(crate) struct Turn<'a, 'b> {
+    pub(crate) wakes: &'a mut WakeList,
+    /// The room of the reader of a stream, if that is whose turn it is.
+    pub(crate) room: Option<&'a mut StreamRoom<'b>>,
+}
+
+impl<'a> Turn<'a, '_> {
+    /// A turn of the task of the connection.
+    pub(crate) fn of_driver(wakes: &'a mut WakeList) -> Self {
+        Self { wakes, room: None }
+    }
+}
+
 /// The result of a turn of the reader.
 pub(crate) struct Turned {
     /// Something was read.
@@ -87,20 +103,32 @@ impl From<Terminate> for Stop {
 enum Destination {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
-    /// Into memory that the peer addressed: valid at every single transfer, or not touched.
-    Remote(RemoteAccess, Payload),
+    /// Into memory that the peer addressed: valid at every single transfer, or not touched. The place is that of the first
+    /// byte.
+    Remote { access: RemoteAccess, parts: Payload, place: RemoteAddress },
 }
 
 impl Destination {
     fn parts(&self) -> &Payload {
         match self {
-            Self::Local(parts) | Self::Remote(_, parts) => parts,
+            Self::Local(parts) | Self::Remote { parts, .. } => parts,
         }
     }
 
     fn shrink(&mut self, by: usize) {
-        let (Self::Local(parts) | Self::Remote(_, parts)) = self;
+        if let Self::Remote { place, .. } = self {
+            place.address = place.address.wrapping_add(by as u64);
+        }
+        let (Self::Local(parts) | Self::Remote { parts, .. }) = self;
         *parts = inflight::range(parts, by, usize::MAX);
+    }
+
+    /// Returns how many of the first of `length` bytes of payload go to a reader's room.
+    fn direct(&self, room: Option<&StreamRoom<'_>>, length: usize) -> usize {
+        match (self, room) {
+            (Self::Remote { place, .. }, Some(room)) => room.takes(*place, length),
+            _ => 0,
+        }
     }
 }
 
@@ -181,6 +209,8 @@ pub(crate) struct Receiver {
     /// While this end disconnects.
     last_words: Option<Box<LastWords>>,
     terminated: Option<Terminate>,
+    /// The reader has stopped, or the connection ends: nothing is read for a stream any more.
+    ended: bool,
 }
 
 impl Receiver {
@@ -206,7 +236,18 @@ impl Receiver {
             empty_frame,
             last_words: None,
             terminated: None,
+            ended: false,
         }
+    }
+
+    /// Returns whether the next frames are likely to be large.
+    pub(super) fn expects_large(&self) -> bool {
+        self.ahead.expects_large()
+    }
+
+    /// Returns whether the reader of a stream may have a turn: the task has seen the first frame, and no end.
+    pub(super) fn serves_streams(&self) -> bool {
+        self.heard && !self.ended
     }
 
     /// Returns whether a whole frame has ever been received.
@@ -221,6 +262,7 @@ impl Receiver {
 
     /// Takes the receive that was being filled, which the connection leaves behind.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
+        self.ended = true;
         self.state = State::Header;
         self.predicted = None;
         let overflowed = self.overflowed;
@@ -248,12 +290,14 @@ impl Receiver {
     }
 
     /// Processes staged bytes without a read.
-    pub(crate) fn resume(&mut self, wakes: &mut WakeList) -> Result<Turned, Stop> {
+    pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
         let heard = self.heard;
         self.awaits_receive = false;
         self.unprocessed = false;
         self.cost = 1;
-        self.with_staging(|receiver| receiver.process(wakes))?;
+        let processed = self.with_staging(|receiver| receiver.process(turn));
+        self.ended |= processed.is_err();
+        processed?;
         Ok(Turned { read: false, established: self.heard && !heard, cost: self.cost })
     }
 
@@ -281,19 +325,21 @@ impl Receiver {
     }
 
     /// Reads once and processes what came.
-    pub(crate) fn turn(&mut self, socket: &Socket, wakes: &mut WakeList) -> Result<Turned, Stop> {
+    pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
         let heard = self.heard;
         self.cost = 1;
-        let read = self.with_staging(|receiver| match receiver.read(socket) {
+        let outcome = self.with_staging(|receiver| match receiver.read(socket, &mut turn.room) {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => {
-                receiver.received(length)?;
-                receiver.process(wakes).map(|()| true)
+                receiver.received(length, &mut turn.room)?;
+                receiver.process(turn).map(|()| true)
             }
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
-        })?;
+        });
+        self.ended |= outcome.is_err();
+        let read = outcome?;
         Ok(Turned { read, established: self.heard && !heard, cost: self.cost })
     }
 
@@ -307,6 +353,7 @@ impl Receiver {
             State::Gather => self.frame.missing().len(),
         };
         let mut words = LastWords::behind(rest);
+        self.ended = true;
         self.unprocessed = false;
         self.terminated = self.with_staging(|receiver| {
             let found = words.read(receiver.staging.unread());
@@ -335,7 +382,7 @@ impl Receiver {
     }
 
     /// One `readv`, into wherever the bytes belong.
-    fn read(&mut self, socket: &Socket) -> Result<usize, Stop> {
+    fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let most = self.ahead.most(in_payload);
         let staging = self.staging.room(most);
@@ -348,14 +395,24 @@ impl Receiver {
                 Ok(socket.read(&mut targets, *left + behind)?)
             }
             State::Payload { destination, left, .. } => {
-                let asked = *left + staging.len();
-                let mut targets: smallvec::SmallVec<[Target<'_>; 2]> =
-                    destination.parts().iter().map(Target::Memory).collect();
-                targets.push(Target::Bytes(staging));
+                let mut asked = *left + staging.len();
+                let direct = destination.direct(room.as_deref(), *left);
+                let behind = inflight::range(destination.parts(), direct, usize::MAX);
+                let mut targets: smallvec::SmallVec<[Target<'_>; 3]> = smallvec::SmallVec::new();
+                if let Some(room) = room.as_deref_mut().filter(|_| direct > 0) {
+                    targets.push(room.target(direct));
+                }
+                if direct > 0 && direct < *left {
+                    // The reader comes back for the rest, which would be copied if it were in its place.
+                    asked = direct;
+                } else {
+                    targets.extend(behind.iter().map(Target::Memory));
+                    targets.push(Target::Bytes(staging));
+                }
                 let _valid = match destination {
                     Destination::Local(_) => None,
                     // Checked again at every read: it may have been deregistered within the frame.
-                    Destination::Remote(access, _) => {
+                    Destination::Remote { access, .. } => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
                         Some(access.guard().ok_or_else(named)?)
                     }
@@ -375,14 +432,18 @@ impl Receiver {
     }
 
     /// Accounts for bytes that `read` brought.
-    fn received(&mut self, length: usize) -> Result<(), Stop> {
+    fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) -> Result<(), Stop> {
         self.cost += u32::try_from(length / BYTES_PER_UNIT).unwrap_or(TURN);
         let direct = match &mut self.state {
             State::Payload { destination, left, .. } => {
-                let direct = length.min(*left);
-                *left -= direct;
-                destination.shrink(direct);
-                direct
+                let placed = length.min(*left);
+                let direct = destination.direct(room.as_deref(), placed);
+                if let Some(room) = room {
+                    room.fill(direct);
+                }
+                *left -= placed;
+                destination.shrink(placed);
+                placed
             }
             State::Gather => {
                 let direct = length.min(self.frame.missing().len());
@@ -431,17 +492,17 @@ impl Receiver {
     }
 
     /// Takes staged bytes apart until there are too few, or the work of a turn is done.
-    fn process(&mut self, wakes: &mut WakeList) -> Result<(), Stop> {
+    fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<(), Stop> {
         let heard = self.heard;
         while self.heard == heard && self.cost <= TURN {
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(),
                 State::Header => self.parse_header()?,
-                State::Payload { .. } => self.place_payload()?,
-                State::Control { .. } => self.parse_control(wakes)?,
-                State::Trailer { .. } => self.skip_trailer(wakes),
-                State::Gather => self.gather_frame(wakes)?,
+                State::Payload { .. } => self.place_payload(&mut turn.room)?,
+                State::Control { .. } => self.parse_control(turn.wakes)?,
+                State::Trailer { .. } => self.skip_trailer(turn.wakes),
+                State::Gather => self.gather_frame(turn)?,
             };
             match step {
                 Step::Continue => {}
@@ -494,13 +555,13 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    fn place_payload(&mut self) -> Result<Step, Stop> {
+    fn place_payload(&mut self, room: &mut Option<&mut StreamRoom<'_>>) -> Result<Step, Stop> {
         let State::Payload { destination, left, trailer, on_complete } = &mut self.state else {
             return Ok(Step::Continue);
         };
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
-            place(destination, &self.staging.unread()[..taken])?;
+            place(destination, &self.staging.unread()[..taken], room)?;
             destination.shrink(taken);
             self.staging.take(taken);
             *left -= taken;
@@ -546,7 +607,7 @@ impl Receiver {
         Step::Continue
     }
 
-    fn gather_frame(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
+    fn gather_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
         let taken = self.frame.push(self.staging.unread());
         self.staging.take(taken);
         if !self.frame.is_complete() {
@@ -554,7 +615,7 @@ impl Receiver {
         }
         self.state = State::Header;
         let (frame, length) = self.frame.take();
-        let outcome = self.checked(&frame[..length], wakes);
+        let outcome = self.checked(&frame[..length], turn);
         if let Ok(false) = outcome {
             self.frame.restore(frame);
             self.state = State::Gather;
@@ -573,7 +634,7 @@ impl Receiver {
     }
 
     /// A whole frame, with CRC on. False when it has to wait for a receive.
-    fn checked(&mut self, frame: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
+    fn checked(&mut self, frame: &[u8], turn: &mut Turn<'_, '_>) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
         let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
         let (header, length, consumed) = match Header::decode(body) {
@@ -593,11 +654,11 @@ impl Receiver {
         let payload = &body[consumed..consumed + length];
         match std::mem::replace(&mut self.state, State::Header) {
             State::Payload { destination, on_complete, .. } => {
-                place(&destination, payload)?;
+                place(&destination, payload, &mut turn.room)?;
                 drop(destination);
-                self.complete(on_complete, wakes);
+                self.complete(on_complete, turn.wakes);
             }
-            State::Control { on_complete, .. } => self.control(&on_complete, payload, wakes)?,
+            State::Control { on_complete, .. } => self.control(&on_complete, payload, turn.wakes)?,
             State::Header | State::Trailer { .. } | State::Gather => {}
         }
         Ok(true)
@@ -635,7 +696,9 @@ impl Receiver {
                     .keys
                     .resolve((stag, to), length, Intent::Write, self.connection.number)
                     .map_err(named)?;
-                (Destination::Remote(grant.access, Payload::from_iter([grant.slice])), OnComplete::Nothing)
+                let (access, parts) = (grant.access, Payload::from_iter([grant.slice]));
+                let place = RemoteAddress { key: stag, address: to };
+                (Destination::Remote { access, parts, place }, OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed)?;
@@ -725,15 +788,23 @@ fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
 }
 
 /// Copies staged payload to its place.
-fn place(destination: &Destination, mut bytes: &[u8]) -> Result<(), Stop> {
+fn place(
+    destination: &Destination,
+    bytes: &[u8],
+    room: &mut Option<&mut StreamRoom<'_>>,
+) -> Result<(), Stop> {
     let _valid = match destination {
         Destination::Local(_) => None,
-        Destination::Remote(access, _) => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+        Destination::Remote { access, .. } => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
     };
-    for part in destination.parts() {
-        let taken = bytes.len().min(part.len());
-        part.write(0, &bytes[..taken]);
-        bytes = &bytes[taken..];
+    let (direct, mut rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
+    if let Some(room) = room {
+        room.copy(direct);
+    }
+    for part in &inflight::range(destination.parts(), direct.len(), usize::MAX) {
+        let taken = rest.len().min(part.len());
+        part.write(0, &rest[..taken]);
+        rest = &rest[taken..];
     }
     Ok(())
 }

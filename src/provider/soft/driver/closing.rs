@@ -73,8 +73,8 @@ impl<O: Observer> Driver<O> {
     pub(super) fn execute(&mut self, command: Command) {
         match command {
             Command::Disconnect(deadline) => {
-                self.receiver.listen_for_terminate();
-                let current = self.receiver.take_receive();
+                self.reader.receiver().listen_for_terminate();
+                let current = self.reader.receiver().take_receive();
                 self.flush_receives(current, Status::CANCELED);
                 self.connection.send_queue().close(None);
                 self.close_until(deadline, Some((Status::CANCELED, Status::CANCELED)), true);
@@ -82,7 +82,7 @@ impl<O: Observer> Driver<O> {
             Command::Refuse => {
                 self.connection.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
                 let unflushed = if self.is_established() {
-                    let current = self.receiver.take_receive();
+                    let current = self.reader.receiver().take_receive();
                     self.flush_receives(current, Status::CANCELED);
                     Some((Status::CANCELED, Status::CANCELED))
                 } else {
@@ -157,7 +157,7 @@ impl<O: Observer> Driver<O> {
             return self.flush_and(first, Status::CANCELED, End::Unanswered);
         };
         self.connection.send_queue().close(Some(terminate));
-        let current = self.receiver.take_receive();
+        let current = self.reader.receiver().take_receive();
         self.flush_receives(current, Status::CANCELED);
         self.close_until(deadline(self.disconnect_timeout), Some((first, Status::CANCELED)), false);
     }
@@ -198,7 +198,7 @@ impl<O: Observer> Driver<O> {
     /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
     pub(super) fn flush(&mut self, first: Status, rest: Status) {
         // The reader lets go of the sink that it may be writing to, before the read completes.
-        let current = self.receiver.take_receive();
+        let current = self.reader.receiver().take_receive();
         let mut wakes = WakeList::default();
         self.connection.flush(first, rest, &mut wakes);
         wakes.wake_all();
@@ -207,7 +207,7 @@ impl<O: Observer> Driver<O> {
 
     /// The message never came: its receive is the next one again.
     pub(super) fn restore_receive(&mut self) {
-        if let Some(Interrupted { receive, .. }) = self.receiver.take_receive() {
+        if let Some(Interrupted { receive, .. }) = self.reader.receiver().take_receive() {
             let mut wakes = WakeList::default();
             self.connection.receives.restore(receive, &mut wakes);
             wakes.wake_all();
@@ -275,7 +275,7 @@ impl<O: Observer> Driver<O> {
     /// The way in which the connection was lost after this end had begun to disconnect: not all that
     /// completed may have arrived.
     fn loss(&mut self, failed: Option<io::Error>) -> Option<(Reason, Status)> {
-        if let Some(terminate) = self.receiver.terminated() {
+        if let Some(terminate) = self.reader.receiver().terminated() {
             return Some((terminate.reason(false), blame(terminate)));
         }
         let error = self.connection.send_queue().broken.take().or(failed)?;
@@ -343,7 +343,7 @@ impl<O: Observer> Driver<O> {
             if let Err(error) = ready!(self.socket.stream().poll_read_ready(cx)) {
                 return Poll::Ready(Some(error));
             }
-            match self.receiver.discard(&self.socket) {
+            match self.reader.receiver().discard(&self.socket) {
                 Ok(0) => return Poll::Ready(None),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

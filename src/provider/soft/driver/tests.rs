@@ -361,8 +361,8 @@ async fn a_frame_that_stops_keeps_no_room() {
     let mut came = false;
     let settles = std::future::poll_fn(|cx| {
         assert!(Pin::new(&mut driver).poll(cx).is_pending(), "the connection lasts");
-        came |= driver.receiver.memory() >= SENT;
-        if came && driver.receiver.memory() == SENT { Poll::Ready(()) } else { Poll::Pending }
+        came |= driver.reader.receiver().memory() >= SENT;
+        if came && driver.reader.receiver().memory() == SENT { Poll::Ready(()) } else { Poll::Pending }
     });
     tokio::time::timeout(LIMIT, settles).await.expect("it keeps room");
 }
@@ -389,7 +389,7 @@ async fn a_peer_that_cannot_be_asked_is_given_up() {
 // SEC-01: a peer that sends little at a time makes as many system calls as one that sends much.
 #[tokio::test]
 async fn a_read_costs_its_system_call_and_its_bytes() {
-    let (mut end, mut driver) = End::passive_with(&SoftConfig::default().crc(true)).await;
+    let (mut end, driver) = End::passive_with(&SoftConfig::default().crc(true)).await;
     let socket = driver.socket.clone();
     let length = 60_000_u16.to_be_bytes();
     // No frame is complete. There is room for all of it as soon as the length is known.
@@ -403,7 +403,9 @@ async fn a_read_costs_its_system_call_and_its_bytes() {
             socket.stream().readable().await.expect("a socket");
         };
         tokio::time::timeout(LIMIT, comes).await.expect("it comes");
-        let Ok(turned) = driver.receiver.turn(&socket, &mut WakeList::default()) else { panic!("no end") };
+        let mut wakes = WakeList::default();
+        let turned = driver.reader.receiver().turn(&socket, &mut Turn::of_driver(&mut wakes));
+        let Ok(turned) = turned else { panic!("no end") };
         assert!(turned.read);
         assert_eq!(turned.cost, cost, "{} bytes", bytes.len());
     }

@@ -1,9 +1,11 @@
-//! The direction of a byte stream to the peer: messages that are framed and written by the call that has the bytes.
+//! The two directions of a byte stream: messages that are framed and written by the call that has the bytes, and payload that is
+//! read by the call that has room for it.
 //!
 //! No request is posted for them, nothing completes, and no memory is kept but the end of the frame that the socket did not
 //! take: the task of the connection writes that, and wakes the writer.
 
 use std::io;
+use std::sync::Weak;
 use std::task::Waker;
 
 use tracing::trace;
@@ -13,7 +15,7 @@ use super::connection::{ConnectionShared, SendHalf, Transmitted};
 use super::stream_frames::StreamFrames;
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
-use crate::provider::stream::{StreamMessage, Streamed};
+use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
 
 impl ConnectionShared {
     /// Writes a message of a stream, or as much of it as the socket takes.
@@ -57,6 +59,15 @@ impl ConnectionShared {
         }
         wakes.wake_all();
         Ok(streamed)
+    }
+
+    /// Reads what has come for a stream. Payload for the place that is read next goes to the room, and the rest to where it
+    /// belongs. The waker is woken when there may be more.
+    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+        let reader = self.reader.get().and_then(Weak::upgrade);
+        if reader.is_some_and(|reader| reader.read(room, waker, wakes)) {
+            self.wake_driver();
+        }
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.

@@ -1,0 +1,110 @@
+//! The receiving half of a connection, shared by its task and the reader of a byte stream.
+//!
+//! The task waits for the socket. When large frames come while the reader of a stream waits, that has a turn before the task: it
+//! places payload in its own memory, and the ring of the stream is not touched. For small ones that would not pay. A reader that
+//! does not come, since its future was dropped, is not waited for: the task has the next turn.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use futures::task::AtomicWaker;
+
+use super::connection::Socket;
+use super::receive::{Receiver, Stop, TURN, Turn, Turned};
+use crate::inflight::WakeList;
+use crate::provider::stream::StreamRoom;
+use crate::sync::{Mutex, MutexGuard};
+
+/// The state of the receiving half, and who may take the next turn.
+pub(crate) struct Reader {
+    state: Mutex<State>,
+    /// The reader of a stream that has the next turn.
+    waiting: AtomicWaker,
+    socket: Arc<Socket>,
+}
+
+struct State {
+    receiver: Receiver,
+    /// The end that the reader of a stream has met, for the task.
+    stop: Option<Stop>,
+    /// The reader of a stream has read something since the task has looked.
+    has_read: bool,
+}
+
+/// Exclusive access to the receiver.
+pub(super) struct ReceiverGuard<'a>(MutexGuard<'a, State>);
+
+impl std::ops::Deref for ReceiverGuard<'_> {
+    type Target = Receiver;
+    fn deref(&self) -> &Receiver {
+        &self.0.receiver
+    }
+}
+
+impl std::ops::DerefMut for ReceiverGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Receiver {
+        &mut self.0.receiver
+    }
+}
+
+impl ReceiverGuard<'_> {
+    /// Takes the end that the reader of a stream has met.
+    pub(super) fn take_stop(&mut self) -> Option<Stop> {
+        self.0.stop.take()
+    }
+
+    /// Returns whether the reader of a stream has read something since the last call.
+    pub(super) fn take_has_read(&mut self) -> bool {
+        std::mem::take(&mut self.0.has_read)
+    }
+}
+
+impl Reader {
+    pub(super) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
+        let state = Mutex::new(State { receiver, stop: None, has_read: false });
+        Arc::new(Self { state, waiting: AtomicWaker::new(), socket })
+    }
+
+    pub(super) fn receiver(&self) -> ReceiverGuard<'_> {
+        ReceiverGuard(self.state.lock())
+    }
+
+    /// Wakes the reader of a stream, if one waits that has not been woken.
+    pub(super) fn offer(&self) -> bool {
+        let waker = self.waiting.take();
+        let is_offered = waker.is_some();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        is_offered
+    }
+
+    /// Reads for a stream until the room is full or nothing more has come, once at least if large frames are expected. Wakes
+    /// with `waker` when there may be more. Returns whether the task has to go on: with the end of the connection, or with what has been read ahead.
+    pub(super) fn read(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) -> bool {
+        let mut state = self.state.lock();
+        let State { receiver, stop, has_read } = &mut *state;
+        let mut spent = 0;
+        while receiver.serves_streams() && receiver.expects_large() && spent < TURN {
+            let mut turn = Turn { wakes: &mut *wakes, room: Some(&mut *room) };
+            let resumes = receiver.has_unprocessed();
+            let outcome =
+                if resumes { receiver.resume(&mut turn) } else { receiver.turn(&self.socket, &mut turn) };
+            match outcome {
+                Ok(Turned { read: false, .. }) if !resumes => break,
+                Ok(Turned { cost, .. }) => {
+                    *has_read = true;
+                    spent += cost;
+                }
+                Err(end) => *stop = Some(end),
+            }
+            if room.is_full() {
+                break;
+            }
+        }
+        if receiver.serves_streams() && receiver.expects_large() {
+            self.waiting.register(waker);
+        }
+        stop.is_some() || receiver.has_unprocessed()
+    }
+}

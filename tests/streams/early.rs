@@ -1,0 +1,111 @@
+//! Bytes that a read of the soft provider returns before the message that tells of them, with a raw socket as the peer.
+
+use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, read_request, send, write};
+use common::stream::listening;
+use common::*;
+use tokio::io::AsyncReadExt;
+use tokio_rdma::{RdmaStream, StreamConfig};
+
+/// The length of a frame that is large.
+const LARGE: usize = 20_000;
+
+/// A raw peer, which has sent a large frame, and a stream that has read it.
+struct Ends {
+    raw: Raw,
+    stream: RdmaStream,
+    /// The key and the address of the stream's ring.
+    ring: (u32, u64),
+    sends: u32,
+}
+
+impl Ends {
+    async fn new() -> Self {
+        let listener = listening(&adapter(), &StreamConfig::default());
+        let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
+        let mut hello = vec![0; 40];
+        hello[0] = 1;
+        hello[2..4].copy_from_slice(&100_u16.to_be_bytes());
+        hello[23] = 2;
+        hello[39] = 64;
+        raw.say(&Start::peer_to_peer(16, 16).data(&hello).encode(REQUEST_KEY)).await;
+        let Start { data, .. } = raw.start_frame(REPLY_KEY).await;
+        let address = u64::from_be_bytes(data[24..32].try_into().expect("8 bytes"));
+        let key = u32::from_be_bytes(data[32..36].try_into().expect("4 bytes"));
+        // An empty message: a keepalive.
+        raw.post(&send(1, &(7_u32 << 29 | 1).to_le_bytes())).await;
+        let (stream, _) = within(listener.accept()).await.expect("accepted");
+        let mut ends = Self { raw, stream, ring: (key, address), sends: 1 };
+        ends.write(0, &[1; LARGE]).await;
+        ends.announce(LARGE).await;
+        let mut bytes = vec![0; LARGE];
+        within(ends.stream.read_exact(&mut bytes)).await.expect("read");
+        assert!(bytes == [1; LARGE]);
+        ends
+    }
+
+    /// Writes to a place of the ring.
+    async fn write(&mut self, place: usize, bytes: &[u8]) {
+        let (key, address) = self.ring;
+        self.raw.post(&write(key, address + place as u64, bytes)).await;
+    }
+
+    /// Tells of so many bytes.
+    async fn announce(&mut self, length: usize) {
+        self.sends += 1;
+        let word = u32::try_from(length).expect("short").to_le_bytes();
+        self.raw.post(&send(self.sends, &word)).await;
+    }
+
+    /// Waits until the stream's end has handled all frames before this.
+    async fn settle(&mut self) {
+        self.raw.post(&read_request(1, (7, 0), 0, (0, 0))).await;
+        while self.raw.message().await.expect("an answer").opcode() != READ_RESPONSE {}
+    }
+}
+
+#[tokio::test]
+async fn a_read_does_not_wait_for_the_message() {
+    let Ends { mut raw, mut stream, ring: (key, address), .. } = Ends::new().await;
+    let reading = tokio::spawn(async move {
+        let mut bytes = vec![0; LARGE];
+        stream.read_exact(&mut bytes).await.map(|_| (stream, bytes))
+    });
+    tokio::task::yield_now().await;
+    raw.post(&write(key, address + LARGE as u64, &[2; LARGE])).await;
+    let (mut stream, bytes) = within(reading).await.expect("no panic").expect("no message is needed");
+    assert!(bytes == [2; LARGE]);
+    // The message tells of what was read, and of as much again.
+    raw.post(&write(key, address + 2 * LARGE as u64, &[3; 7])).await;
+    raw.post(&send(3, &(LARGE as u32 + 7).to_le_bytes())).await;
+    let mut rest = [0; 7];
+    within(stream.read_exact(&mut rest)).await.expect("read");
+    assert_eq!(rest, [3; 7]);
+}
+
+// A peer may write its memory in any order: nothing is read before what comes before it.
+#[tokio::test]
+async fn bytes_for_another_place_wait() {
+    let mut ends = Ends::new().await;
+    ends.write(LARGE + 100, &[3; LARGE]).await;
+    ends.settle().await;
+    ends.write(LARGE, &[2; 100]).await;
+    ends.announce(LARGE + 100).await;
+    let mut bytes = vec![0; LARGE + 100];
+    within(ends.stream.read_exact(&mut bytes)).await.expect("read");
+    assert!(bytes[..100] == [2; 100] && bytes[100..] == [3; LARGE]);
+}
+
+// The reader goes first, and is not waited for when it does not come.
+#[tokio::test]
+async fn a_read_that_was_dropped_delays_nothing() {
+    let mut ends = Ends::new().await;
+    let mut bytes = vec![0; LARGE];
+    for _ in 0..2 {
+        assert!(futures::poll!(std::pin::pin!(ends.stream.read(&mut bytes))).is_pending());
+    }
+    ends.write(LARGE, &[2; LARGE]).await;
+    ends.announce(LARGE).await;
+    ends.settle().await;
+    within(ends.stream.read_exact(&mut bytes)).await.expect("read");
+    assert!(bytes == [2; LARGE]);
+}
