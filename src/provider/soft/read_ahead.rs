@@ -6,8 +6,8 @@
 /// From this payload on a frame is large, and so, very likely, are those that follow.
 pub(super) const LARGE: usize = 16 * 1024;
 /// The number of small frames that may follow a large one before large ones are no longer expected: the rest of a Write that
-/// is no multiple of a frame, and the Send that announces it.
-const SMALL_BETWEEN: u8 = 2;
+/// is no multiple of a frame, and the Send that announces it, for a message that was cut in two.
+const SMALL_BETWEEN: u8 = 4;
 const HEADERS_ONLY: usize = 20;
 /// The number of bytes that are read ahead between two frames while large ones are expected.
 const BETWEEN: usize = 4096;
@@ -53,12 +53,12 @@ mod tests {
     fn the_end_of_a_large_message_does_not_announce_small_ones() {
         let mut ahead = ReadAhead::new();
         assert_eq!(ahead.most(false), usize::MAX, "nothing is known");
-        for length in [65_520, 65_520, 256, 4] {
+        for length in [65_520, 65_520, 4, 256, 4] {
             ahead.begin(length);
             assert_eq!((ahead.most(true), ahead.most(false)), (HEADERS_ONLY, BETWEEN), "{length}");
         }
         ahead.begin(65_520);
-        for length in [256, 4, 4] {
+        for length in [256, 4, 256, 4, 4] {
             ahead.begin(length);
         }
         assert_eq!(ahead.most(true), usize::MAX, "small ones come now, many at once");

@@ -16,8 +16,8 @@ use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Opcode;
 
-/// The most frames of payload in a message: about a megabyte, and a few pieces each.
-const MAX_FRAMES: usize = 16;
+/// The most frames of payload in a message: a megabyte, and a few pieces each.
+const MAX_FRAMES: usize = 17;
 /// The most pieces of the caller's in a message, so that one `sendmsg` takes all of it.
 const MAX_PARTS: usize = 16;
 /// The bytes around the payloads of most messages, or the whole of a short one.
