@@ -29,9 +29,10 @@ impl Unit {
     pub(crate) fn of(self, order: Order, nanoseconds: f64) -> f64 {
         match (self, order) {
             (Self::Micros, _) => nanoseconds / 1e3,
-            (Self::Thousands, Order::Cycle { count, .. } | Order::Call { count, .. }) => {
-                count as f64 / nanoseconds * 1e6
-            }
+            (
+                Self::Thousands,
+                Order::Cycle { count, .. } | Order::Call { count, .. } | Order::Echo { count, .. },
+            ) => count as f64 / nanoseconds * 1e6,
             _ => order.bytes() as f64 / nanoseconds,
         }
     }
@@ -96,7 +97,7 @@ impl Contender {
 
     /// Whether it is this crate.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.make, Make::Own(["soft" | "stream" | "grpc", ..]))
+        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "messages" | "framed", ..]))
     }
 }
 
@@ -136,6 +137,10 @@ const STREAM_LARGE: Contender = Contender::new(
 );
 const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
 const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
+const MESSAGES: Contender = Contender::new("messages over soft", Make::Own(&["messages"]));
+const FRAMED: Contender = Contender::new("frames over a byte stream over soft", Make::Own(&["framed"]));
+const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
+const FRAMES: &[Contender] = &[FRAMED, MESSAGES, FRAMED_TCP];
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
 
 const PING: Order = Order::Ping { size: 64, count: 200 };
@@ -303,5 +308,69 @@ pub(crate) const LINES: &[Line] = &[
         unit: Unit::Thousands,
         cores: APART,
         contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.9))],
+    },
+    Line {
+        id: "message-64",
+        title: "a message of 64 B there and back (ratio to frames over a byte stream)",
+        order: Order::Ping { size: 64, count: 200 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "message-1k",
+        title: "a message of 1 KiB there and back (ratio to frames over a byte stream)",
+        order: Order::Ping { size: 1024, count: 200 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "message-64k",
+        title: "a message of 64 KiB there and back (ratio to frames over a byte stream)",
+        order: Order::Ping { size: 64 << 10, count: 100 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "message-1m",
+        title: "a message of 1 MiB there and back (ratio to frames over a byte stream)",
+        order: Order::Ping { size: MIB, count: 32 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "messages-64",
+        title: "messages of 64 B, 64 at once (ratio to frames over a byte stream)",
+        order: Order::Echo { size: 64, count: 8192 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "messages-1k",
+        title: "messages of 1 KiB, 64 at once (ratio to frames over a byte stream)",
+        order: Order::Echo { size: 1024, count: 8192 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "messages-64k",
+        title: "messages of 64 KiB, 64 at once (ratio to frames over a byte stream)",
+        order: Order::Echo { size: 64 << 10, count: 1024 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: FRAMES,
+    },
+    Line {
+        id: "messages-1m",
+        title: "messages of 1 MiB, 64 at once (ratio to frames over a byte stream)",
+        order: Order::Echo { size: MIB, count: 128 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: FRAMES,
     },
 ];

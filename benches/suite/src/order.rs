@@ -6,11 +6,16 @@ use std::str::FromStr;
 /// How many blocks are in flight at once where more than one is.
 pub(crate) const WINDOW: usize = 16;
 
+/// How many messages are there and back at once where more than one is.
+pub(crate) const AT_ONCE: usize = 64;
+
 /// One batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// So many messages of this size there and back, one after the other; the answer is their median in nanoseconds.
     Ping { size: usize, count: usize },
+    /// So many messages of this size there and back, [`AT_ONCE`] at a time; the answer is the time of all.
+    Echo { size: usize, count: usize },
     /// So many blocks of this size one way, and the peer's word that they are there; the answer is the time of all.
     Write { size: usize, count: usize, how: Posting },
     /// So many blocks fetched from the peer; the answer is the time of all.
@@ -41,6 +46,7 @@ impl Order {
             Self::Ping { size, count } | Self::Write { size, count, .. } | Self::Read { size, count } => {
                 size * count
             }
+            Self::Echo { size, count } => 2 * size * count,
             Self::Cycle { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
         }
     }
@@ -48,7 +54,10 @@ impl Order {
     /// How many round trips, connections or calls it makes; 1 for blocks.
     pub(crate) fn operations(&self) -> usize {
         match *self {
-            Self::Ping { count, .. } | Self::Cycle { count, .. } | Self::Call { count, .. } => count,
+            Self::Ping { count, .. }
+            | Self::Echo { count, .. }
+            | Self::Cycle { count, .. }
+            | Self::Call { count, .. } => count,
             Self::Write { .. } | Self::Read { .. } | Self::Grow { .. } => 1,
         }
     }
@@ -58,6 +67,7 @@ impl Order {
         let less = |count: usize| (count / 8).max(WINDOW.min(count));
         match self {
             Self::Ping { size, count } => Self::Ping { size, count: less(count) },
+            Self::Echo { size, count } => Self::Echo { size, count: less(count).max(AT_ONCE) },
             Self::Write { size, count, how } => Self::Write { size, count: less(count), how },
             Self::Read { size, count } => Self::Read { size, count: less(count) },
             Self::Cycle { at_once, count } => Self::Cycle { at_once, count: less(count) },
@@ -71,6 +81,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Ping { size, count } => write!(f, "ping {size} {count}"),
+            Self::Echo { size, count } => write!(f, "echo {size} {count}"),
             Self::Write { size, count, how: Posting::Single } => write!(f, "single {size} {count}"),
             Self::Write { size, count, how: Posting::Window } => write!(f, "window {size} {count}"),
             Self::Write { size, count, how: Posting::Batch } => write!(f, "batch {size} {count}"),
@@ -93,6 +104,7 @@ impl FromStr for Order {
         let (size, count) = (first, second);
         Ok(match verb {
             "ping" => Self::Ping { size, count },
+            "echo" => Self::Echo { size, count },
             "single" => Self::Write { size, count, how: Posting::Single },
             "window" => Self::Write { size, count, how: Posting::Window },
             "batch" => Self::Write { size, count, how: Posting::Batch },
@@ -113,6 +125,7 @@ mod tests {
     fn what_is_written_is_read() {
         let orders = [
             Order::Ping { size: 64, count: 200 },
+            Order::Echo { size: 64, count: 200 },
             Order::Write { size: 4096, count: 3, how: Posting::Single },
             Order::Write { size: 4096, count: 3, how: Posting::Window },
             Order::Write { size: 4096, count: 3, how: Posting::Batch },

@@ -202,7 +202,7 @@ impl<N: Network> Active<N> {
                 let connect = || greeted(self.network.clone(), self.address);
                 self.held.extend(several(WINDOW, more, connect).await?);
             }
-            Order::Call { .. } => return Err(unsupported(order)),
+            Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
         }
         Ok(start.elapsed())
     }
@@ -243,7 +243,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Passive<S> {
                 }
             }
             // The others are for `greet`.
-            Order::Call { .. } => return Err(unsupported(order)),
+            Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
             Order::Cycle { .. } | Order::Grow { .. } => {}
         }
         Ok(())

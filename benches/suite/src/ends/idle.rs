@@ -28,9 +28,7 @@ impl Idle {
         let weight = match self.carrier {
             Carrier::Soft => runtime.block_on(soft(self.count)),
             Carrier::Raw => runtime.block_on(raw(self.count)),
-            Carrier::Stream | Carrier::Quinn | Carrier::Grpc | Carrier::GrpcTcp => {
-                Err(io::ErrorKind::Unsupported.into())
-            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
         };
         say(&weight?.to_string())
     }

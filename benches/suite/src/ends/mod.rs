@@ -4,6 +4,7 @@
 //! passive one with a zero when its part is done.
 
 mod bytes;
+mod framed;
 mod grpc;
 pub(crate) mod idle;
 mod quic;
@@ -25,6 +26,12 @@ use crate::order::Order;
 pub(crate) enum Carrier {
     /// This crate's soft provider.
     Soft,
+    /// This crate's messages, over its soft provider.
+    Messages,
+    /// Frames of `LengthDelimitedCodec` over this crate's byte stream.
+    Framed,
+    /// The same frames over TCP.
+    FramedTcp,
     /// TCP by tokio's own `TcpStream`.
     Raw,
     /// This crate's byte stream, over its soft provider.
@@ -157,6 +164,9 @@ impl End {
         let several = self.workers > 0;
         let result = match self.carrier {
             Carrier::Soft => drive(&runtime, several, soft::run(self, orders)),
+            Carrier::Messages => drive(&runtime, several, framed::run(framed::Over::Messages, self, orders)),
+            Carrier::Framed => drive(&runtime, several, framed::run(framed::Over::Stream, self, orders)),
+            Carrier::FramedTcp => drive(&runtime, several, framed::run(framed::Over::Tcp, self, orders)),
             Carrier::Raw => drive(&runtime, several, bytes::tcp(self, orders)),
             Carrier::Stream => drive(&runtime, several, bytes::stream(self, orders)),
             Carrier::Quinn => drive(&runtime, several, quic::run(self, orders)),

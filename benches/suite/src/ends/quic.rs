@@ -175,7 +175,7 @@ mod built {
                         self.receive(size).await?;
                     }
                 }
-                Order::Cycle { .. } | Order::Call { .. } | Order::Grow { .. } => {
+                Order::Echo { .. } | Order::Cycle { .. } | Order::Call { .. } | Order::Grow { .. } => {
                     return Err(unsupported(order));
                 }
             }
@@ -204,7 +204,7 @@ mod built {
                     }
                 }
                 // The others are for `greet`.
-                Order::Call { .. } => return Err(unsupported(order)),
+                Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
                 Order::Cycle { .. } | Order::Grow { .. } => {}
             }
             Ok(())
