@@ -4,7 +4,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use common::process::alone;
 use common::raw::{bytes, success};
@@ -150,9 +151,12 @@ async fn memory_is_registered_as_before_after_a_fork() {
     let large = within(adapter.register(LARGE, access())).await.expect("registered");
     let little = within(adapter.register(LITTLE, access())).await.expect("registered");
     let vector = within(adapter.register_from(vec![0; LARGE], access())).await.expect("registered");
-    let start = NonNull::from(Box::leak(vec![0_u8; LITTLE].into_boxed_slice()));
-    // SAFETY: the memory is leaked, so that it is never freed, and nothing else has its address.
-    let raw = unsafe { RawMemory::new(start.cast(), start.len()) };
+    static MEMORY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+    let start = NonNull::from(Box::leak(vec![0_u8; LITTLE].into_boxed_slice())).cast::<u8>();
+    // It is no leak while something has its address.
+    MEMORY.store(start.as_ptr(), Ordering::Relaxed);
+    // SAFETY: the memory is never freed, and nobody uses it by the address that is kept.
+    let raw = unsafe { RawMemory::new(start, LITTLE) };
     let raw = within(adapter.register_from(raw, access())).await.expect("registered");
     for region in [&large, &little, &vector, &raw] {
         exchange(&adapter, &pair, region).await;
