@@ -109,3 +109,30 @@ async fn a_read_that_was_dropped_delays_nothing() {
     within(ends.stream.read_exact(&mut bytes)).await.expect("read");
     assert!(bytes == [2; LARGE]);
 }
+
+// The reader may meet the end of the connection before the task of the connection does. A disconnect right behind must not
+// say that all is well.
+#[tokio::test]
+async fn a_disconnect_knows_what_a_read_has_met() {
+    let Ends { mut raw, mut stream, .. } = Ends::new().await;
+    let connection = stream.connection().clone();
+    let task = tokio::spawn(async move {
+        let mut bytes = vec![0; LARGE];
+        let mut polls = 0;
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            let pending = Future::poll(std::pin::pin!(stream.read(&mut bytes)), cx).is_pending();
+            assert!(pending || polls > 2, "the requests have not been flushed");
+            if polls < 2 { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+        })
+        .await;
+        (connection.disconnect().await, stream)
+    });
+    tokio::task::yield_now().await;
+    while raw.has_bytes() {
+        raw.message().await;
+    }
+    raw.reset();
+    let (outcome, _stream) = within(task).await.expect("no panic");
+    assert!(outcome.is_err(), "the connection was lost: {outcome:?}");
+}

@@ -73,8 +73,15 @@ impl<O: Observer> Driver<O> {
     pub(super) fn execute(&mut self, command: Command) {
         match command {
             Command::Disconnect(deadline) => {
-                self.reader.receiver().listen_for_terminate();
-                let current = self.reader.receiver().take_receive();
+                let mut receiver = self.reader.receiver();
+                // The reader of a stream may have taken it from the socket, which would say nothing of it again.
+                if let Some(stop) = receiver.take_stop() {
+                    drop(receiver);
+                    return self.on_read_end(stop);
+                }
+                receiver.listen_for_terminate();
+                let current = receiver.take_receive();
+                drop(receiver);
                 self.flush_receives(current, Status::CANCELED);
                 self.connection.send_queue().close(None);
                 self.close_until(deadline, Some((Status::CANCELED, Status::CANCELED)), true);
