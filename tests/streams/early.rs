@@ -8,6 +8,8 @@ use tokio_rdma::{RdmaStream, StreamConfig};
 
 /// The length of a frame that is large.
 const LARGE: usize = 20_000;
+/// The peer sends no more.
+const SHUTDOWN: u32 = 7 << 29 | 2;
 
 /// A raw peer, which has sent a large frame, and a stream that has read it.
 struct Ends {
@@ -135,4 +137,26 @@ async fn a_disconnect_knows_what_a_read_has_met() {
     raw.reset();
     let (outcome, _stream) = within(task).await.expect("no panic");
     assert!(outcome.is_err(), "the connection was lost: {outcome:?}");
+}
+
+// A peer that has said that it sends no more has said so.
+#[tokio::test]
+async fn nothing_is_read_behind_the_end() {
+    let Ends { mut raw, mut stream, ring: (key, address), .. } = Ends::new().await;
+    raw.post(&send(3, &SHUTDOWN.to_le_bytes())).await;
+    let reading = tokio::spawn(async move {
+        let mut bytes = vec![0; LARGE];
+        let mut read = 0;
+        for _ in 0..2000 {
+            read += stream.read(&mut bytes).await.expect("the end");
+            tokio::task::yield_now().await;
+        }
+        (read, stream)
+    });
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    raw.post(&write(key, address + LARGE as u64, &[2; LARGE])).await;
+    let (read, _stream) = within(reading).await.expect("no panic");
+    assert_eq!(read, 0);
 }

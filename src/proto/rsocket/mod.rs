@@ -270,8 +270,11 @@ impl Machine {
     }
 
     /// Returns the place of the next byte in the ring, with the number of bytes that may be read there before a message tells of
-    /// them; `None` while there are bytes that a message has told of.
+    /// them; `None` while there are bytes that a message has told of, and behind the last one.
     pub(crate) fn next_place(&self) -> Option<Span> {
+        if self.peer_closed.is_some() {
+            return None;
+        }
         let Receiving { at, unread, early, granted, .. } = self.receiving;
         let ring = self.settings.ring;
         let offset = (at + early) % (2 * self.settings.half());
