@@ -160,3 +160,18 @@ async fn nothing_is_read_behind_the_end() {
     let (read, _stream) = within(reading).await.expect("no panic");
     assert_eq!(read, 0);
 }
+
+// The task that `block_on` runs is no task of the scheduler's, which polls it in turns of its own.
+#[tokio::test]
+async fn a_read_of_the_main_task_does_not_wait_either() {
+    let Ends { mut raw, mut stream, ring: (key, address), .. } = Ends::new().await;
+    let mut bytes = vec![0; LARGE];
+    let writing = tokio::spawn(async move {
+        tokio::task::yield_now().await;
+        raw.post(&write(key, address + LARGE as u64, &[2; LARGE])).await;
+        raw
+    });
+    within(stream.read_exact(&mut bytes)).await.expect("no message is needed");
+    assert!(bytes == [2; LARGE]);
+    writing.await.expect("no panic");
+}

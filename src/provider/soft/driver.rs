@@ -224,8 +224,9 @@ impl<O: Observer> Driver<O> {
             return Poll::Ready(Err(Stop::Broken(error)));
         }
         if !spinning && self.reader.receiver().expects_large() && self.reader.offer() {
-            // Once around: the reader of a stream goes first.
-            cx.waker().wake_by_ref();
+            // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would come before
+            // the main task of a runtime.
+            let _ = pin!(yield_now()).poll(cx);
             return Poll::Pending;
         }
         let outcome = self.reader.receiver().turn(&self.socket, &mut Turn::of_driver(wakes));
