@@ -365,10 +365,11 @@ impl SendQueue {
     }
 
     /// The writer has offered a message of a stream to the socket, which has taken some of it, and `rest` is left.
-    pub(super) fn message_offered(&mut self, sent: usize, rest: Batch, wakes: &mut WakeList) -> Next {
+    pub(super) fn message_offered(&mut self, sent: usize, mut rest: Batch, wakes: &mut WakeList) -> Next {
         self.writing = false;
         self.written += sent as u64;
         self.outbound.count_send();
+        rest.trim();
         self.batch = rest;
         if !self.batch.is_empty() {
             self.streamed = true;
@@ -554,6 +555,16 @@ mod tests {
         assert!(batch.capacity() > 60_000, "it has the room of the batch before");
         let full = Err(io::ErrorKind::WouldBlock.into());
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
+        assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+        // Nor does the end of a message of a stream keep it.
+        let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let mut large_batch = Batch::new(true);
+        large_batch.framed(&[0; 60_000]);
+        large_batch.clear();
+        let mut rest = Batch::new(false);
+        rest.framed(&[0; 100]);
+        assert!(rest.capacity() >= 60_000 && queue.begin_message().is_some());
+        assert!(matches!(queue.message_offered(1, rest, &mut wakes), Next::Blocked));
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
     }
 
