@@ -95,7 +95,8 @@ enum Confirmation {
     Given,
 }
 
-/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
+/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped. Only the provider
+/// traces frames meanwhile.
 struct Held<'a> {
     end: &'a StreamInner,
     guard: Option<MutexGuard<'a, State>>,
