@@ -75,7 +75,7 @@ struct State {
     ended: Option<StreamBroken>,
     /// `ended` has just been set. It is logged and counted when the lock is released.
     news: bool,
-    /// What the provider wakes when it has read for this end.
+    /// The waker that the provider wakes when it has read for this end.
     wakes: WakeList,
     /// A write waits for room.
     exhausted: bool,

@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    // What is received, and nothing else, is appended to a buffer that is not initialised.
+    // The received bytes, and no others, are appended to a buffer that is not initialised.
     #[test]
     fn a_buffer_is_appended_to() {
         let (mut peer, socket) = UnixStream::pair().expect("sockets");

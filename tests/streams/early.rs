@@ -59,7 +59,7 @@ impl Ends {
     }
 
     /// Waits until the stream's end has handled all frames before this.
-    async fn settle(&mut self) {
+    async fn handled(&mut self) {
         self.raw.post(&read_request(1, (7, 0), 0, (0, 0))).await;
         while self.raw.message().await.expect("an answer").opcode() != READ_RESPONSE {}
     }
@@ -89,7 +89,7 @@ async fn a_read_does_not_wait_for_the_message() {
 async fn bytes_for_another_place_wait() {
     let mut ends = Ends::new().await;
     ends.write(LARGE + 100, &[3; LARGE]).await;
-    ends.settle().await;
+    ends.handled().await;
     ends.write(LARGE, &[2; 100]).await;
     ends.announce(LARGE + 100).await;
     let mut bytes = vec![0; LARGE + 100];
@@ -107,7 +107,7 @@ async fn a_read_that_was_dropped_delays_nothing() {
     }
     ends.write(LARGE, &[2; LARGE]).await;
     ends.announce(LARGE).await;
-    ends.settle().await;
+    ends.handled().await;
     within(ends.stream.read_exact(&mut bytes)).await.expect("read");
     assert!(bytes == [2; LARGE]);
 }

@@ -1,10 +1,11 @@
 //! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
 
 use super::connection::ConnectionShared;
-use super::receive::{OnComplete, REQUEST_COST, Receiver, Stop, Violation};
+use super::receive::{OnComplete, Receiver};
 use super::registration::RemoteAccess;
 use super::remote_keys::Intent;
 use super::send::Answer;
+use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Payload, WakeList};
 use crate::status::Status;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};

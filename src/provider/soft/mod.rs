@@ -14,6 +14,7 @@
 //! | [`batch`], [`send`], [`fill`] | the direction to the peer |
 //! | [`stream_frames`] | a message of a byte stream as frames |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
+//! | [`turn`] | a turn of the reader: its result, and the reasons to stop |
 //! | [`receive`], [`control`] | the direction from the peer |
 //! | [`reader`] | that direction, shared by the task and the reader of a byte stream |
 //! | [`stream`] | the two directions of a byte stream |
@@ -54,4 +55,5 @@ pub(crate) mod shared;
 pub(crate) mod staging;
 mod stream;
 mod stream_frames;
+pub(crate) mod turn;
 pub(crate) mod window;

@@ -1,6 +1,6 @@
 //! The number of bytes that a read brings ahead of their place.
 //!
-//! What lands in the staging buffer has to be copied. So behind a large frame that only gets the trailer and the next header;
+//! Bytes that land in the staging buffer have to be copied. So behind a large frame that only gets the trailer and the next header;
 //! behind others it gets as much as there is, for many small frames at once.
 
 /// From this payload on a frame is large, and so, very likely, are those that follow.

@@ -10,7 +10,8 @@ use std::task::Waker;
 use futures::task::AtomicWaker;
 
 use super::connection::Socket;
-use super::receive::{Receiver, Stop, TURN, Turn, Turned};
+use super::receive::Receiver;
+use super::turn::{Stop, TURN, Turn, Turned};
 use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
 use crate::sync::{Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! What follows from completions. It is found under locks, and done without one.
+//! The consequences of completions: found under locks, and carried out without one.
 
 use crate::inflight::{Polling, WakeList};
 

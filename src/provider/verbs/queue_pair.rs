@@ -611,7 +611,7 @@ impl CompletionHandler for QueuePair {
             let WorkCompletion { wr_id, status, byte_len: bytes, told, .. } = completion;
             (key, wr_id, WcResult { status, bytes, told })
         });
-        // Who has the lock of the queue pair may wait for that of the completion queue, so this does not wait.
+        // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
         let (Some(found), Some(mut inner)) = (found, self.inner.try_lock()) else {
             self.inbox.add(results);
             return true;

@@ -35,7 +35,7 @@ pub(crate) struct Figures {
     pub(crate) figures: Vec<Figure>,
 }
 
-/// What became of a figure.
+/// The comparison of a figure with the committed one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// It is within the tolerance.
