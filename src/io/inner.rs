@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 
 use super::config::StreamConfig;
-use super::resources::{Memory, Queues, StreamResources};
+use super::resources::{Incoming, Memory, Queues, StreamResources};
 use super::wakers::{Side, Wakers};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
@@ -24,6 +24,7 @@ use crate::inflight::WakeList;
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
+use crate::provider::stream::{StreamNews, StreamSend};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
@@ -80,7 +81,7 @@ struct State {
     /// A write waits for room.
     exhausted: bool,
     confirmation: Confirmation,
-    /// The pending notifications of the two completion queues.
+    /// The pending notifications of the completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
     /// The spin times of both sides: each side polls before it sleeps.
@@ -147,7 +148,7 @@ impl StreamInner {
         let StreamResources { settings, config, memory, queues, queue_pair, inline, frames } = prepared;
         let state = State {
             machine: Machine::new(settings, peer, speaks),
-            results: Vec::with_capacity(RESULTS),
+            results: Vec::new(),
             messages: 0,
             entries: 0,
             ended: None,
@@ -240,7 +241,7 @@ impl StreamInner {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
-        self.queues.receives.progress();
+        self.queues.incoming.progress();
         let mut state = self.hold();
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
@@ -292,7 +293,7 @@ impl StreamInner {
         if let Some(outcome) = attempt(&mut self.hold(), false) {
             return outcome;
         }
-        self.queues.receives.progress();
+        self.queues.incoming.progress();
         let mut state = self.hold();
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
@@ -309,29 +310,37 @@ impl StreamInner {
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
     /// more already.
     fn listen(&self, state: &mut State, side: Side) -> bool {
-        let mut news = self.ask(state, false);
+        let mut news = match &self.queues.incoming {
+            Incoming::Receives(queue) => self.ask(state, queue, |state| &mut state.receives, &self.received),
+            Incoming::Inbox(inbox) => inbox.listen(&self.received),
+        };
         if side == Side::Writer || state.machine.is_control_blocked() {
-            news |= self.ask(state, true);
+            news |= self.ask_initiator(state);
         }
         news
     }
 
+    fn ask_initiator(&self, state: &mut State) -> bool {
+        self.ask(state, &self.queues.initiator, |state| &mut state.completions, &self.completed)
+    }
+
     /// Requests a notification of one queue. Returns `true` if it is due already.
-    fn ask(&self, state: &mut State, completions: bool) -> bool {
-        let (queue, waker, asked) = if completions {
-            (&self.queues.initiator, &self.completed, &mut state.completions)
-        } else {
-            (&self.queues.receives, &self.received, &mut state.receives)
-        };
-        let notify = asked.get_or_insert_with(|| queue.notify(NotifyKind::Any));
+    fn ask(
+        &self,
+        state: &mut State,
+        queue: &CompletionQueue,
+        asked: fn(&mut State) -> &mut Option<Notify>,
+        waker: &Waker,
+    ) -> bool {
+        let notify = asked(state).get_or_insert_with(|| queue.notify(NotifyKind::Any));
         let Poll::Ready(outcome) = notify.poll_now(&mut Context::from_waker(waker)) else { return false };
-        *asked = None;
+        *asked(state) = None;
         match outcome {
             Ok(()) => true,
             // The outstanding requests have ended with the adapter. This happens only once.
             Err(NotifyError::DeviceRemoved) => {
                 let first = state.ended.is_none();
-                self.collect_from(state, &self.queues.receives);
+                self.collect_incoming(state);
                 self.end_with(state, StreamBroken::Connection(DisconnectReason::DeviceRemoved));
                 first
             }
@@ -345,12 +354,30 @@ impl StreamInner {
 
     /// Takes all results there are that matter to this side, and whether there were any.
     fn collect(&self, state: &mut State, side: Side) -> bool {
-        let mut any = self.collect_from(state, &self.queues.receives);
+        let mut any = self.collect_incoming(state);
         if side == Side::Writer || state.machine.is_control_blocked() {
             any |= self.collect_from(state, &self.queues.initiator);
         }
         if any {
             self.advance(state);
+        }
+        any
+    }
+
+    /// Takes the messages of the peer that there are, and whether there were any.
+    fn collect_incoming(&self, state: &mut State) -> bool {
+        let inbox = match &self.queues.incoming {
+            Incoming::Receives(queue) => return self.collect_from(state, queue),
+            Incoming::Inbox(inbox) => inbox,
+        };
+        let mut any = false;
+        for _ in 0..TURNS * RESULTS {
+            let Some(news) = inbox.take() else { break };
+            any = true;
+            match news {
+                StreamNews::Send(send) => self.delivered(state, send),
+                StreamNews::Ended => self.failed(state),
+            }
         }
         any
     }
@@ -377,11 +404,12 @@ impl StreamInner {
             // Nothing that it says counts any more.
             (_, OpKind::Receive) if matches!(state.ended, Some(StreamBroken::Protocol(_))) => {}
             (Status::SUCCESS, OpKind::Receive) => {
-                if let Err(error) = self.receive(state, &result) {
-                    // The peer cannot be trusted any more.
-                    self.end_with(state, StreamBroken::Protocol(error));
-                    self.queue_pair.flush();
-                }
+                // The number of a receive is that of its slot.
+                let slot = usize::try_from(result.context).unwrap_or_default();
+                let message = self.message(state, slot, &result);
+                // If it can not be posted, the others end soon and say why.
+                let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
+                self.receive(state, message);
             }
             (Status::SUCCESS, _) if result.context == DATA => state.machine.transferred(),
             (Status::SUCCESS, _) if result.context == CONFIRMATION => {
@@ -392,18 +420,40 @@ impl StreamInner {
         }
     }
 
-    fn receive(&self, state: &mut State, result: &WorkCompletion) -> Result<(), ProtocolError> {
-        // The number of a receive is that of its slot.
-        let slot = usize::try_from(result.context).unwrap_or_default();
-        let message = match (self.carrier, result.immediate) {
-            (Carrier::Immediate, Some(word)) => Message::decode(word)?,
+    /// Returns the message of a receive.
+    fn message(&self, state: &State, slot: usize, result: &WorkCompletion) -> Result<Message, ProtocolError> {
+        match (self.carrier, result.immediate) {
+            (Carrier::Immediate, Some(word)) => Message::decode(word),
             (Carrier::Send, None) if result.bytes == Message::LEN => {
-                Message::from_bytes(self.memory.received(slot), state.machine.peer_is_big_endian())?
+                let bytes = self.memory.received(slot);
+                Message::from_bytes(bytes, state.machine.peer_is_big_endian())
             }
-            _ => return Err(ProtocolError::Length(result.bytes)),
+            _ => Err(ProtocolError::Length(result.bytes)),
+        }
+    }
+
+    /// Handles a Send that the provider has put into the inbox.
+    fn delivered(&self, state: &mut State, send: StreamSend) {
+        // Nothing that it says counts any more.
+        if matches!(state.ended, Some(StreamBroken::Protocol(_))) {
+            return;
+        }
+        let message = match send {
+            StreamSend::Word(bytes) => Message::from_bytes(bytes, state.machine.peer_is_big_endian()),
+            StreamSend::Other(bytes) => Err(ProtocolError::Length(bytes)),
         };
-        // If it can not be posted, the others end soon and say why.
-        let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
+        self.receive(state, message);
+    }
+
+    /// Handles a message of the peer, which cannot be trusted any more if that is wrong.
+    fn receive(&self, state: &mut State, message: Result<Message, ProtocolError>) {
+        if let Err(error) = message.and_then(|message| self.process(state, message)) {
+            self.end_with(state, StreamBroken::Protocol(error));
+            self.queue_pair.flush();
+        }
+    }
+
+    fn process(&self, state: &mut State, message: Message) -> Result<(), ProtocolError> {
         if state.machine.received(message)? == Event::Targets {
             let index = state.machine.next_target();
             if state.machine.offered(self.memory.target(index))? {
@@ -426,7 +476,7 @@ impl StreamInner {
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
             self.wakers.set_eager(blocked);
             // One that is on its way may have completed: nobody else would look. Else its completion rings for everybody.
-            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask(state, true)) {
+            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask_initiator(state)) {
                 return;
             }
         }

@@ -1,11 +1,14 @@
 //! The resources of a stream before it is connected: queues, registered memory and its layout.
 
+use std::sync::Arc;
+
 use super::config::StreamConfig;
 use crate::cm::{Adapter, ProviderKind};
 use crate::error::{PostErrorKind, StreamError};
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
-use crate::qp::{CompletionQueue, QueuePair, QueuePairConfig};
+use crate::provider::stream::StreamInbox;
+use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
 use crate::types::Access;
 
 /// The offset of the ring in the exposed memory, the start of a cache line. The list of targets is before it.
@@ -27,11 +30,19 @@ pub(super) struct StreamResources {
     pub(super) frames: bool,
 }
 
-/// The completion queues. Receives have their own, because nothing waits for the completions of sends while there is
-/// room for more: with one queue every write would wake the reader.
+/// The results of the peer and of this end. Receives have a queue of their own, because nothing waits for the completions of sends
+/// while there is room for more: with one queue every write would wake the reader.
 pub(super) struct Queues {
-    pub(super) receives: CompletionQueue,
+    pub(super) incoming: Incoming,
     pub(super) initiator: CompletionQueue,
+}
+
+/// The source of the messages of the peer.
+pub(super) enum Incoming {
+    /// The completions of receives.
+    Receives(CompletionQueue),
+    /// The provider: nothing is posted for them.
+    Inbox(Arc<StreamInbox>),
 }
 
 /// Registered memory.
@@ -59,18 +70,24 @@ impl StreamResources {
         let frames = info.provider == ProviderKind::Soft;
         // The soft provider copies what is short in any case: inline it would be copied once more.
         let inline = if frames { 0 } else { config.inline };
-        // A completion queue of the program would have a channel and a task of its own on a device.
-        let [received, sent] = adapter.shared_completion_queues([receives, sends])?;
-        let queues = Queues { receives: received, initiator: sent };
         let queue_pair = QueuePairConfig::default()
             .send_depth(sends)
             .receive_depth(receives)
             .send_entries(1)
             .receive_entries(1)
-            .inline(inline)
-            .receive_completions(&queues.receives)
-            .send_completions(&queues.initiator);
+            .inline(inline);
+        let (queue_pair, incoming, initiator) = if frames {
+            let inbox = StreamInbox::new(receives);
+            let sent = adapter.completion_queue(CompletionQueueConfig::default().depth(sends))?;
+            (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), sent)
+        } else {
+            // A completion queue of the program would have a channel and a task of its own on a device.
+            let [received, sent] = adapter.shared_completion_queues([receives, sends])?;
+            (queue_pair.receive_completions(&received), Incoming::Receives(received), sent)
+        };
+        let queue_pair = queue_pair.send_completions(&initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
+        let queues = Queues { incoming, initiator };
 
         let [send_buffer, receive_buffer] = config.buffers(info);
         let ring = if frames { 0 } else { send_buffer };
@@ -79,8 +96,8 @@ impl StreamResources {
         let entries = entries.next_multiple_of(Span::LEN);
         let incoming = entries + ENTRIES * Span::LEN;
         let length = match carrier {
-            Carrier::Send => incoming + receives * Message::LEN,
-            Carrier::Immediate => incoming,
+            Carrier::Send if !frames => incoming + receives * Message::LEN,
+            Carrier::Send | Carrier::Immediate => incoming,
         };
         let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let exposed = adapter.register(RING + receive_buffer, exposed).await?;
@@ -104,7 +121,7 @@ impl StreamResources {
             confirms: frames,
         };
         let memory = Memory { exposed, own, outgoing, entries, incoming };
-        for slot in 0..receives {
+        for slot in 0..if frames { 0 } else { receives } {
             memory.post_receive(&queue_pair, carrier, slot)?;
         }
         Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
@@ -167,5 +184,23 @@ impl Memory {
 
     pub(super) fn clear_target(&self, index: usize) {
         let _ = self.exposed.write(index * Span::LEN, &[0; Span::LEN]);
+    }
+}
+
+impl Incoming {
+    /// Returns whether nothing has come.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Receives(queue) => queue.is_empty(),
+            Self::Inbox(inbox) => inbox.is_empty(),
+        }
+    }
+
+    /// Has the device look for what has come.
+    pub(super) fn progress(&self) {
+        match self {
+            Self::Receives(queue) => queue.progress(),
+            Self::Inbox(_) => {}
+        }
     }
 }

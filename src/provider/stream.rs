@@ -1,16 +1,22 @@
-//! The messages of a byte stream, as a provider that frames them itself takes them.
+//! The messages of a byte stream, as a provider that frames them itself takes and delivers them.
 //!
 //! On a device a stream posts requests for registered memory. The soft provider can do without: it takes the bytes of the
-//! caller straight to the socket, and says how many there was room for. And it reads into the memory of the caller what the
-//! peer writes to the place that is read next.
+//! caller straight to the socket, and says how many there was room for. It reads into the memory of the caller what the
+//! peer writes to the place that is read next, and puts the Sends of the peer into an inbox: no receive is posted for them.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::BufMut;
 
 use super::work::RemoteAddress;
 #[cfg(feature = "soft")]
+use crate::inflight::WakeList;
+#[cfg(feature = "soft")]
 use crate::memory::Target;
+use crate::sync::Mutex;
 
 /// The length of the payload of a Send of a stream.
 pub(crate) const WORD: usize = 4;
@@ -97,5 +103,125 @@ impl StreamRoom<'_> {
 
     pub(crate) fn is_full(&self) -> bool {
         self.left == 0
+    }
+}
+
+/// A Send of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider delivers by itself"))]
+pub(crate) enum StreamSend {
+    Word([u8; WORD]),
+    /// One of another length, in bytes, or of another kind.
+    Other(usize),
+}
+
+/// The Sends of the peer of a stream that the stream has not taken yet, in order.
+#[derive(Debug)]
+pub(crate) struct StreamInbox {
+    inbox: Mutex<Inbox>,
+    #[cfg_attr(
+        not(feature = "soft"),
+        expect(dead_code, reason = "only the soft provider delivers by itself")
+    )]
+    depth: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    sends: VecDeque<StreamSend>,
+    /// Wakes the stream, if `listens`.
+    waker: Option<Waker>,
+    listens: bool,
+    end: End,
+}
+
+/// Whether more may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// Nothing more comes, and the stream does not know.
+    Reached,
+    Told,
+}
+
+/// The next news in an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamNews {
+    Send(StreamSend),
+    /// Nothing more comes. It is told once.
+    Ended,
+}
+
+impl StreamInbox {
+    /// An inbox for at most `depth` Sends at a time.
+    pub(crate) fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self { inbox: Mutex::default(), depth })
+    }
+
+    /// Takes the next news, if there is one.
+    pub(crate) fn take(&self) -> Option<StreamNews> {
+        let mut inbox = self.inbox.lock();
+        match (inbox.sends.pop_front(), inbox.end) {
+            (Some(send), _) => Some(StreamNews::Send(send)),
+            (None, End::Reached) => {
+                inbox.end = End::Told;
+                Some(StreamNews::Ended)
+            }
+            (None, End::Open | End::Told) => None,
+        }
+    }
+
+    /// Returns whether there is no news.
+    pub(crate) fn is_empty(&self) -> bool {
+        let inbox = self.inbox.lock();
+        inbox.sends.is_empty() && inbox.end != End::Reached
+    }
+
+    /// Has this waker woken, once, when there is news. Returns `true` if there is already.
+    pub(crate) fn listen(&self, waker: &Waker) -> bool {
+        let mut inbox = self.inbox.lock();
+        if !inbox.sends.is_empty() || inbox.end == End::Reached {
+            return true;
+        }
+        inbox.listens = inbox.end == End::Open;
+        let known = inbox.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        let old = if known { None } else { inbox.waker.replace(waker.clone()) };
+        drop(inbox);
+        drop(old);
+        false
+    }
+}
+
+#[cfg(feature = "soft")]
+impl StreamInbox {
+    /// Delivers a Send of the peer. Returns `false` if there are as many as there may be.
+    #[must_use]
+    pub(crate) fn deliver(&self, send: StreamSend, wakes: &mut WakeList) -> bool {
+        let mut inbox = self.inbox.lock();
+        if inbox.sends.len() >= self.depth {
+            return false;
+        }
+        inbox.sends.push_back(send);
+        inbox.wake(wakes);
+        true
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn end(&self, wakes: &mut WakeList) {
+        let mut inbox = self.inbox.lock();
+        if inbox.end == End::Open {
+            inbox.end = End::Reached;
+            inbox.wake(wakes);
+        }
+    }
+}
+
+#[cfg(feature = "soft")]
+impl Inbox {
+    fn wake(&mut self, wakes: &mut WakeList) {
+        if std::mem::take(&mut self.listens) {
+            wakes.extend(self.waker.clone());
+        }
     }
 }

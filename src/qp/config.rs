@@ -1,9 +1,12 @@
 //! Settings of queue pairs.
 
+use std::sync::Arc;
+
 use super::completion_queue::CompletionQueue;
 use super::shared::SharedReceiveQueue;
 use crate::error::OpenError;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
+use crate::provider::stream::StreamInbox;
 
 /// Settings of a queue pair: the sizes of its queues, and the queues that it shares with other queue pairs. Source:
 /// `IND2Adapter::CreateQueuePair`.
@@ -19,6 +22,8 @@ pub struct QueuePairConfig {
     pub(crate) receive_completions: Option<CompletionQueue>,
     pub(crate) send_completions: Option<CompletionQueue>,
     pub(crate) shared: Option<SharedReceiveQueue>,
+    /// The destination of what the peer of a byte stream sends.
+    pub(crate) inbox: Option<Arc<StreamInbox>>,
 }
 
 impl Default for QueuePairConfig {
@@ -34,6 +39,7 @@ impl Default for QueuePairConfig {
             receive_completions: None,
             send_completions: None,
             shared: None,
+            inbox: None,
         }
     }
 }
@@ -114,6 +120,13 @@ impl QueuePairConfig {
     #[must_use]
     pub fn shared_receives(mut self, queue: &SharedReceiveQueue) -> Self {
         self.shared = Some(queue.clone());
+        self
+    }
+
+    /// Sets the inbox that messages go to instead of receives: on the soft provider alone.
+    #[must_use]
+    pub(crate) fn inbox(mut self, inbox: &Arc<StreamInbox>) -> Self {
+        self.inbox = Some(inbox.clone());
         self
     }
 

@@ -122,6 +122,7 @@ impl QueuePair {
             receive,
             initiator: sink(&config.send_completions, &table),
             shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
+            inbox: config.inbox.clone(),
             send_queue,
             receive_queue,
         })?;

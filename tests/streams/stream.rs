@@ -3,6 +3,7 @@
 //! Runs on: soft, sim, rxe, siw
 
 mod memory;
+mod sends;
 mod soft;
 
 use std::future::poll_fn;

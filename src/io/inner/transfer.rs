@@ -182,7 +182,7 @@ impl StreamInner {
         }
         let room = if state.ended.is_none() { state.machine.room(wanted) } else { 0 };
         // There may be more room, or no peer any more.
-        if room > 0 && (collected || room == wanted && self.queues.receives.is_empty()) {
+        if room > 0 && (collected || room == wanted && self.queues.incoming.is_empty()) {
             let written = if self.frames {
                 self.frame(state, parts, room).transpose()
             } else {

@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::completion_queue::CompletionQueue;
 use crate::error::{PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
-use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{StreamInbox, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
@@ -23,6 +23,12 @@ pub(crate) struct QueuePairParts {
     pub(crate) receive: CompletionSink,
     pub(crate) initiator: CompletionSink,
     pub(crate) shared: Option<SharedReceives>,
+    /// The destination of the Sends of the peer, if a byte stream takes them without receives: on the soft provider.
+    #[cfg_attr(
+        not(feature = "soft"),
+        expect(dead_code, reason = "only the soft provider delivers by itself")
+    )]
+    pub(crate) inbox: Option<Arc<StreamInbox>>,
     /// The completion queues of a device for its two queues.
     pub(crate) send_queue: CompletionQueue,
     pub(crate) receive_queue: CompletionQueue,

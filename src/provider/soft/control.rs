@@ -1,4 +1,5 @@
-//! Messages of the peer whose payload is for RDMAP itself: requests and answers, Immediate Data, Terminate.
+//! Messages of the peer whose payload has no memory of its own: requests and answers, Immediate Data, the Sends of a byte stream,
+//! Terminate.
 
 use super::connection::ConnectionShared;
 use super::receive::{OnComplete, Receiver};
@@ -7,12 +8,13 @@ use super::remote_keys::Intent;
 use super::send::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Payload, WakeList};
+use crate::provider::stream::{StreamSend, WORD};
 use crate::status::Status;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
 
 /// The bytes of an atomic, and what its offset is a multiple of.
-const WORD: usize = 8;
+const ATOMIC: usize = 8;
 
 impl ConnectionShared {
     /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
@@ -37,11 +39,11 @@ impl ConnectionShared {
     /// # Errors
     /// The Terminate that the peer has earned.
     fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<(), Terminate> {
-        if !request.to.is_multiple_of(WORD as u64) {
+        if !request.to.is_multiple_of(ATOMIC as u64) {
             // No code says it better.
             return Err(Terminate::CATASTROPHIC_STREAM);
         }
-        let grant = self.keys.resolve((request.stag, request.to), WORD, Intent::Atomic, self.number)?;
+        let grant = self.keys.resolve((request.stag, request.to), ATOMIC, Intent::Atomic, self.number)?;
         let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
         self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
     }
@@ -115,6 +117,9 @@ impl Receiver {
                 // Nobody is wrong, but our users could not be told.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
+                if self.connection.receives.inbox().is_some() {
+                    return self.deliver(StreamSend::Other(0), wakes);
+                }
                 let taken = self.receive.take().map(|(receive, _)| receive);
                 let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
                 let receive = receive.ok_or(Terminate::NO_BUFFER)?;
@@ -124,10 +129,28 @@ impl Receiver {
                 self.connection.receives.complete(receive.ticket, completed, wakes);
                 Ok(())
             }
+            OnComplete::StreamSend { offset, last } => {
+                let end = offset + payload.len();
+                self.word[offset..end].copy_from_slice(payload);
+                match (last, end) {
+                    (false, _) => Ok(()),
+                    (true, WORD) => self.deliver(StreamSend::Word(self.word), wakes),
+                    (true, _) => self.deliver(StreamSend::Other(end), wakes),
+                }
+            }
             _ => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
                 Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
             }
+        }
+    }
+    /// A Send to a byte stream is complete.
+    fn deliver(&self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
+        let inbox = self.connection.receives.inbox();
+        if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {
+            Ok(())
+        } else {
+            Err(Terminate::NO_BUFFER.into())
         }
     }
 }

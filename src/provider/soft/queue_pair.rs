@@ -53,8 +53,11 @@ impl QueuePair {
         // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
         let _ =
             (parts.receive_entries, parts.send_entries, parts.inline, parts.send_queue, parts.receive_queue);
-        let receives = match parts.shared {
-            Some(provider::SharedReceives::Soft(shared)) => ReceiveQueue::with_shared(shared, parts.receive),
+        let receives = match (parts.inbox, parts.shared) {
+            (Some(inbox), _) => ReceiveQueue::to_stream(inbox, parts.receive),
+            (None, Some(provider::SharedReceives::Soft(shared))) => {
+                ReceiveQueue::with_shared(shared, parts.receive)
+            }
             // Creating checked that all is of one adapter.
             _ => ReceiveQueue::new(parts.receive_depth, parts.receive),
         };

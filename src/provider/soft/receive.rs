@@ -24,7 +24,7 @@ use super::turn::{Stop, TURN, Turn, Turned, Violation};
 use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
-use crate::provider::stream::StreamRoom;
+use crate::provider::stream::{StreamRoom, WORD};
 use crate::provider::work::RemoteAddress;
 use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
@@ -90,6 +90,11 @@ pub(super) enum OnComplete {
     Immediate {
         solicited: bool,
     },
+    /// A part of a Send to a byte stream.
+    StreamSend {
+        offset: usize,
+        last: bool,
+    },
     Terminate,
 }
 
@@ -126,6 +131,8 @@ pub(crate) struct Receiver {
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
     pub(super) receive: Option<(Receive, usize)>,
+    /// The Send to a byte stream that is arriving.
+    pub(super) word: [u8; WORD],
     /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The message did not fit.
@@ -164,6 +171,7 @@ impl Receiver {
             predicted: None,
             inbound: Inbound::new(),
             receive: None,
+            word: [0; WORD],
             messages: 0,
             overflowed: false,
             awaits_receive: false,
@@ -623,6 +631,12 @@ impl Receiver {
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
         let control = |on_complete| State::Control { length, trailer, on_complete };
         let (destination, on_complete) = match segment {
+            Segment::Send { offset, last, .. } if self.connection.receives.inbox().is_some() => {
+                if offset + length > WORD {
+                    return Err(named(Terminate::TOO_LONG));
+                }
+                return self.gather(control(OnComplete::StreamSend { offset, last }));
+            }
             Segment::Send { offset, last, solicited, .. } => {
                 let destination = Destination::Local(self.receive_part(offset, length)?);
                 (destination, OnComplete::Send { last, solicited, invalidate })
@@ -716,6 +730,7 @@ impl Receiver {
             | OnComplete::AtomicRequest
             | OnComplete::AtomicResponse
             | OnComplete::Immediate { .. }
+            | OnComplete::StreamSend { .. }
             | OnComplete::Terminate => {}
         }
     }

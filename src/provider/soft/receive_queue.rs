@@ -1,4 +1,4 @@
-//! The receive queue of a queue pair: one of its own, or one that it shares with others.
+//! The receive queue of a queue pair: one of its own, one that it shares with others, or the inbox of a byte stream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use super::shared::{Receive, SharedReceives};
 use crate::error::PostErrorKind;
 use crate::inflight::{Completed, CompletionSink, Ticket, WakeList};
+use crate::provider::stream::StreamInbox;
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::QueueKind;
@@ -32,6 +33,8 @@ enum Source {
         depth: usize,
     },
     Shared(Arc<SharedReceives>),
+    /// None: messages go to the stream.
+    Stream(Arc<StreamInbox>),
 }
 
 /// The receives of a queue pair, and where they complete.
@@ -49,6 +52,19 @@ impl ReceiveQueue {
     /// One whose receives are those of a shared queue.
     pub(crate) fn with_shared(shared: Arc<SharedReceives>, sink: CompletionSink) -> Arc<Self> {
         Arc::new(Self { source: Source::Shared(shared), sink })
+    }
+
+    /// None: messages go to this inbox.
+    pub(crate) fn to_stream(inbox: Arc<StreamInbox>, sink: CompletionSink) -> Arc<Self> {
+        Arc::new(Self { source: Source::Stream(inbox), sink })
+    }
+
+    /// The inbox that messages go to instead of receives.
+    pub(crate) fn inbox(&self) -> Option<&StreamInbox> {
+        match &self.source {
+            Source::Stream(inbox) => Some(inbox),
+            Source::Own { .. } | Source::Shared(_) => None,
+        }
     }
 
     /// Returns whether the receives are those of a shared queue. Then a message waits for a receive when
@@ -89,6 +105,7 @@ impl ReceiveQueue {
         match &self.source {
             Source::Own { state, .. } => state.lock().queue.pop_front(),
             Source::Shared(shared) => shared.take(connection),
+            Source::Stream(_) => None,
         }
     }
 
@@ -104,6 +121,7 @@ impl ReceiveQueue {
                 state.queue.push_front(receive);
             }
             Source::Shared(shared) => shared.restore(receive),
+            Source::Stream(_) => self.cancel(receive, Status::CANCELED, wakes),
         }
     }
 
@@ -115,7 +133,7 @@ impl ReceiveQueue {
     /// Ready when a message that waits for a receive may have found one.
     pub(crate) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
         match &self.source {
-            Source::Own { .. } => Poll::Ready(()),
+            Source::Own { .. } | Source::Stream(_) => Poll::Ready(()),
             Source::Shared(shared) => shared.poll_ready(connection, cx),
         }
     }
@@ -139,6 +157,10 @@ impl ReceiveQueue {
         let mut own = match &self.source {
             Source::Own { state, .. } => Some(state.lock()),
             Source::Shared(_) => None,
+            Source::Stream(inbox) => {
+                inbox.end(wakes);
+                None
+            }
         };
         if let Some(Interrupted { receive, overflowed }) = current {
             let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };

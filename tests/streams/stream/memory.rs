@@ -9,7 +9,7 @@ use common::*;
 use tokio_rdma::{RdmaStream, StreamConfig};
 
 /// The most that an end of a stream may keep before its first byte.
-const LIMIT: usize = 96 << 10;
+const LIMIT: usize = 16 << 10;
 const STREAMS: usize = 200;
 
 // IO-04: before the first byte the rings are not touched.
