@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 
 use super::config::StreamConfig;
-use super::resources::{Incoming, Memory, Queues, StreamResources};
+use super::resources::{Incoming, Memory, Queues, RING, StreamResources};
 use super::wakers::{Side, Wakers};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
@@ -24,7 +24,7 @@ use crate::inflight::WakeList;
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
-use crate::provider::stream::{StreamNews, StreamSend};
+use crate::provider::stream::{StreamInbox, StreamNews, StreamSend};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
@@ -376,10 +376,23 @@ impl StreamInner {
             any = true;
             match news {
                 StreamNews::Send(send) => self.delivered(state, send),
+                StreamNews::Idle => self.rest(state, inbox),
                 StreamNews::Ended => self.failed(state),
             }
         }
         any
+    }
+
+    /// Gives the pages of the ring back if there is nothing in them.
+    fn rest(&self, state: &State, inbox: &StreamInbox) {
+        if state.machine.unread().is_empty() {
+            self.queue_pair.if_quiet(&mut || {
+                // What has been told meanwhile lies there.
+                if inbox.is_empty() {
+                    self.memory.exposed.discard(RING..self.memory.exposed.len());
+                }
+            });
+        }
     }
 
     fn collect_from(&self, state: &mut State, queue: &CompletionQueue) -> bool {

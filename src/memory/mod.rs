@@ -297,6 +297,16 @@ impl Shared {
         self.0.memory.block.start().addr().get().is_multiple_of(WORD)
     }
 
+    /// Gives the pages that lie in the range back to the system. Their bytes may be 0 from then on.
+    pub(crate) fn discard(&self, range: std::ops::Range<usize>) {
+        if self.0.is_frozen() {
+            return;
+        }
+        // SAFETY: the bytes of shared memory are only copied in and out, by atomic accesses and by system calls: there is no
+        // reference to them unless it is frozen. For those who copy, zeroes are what anybody might have written.
+        unsafe { self.0.memory.block.discard(range) }
+    }
+
     /// Notes that the memory gets a remote key.
     #[cfg(feature = "soft")]
     pub(crate) fn set_named(&self) {

@@ -12,6 +12,7 @@ use super::remote::RemoteRegion;
 use super::{check_length, maybe_blocking};
 use crate::error::RegisterError;
 use crate::memory::{Owned, Shared, Slice};
+use crate::provider::info::ProviderKind;
 use crate::provider::{Adapter, Registration};
 use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
@@ -244,6 +245,13 @@ impl Region {
     /// Returns `true` if the memory can be accessed by its key.
     pub fn is_registered(&self) -> bool {
         self.inner.current.read().is_valid()
+    }
+
+    /// Gives the pages that lie in the range back to the system, if no device uses the memory. Their bytes may be 0 from then on.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        if self.inner.adapter.info().provider == ProviderKind::Soft {
+            self.inner.memory.discard(range);
+        }
     }
 
     /// Returns whether it belongs to the adapter with this domain.

@@ -132,6 +132,8 @@ struct Inbox {
     /// Wakes the stream, if `listens`.
     waker: Option<Waker>,
     listens: bool,
+    /// Nothing has come for a while.
+    idle: bool,
     end: End,
 }
 
@@ -149,6 +151,8 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamNews {
     Send(StreamSend),
+    /// Nothing has been written for the stream for a while: memory that it does not use can be given back.
+    Idle,
     /// Nothing more comes. It is told once.
     Ended,
 }
@@ -164,6 +168,7 @@ impl StreamInbox {
         let mut inbox = self.inbox.lock();
         match (inbox.sends.pop_front(), inbox.end) {
             (Some(send), _) => Some(StreamNews::Send(send)),
+            (None, _) if std::mem::take(&mut inbox.idle) => Some(StreamNews::Idle),
             (None, End::Reached) => {
                 inbox.end = End::Told;
                 Some(StreamNews::Ended)
@@ -174,14 +179,13 @@ impl StreamInbox {
 
     /// Returns whether there is no news.
     pub(crate) fn is_empty(&self) -> bool {
-        let inbox = self.inbox.lock();
-        inbox.sends.is_empty() && inbox.end != End::Reached
+        self.inbox.lock().is_empty()
     }
 
     /// Has this waker woken, once, when there is news. Returns `true` if there is already.
     pub(crate) fn listen(&self, waker: &Waker) -> bool {
         let mut inbox = self.inbox.lock();
-        if !inbox.sends.is_empty() || inbox.end == End::Reached {
+        if !inbox.is_empty() {
             return true;
         }
         inbox.listens = inbox.end == End::Open;
@@ -207,6 +211,13 @@ impl StreamInbox {
         true
     }
 
+    /// Nothing has been written for a while.
+    pub(crate) fn rest(&self, wakes: &mut WakeList) {
+        let mut inbox = self.inbox.lock();
+        inbox.idle = true;
+        inbox.wake(wakes);
+    }
+
     /// Nothing more comes.
     pub(crate) fn end(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
@@ -217,8 +228,12 @@ impl StreamInbox {
     }
 }
 
-#[cfg(feature = "soft")]
 impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.sends.is_empty() && !self.idle && self.end != End::Reached
+    }
+
+    #[cfg(feature = "soft")]
     fn wake(&mut self, wakes: &mut WakeList) {
         if std::mem::take(&mut self.listens) {
             wakes.extend(self.waker.clone());

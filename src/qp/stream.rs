@@ -26,6 +26,11 @@ impl QueuePair {
         self.handle.provider.read_stream(room, waker, wakes);
     }
 
+    /// Calls `act` if the peer is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+        self.handle.provider.if_quiet(act);
+    }
+
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         self.handle.provider.takes_messages(waker)

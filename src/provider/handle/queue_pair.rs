@@ -107,6 +107,19 @@ impl QueuePair {
         }
     }
 
+    /// Calls `act` if the peer of a stream is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.if_quiet(act),
+            // The memory is the device's.
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => {
+                let _ = act;
+            }
+        }
+    }
+
     /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         match self {

@@ -145,7 +145,8 @@ impl Receiver {
         }
     }
     /// A Send to a byte stream is complete.
-    fn deliver(&self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
+    fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
+        self.untold = false;
         let inbox = self.connection.receives.inbox();
         if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {
             Ok(())

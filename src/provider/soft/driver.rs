@@ -258,7 +258,9 @@ impl<O: Observer> Driver<O> {
         }
         let tick = ready!(path_timeout.poll(cx));
         let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
-        self.reader.receiver().shrink();
+        let mut wakes = WakeList::default();
+        self.reader.receiver().shrink(&mut wakes);
+        wakes.wake_all();
         match tick {
             Tick::Nudge if self.reader.receiver().has_heard() => {}
             Tick::Nudge => match self.connection.role {

@@ -206,6 +206,13 @@ impl QueuePair {
         }
     }
 
+    /// Calls `act` if the peer of a stream is writing nothing, see [`ConnectionShared::if_quiet`].
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+        if let Some(connection) = self.connection.get() {
+            connection.if_quiet(act);
+        }
+    }
+
     /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         self.connection.get().is_none_or(|connection| connection.takes_messages(waker))

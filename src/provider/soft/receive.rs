@@ -35,6 +35,9 @@ use crate::wire::rdmap::{Opcode, Terminate};
 /// So many bytes cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
 
+/// The number of ticks of the clock without a Write, at least, after which a byte stream gives memory back.
+const TICKS_TO_REST: u8 = 2;
+
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
 
@@ -133,6 +136,10 @@ pub(crate) struct Receiver {
     pub(super) receive: Option<(Receive, usize)>,
     /// The Send to a byte stream that is arriving.
     pub(super) word: [u8; WORD],
+    /// The peer has written memory, and has not told a byte stream of it.
+    pub(super) untold: bool,
+    /// The number of ticks until a stream that is written no more gives memory back; 0 if it has.
+    ticks_to_rest: u8,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The message did not fit.
@@ -172,6 +179,8 @@ impl Receiver {
             inbound: Inbound::new(),
             receive: None,
             word: [0; WORD],
+            untold: false,
+            ticks_to_rest: 0,
             messages: 0,
             overflowed: false,
             awaits_receive: false,
@@ -261,8 +270,19 @@ impl Receiver {
     }
 
     /// A while has passed, in which nothing more of a frame may have come.
-    pub(crate) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self, wakes: &mut WakeList) {
         self.frame.shrink();
+        if let (Some(inbox), 1..) = (self.connection.receives.inbox(), self.ticks_to_rest) {
+            self.ticks_to_rest -= 1;
+            if self.ticks_to_rest == 0 {
+                inbox.rest(wakes);
+            }
+        }
+    }
+
+    /// Returns whether the peer is writing nothing, and has told a byte stream of all that it has written.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.untold && !self.unprocessed && self.at_boundary()
     }
 
     /// The memory that a frame keeps of which a part has come.
@@ -650,6 +670,8 @@ impl Receiver {
                     .resolve((stag, to), length, Intent::Write, self.connection.number)
                     .map_err(named)?;
                 let (access, parts) = (grant.access, Payload::from_iter([grant.slice]));
+                self.untold = true;
+                self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
                 (Destination::Remote { access, parts, place }, OnComplete::Nothing)
             }

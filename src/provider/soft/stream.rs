@@ -70,6 +70,15 @@ impl ConnectionShared {
         }
     }
 
+    /// Calls `act` if the peer is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+        let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
+        let receiver = reader.receiver();
+        if receiver.is_quiet() {
+            act();
+        }
+    }
+
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         let sending = self.send_queue();

@@ -1,16 +1,30 @@
-//! The memory of idle streams.
+//! The memory of streams without traffic.
 //!
 //! In a separate process, because it counts the memory of its process.
+
+use std::pin::pin;
+use std::time::Duration;
 
 use common::process::alone;
 use common::resources::resident;
 use common::stream::listening;
 use common::*;
-use tokio_rdma::{RdmaStream, StreamConfig};
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
-/// The most that an end of a stream may keep before its first byte.
+/// The most that an end of a stream may keep before its first byte, and a while after its last one.
 const LIMIT: usize = 16 << 10;
+const LIMIT_AFTER: usize = 64 << 10;
 const STREAMS: usize = 200;
+
+async fn pair(listener: &RdmaListener) -> (RdmaStream, RdmaStream) {
+    let address = listener.local_addr().expect("bound");
+    let (adapter, config) = (adapter(), StreamConfig::default());
+    let connect = RdmaStream::connect_on(&adapter, address, &config);
+    let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+    (connected.expect("connected"), accepted.expect("accepted").0)
+}
 
 // IO-04: before the first byte the rings are not touched.
 #[tokio::test]
@@ -18,23 +32,77 @@ async fn an_idle_stream_keeps_little_memory() {
     if !alone(module_path!(), "an_idle_stream_keeps_little_memory") {
         return;
     }
-    let adapter = adapter();
-    let config = StreamConfig::default();
-    let listener = listening(&adapter, &config);
-    let address = listener.local_addr().expect("bound");
-    let pair = async || {
-        let connect = RdmaStream::connect_on(&adapter, address, &config);
-        let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
-        (connected.expect("connected"), accepted.expect("accepted"))
-    };
+    let listener = listening(&adapter(), &StreamConfig::default());
     // Memory that is there once for all is there.
-    let first = pair().await;
+    let first = pair(&listener).await;
     let before = resident();
     let mut idle = Vec::new();
     for _ in 0..STREAMS {
-        idle.push(pair().await);
+        idle.push(pair(&listener).await);
     }
     let each = resident().saturating_sub(before) / (2 * STREAMS);
     assert!(each <= LIMIT, "{each} bytes for each of 2 x {STREAMS} ends");
     drop((first, idle));
+}
+
+// IO-04: the pages of a ring are given back a while after the last byte.
+#[tokio::test]
+async fn an_idle_stream_gives_back_the_memory_of_its_ring() {
+    const ENDS: usize = 40;
+    if !alone(module_path!(), "an_idle_stream_gives_back_the_memory_of_its_ring") {
+        return;
+    }
+    let listener = listening(&adapter(), &StreamConfig::default());
+    // Memory that is there once for all is there.
+    let mut first = pair(&listener).await;
+    exchange(&mut first).await;
+    let before = resident();
+    let mut pairs = Vec::new();
+    for _ in 0..ENDS / 2 {
+        pairs.push(pair(&listener).await);
+    }
+    for pair in &mut pairs {
+        exchange(pair).await;
+    }
+    let used = resident().saturating_sub(before) / ENDS;
+    assert!(used > LIMIT_AFTER, "{used} bytes: the rings were used");
+    // Both ends wait for more, until the clock of each connection has ticked a few times.
+    tokio::time::pause();
+    let mut bytes = vec![[0; 1]; ENDS];
+    {
+        let ends = pairs.iter_mut().flat_map(|(one, other)| [one, other]);
+        let mut reads = pin!(join_all(ends.zip(&mut bytes).map(|(end, byte)| end.read_exact(byte))));
+        tokio::select! {
+            _ = &mut reads => panic!("nobody writes"),
+            () = tokio::time::sleep(Duration::from_secs(120)) => {}
+        }
+    }
+    let each = resident().saturating_sub(before) / ENDS;
+    assert!(each <= LIMIT_AFTER, "{each} bytes for each of {ENDS} ends, and {used} before");
+    // The rings are as good as new.
+    tokio::time::resume();
+    for pair in &mut pairs {
+        exchange(pair).await;
+    }
+}
+
+/// Sends two rings of bytes each way, in messages that are short, so that they come into the ring.
+async fn exchange((one, other): &mut (RdmaStream, RdmaStream)) {
+    const LENGTH: usize = 2 << 20;
+    for _ in 0..2 {
+        let write = async {
+            for place in (0..LENGTH).step_by(8192) {
+                one.write_all(&[(place >> 13) as u8; 8192]).await?;
+            }
+            std::io::Result::Ok(())
+        };
+        let mut read = vec![0; LENGTH];
+        let (written, outcome) = within(async { tokio::join!(write, other.read_exact(&mut read)) }).await;
+        written.expect("written");
+        outcome.expect("read");
+        for (place, byte) in read.iter().enumerate() {
+            assert_eq!(*byte, (place >> 13) as u8, "at {place}");
+        }
+        std::mem::swap(one, other);
+    }
 }
