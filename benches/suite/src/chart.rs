@@ -6,73 +6,134 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
+use crate::lines::Unit;
 use crate::race::Outcome;
 use crate::scale::Curve;
 
-/// A bar of the first chart: what, who, the ratio with its quartiles, and whether it is ours.
-struct Bar {
-    label: String,
-    values: [f64; 3],
-    colour: RGBColor,
+/// A row of the first chart.
+enum Row {
+    /// A race, with the contender whose speed is 1.
+    Heading(String),
+    Bar {
+        name: &'static str,
+        speed: Speed,
+        colour: RGBColor,
+        goal: Option<f64>,
+    },
+}
+
+/// The speed of a contender, the first one's being 1: the median with its quartiles.
+#[derive(Clone, Copy)]
+struct Speed {
+    low: f64,
+    median: f64,
+    high: f64,
 }
 
 const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const OTHERS: RGBColor = RGBColor(0xa8, 0xa8, 0xa8);
 const LIMIT: RGBColor = RGBColor(0x40, 0x40, 0x40);
-/// The height of a bar, and of the space around all of them.
+const GOAL: RGBColor = RGBColor(0xd0, 0x3a, 0x2b);
+/// The height of a row, and of the space above and below all of them.
 const HEIGHT: u32 = 18;
-const MARGIN: u32 = 80;
+const ABOVE: u32 = 64;
+const BELOW: u32 = 50;
 const WIDTH: u32 = 1000;
-const LABELS: u32 = 430;
-/// What is longer is cut.
+/// The width of the names, and of the figures at the end of the rows.
+const NAMES: u32 = 240;
+const FIGURES: u32 = 60;
+/// A bar that is longer is cut.
 const LONGEST: f64 = 5.0;
 
-/// The ratios of all contenders to raw TCP.
+/// The speeds of all contenders.
 ///
 /// # Errors
 /// What the file system says.
 pub(crate) fn ratios(races: &[Outcome], file: &Path) -> io::Result<()> {
-    let mut bars = Vec::new();
+    let mut rows = Vec::new();
     for race in races {
-        for result in race.results.iter().skip(1) {
+        let Some((first, others)) = race.results.split_first() else { continue };
+        rows.push(Row::Heading(format!("{}; 1 = {}", race.line.title, first.contender.name)));
+        // Of times less is better: the speed is the other way round.
+        let speed = |ratio: f64| if race.line.unit == Unit::Micros { 1.0 / ratio } else { ratio };
+        for result in others {
             let Some(ratio) = race.ratio(result) else { continue };
-            let label = format!("{}: {}", race.line.id, result.contender.name);
-            let colour = if result.contender.is_ours() { OURS } else { OTHERS };
-            bars.push(Bar { label, values: [ratio.low, ratio.median, ratio.high], colour });
+            let [one, other] = [ratio.low, ratio.high].map(speed);
+            let speeds = Speed { low: one.min(other), median: speed(ratio.median), high: one.max(other) };
+            rows.push(Row::Bar {
+                name: result.contender.name,
+                speed: speeds,
+                colour: if result.contender.is_ours() { OURS } else { OTHERS },
+                goal: result.contender.goal.map(|goal| speed(goal.limit())),
+            });
         }
     }
-    draw_ratios(&bars, file).map_err(|error| io::Error::other(error.to_string()))
+    draw_ratios(&rows, file).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn draw_ratios(bars: &[Bar], file: &Path) -> Result<(), Box<dyn Error>> {
-    let count = u32::try_from(bars.len())?;
-    let root = SVGBackend::new(file, (WIDTH, count * HEIGHT + MARGIN)).into_drawing_area();
+fn draw_ratios(rows: &[Row], file: &Path) -> Result<(), Box<dyn Error>> {
+    let count = u32::try_from(rows.len())?;
+    let root = SVGBackend::new(file, (WIDTH, count * HEIGHT + ABOVE + BELOW)).into_drawing_area();
     root.fill(&WHITE)?;
-    let longest = bars.iter().map(|bar| bar.values[2]).fold(1.0, f64::max).min(LONGEST);
+    let text = |size: u32| ("sans-serif", size).into_text_style(&root);
+    root.draw(&Text::new("Speed beside the first contender: longer is better", (10, 10), text(18)))?;
+    legend(&root)?;
+    let highest = rows.iter().map(|row| match row {
+        Row::Heading(_) => 1.0,
+        Row::Bar { speed, goal, .. } => speed.high.max(goal.unwrap_or(0.0)),
+    });
+    let longest = highest.fold(1.0, f64::max).min(LONGEST);
     let mut chart = ChartBuilder::on(&root)
-        .caption("ratio to raw tokio TCP in the same turn", ("sans-serif", 18))
-        .x_label_area_size(30)
-        .y_label_area_size(LABELS)
-        .margin(10)
-        .build_cartesian_2d(0.0..longest * 1.05, f64::from(count)..0.0)?;
-    // The labels of the bars are drawn by hand: those of an axis stand at its ticks, not between them.
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .disable_y_axis()
-        .x_desc("(less is better for round trips, more for the rest)")
-        .draw()?;
-    for (place, bar) in (0_u32..).zip(bars) {
+        .x_label_area_size(BELOW - 10)
+        .margin_top(ABOVE)
+        .margin_left(NAMES)
+        .margin_right(FIGURES)
+        .build_cartesian_2d(0.0..longest * 1.02, f64::from(count)..0.0)?;
+    chart.configure_mesh().disable_y_mesh().disable_y_axis().light_line_style(WHITE).draw()?;
+    for (place, row) in (0_u32..).zip(rows) {
         let (top, bottom) = (f64::from(place) + 0.15, f64::from(place) + 0.85);
-        let [low, median, high] = bar.values.map(|value| value.min(longest));
-        chart.draw_series([Rectangle::new([(0.0, top), (median, bottom)], bar.colour.filled())])?;
-        let middle = f64::midpoint(top, bottom);
-        chart.draw_series([PathElement::new([(low, middle), (high, middle)], LIMIT)])?;
         let (_, y) = chart.backend_coord(&(0.0, top));
-        root.draw(&Text::new(bar.label.clone(), (10, y), ("sans-serif", 12)))?;
+        match row {
+            Row::Heading(title) => {
+                // The grid ends where the words are.
+                let (_, end) = chart.backend_coord(&(0.0, bottom));
+                root.draw(&Rectangle::new([(0, y - 2), (WIDTH as i32, end + 2)], WHITE.filled()))?;
+                root.draw(&Text::new(title.as_str(), (10, y), text(13)))?;
+            }
+            Row::Bar { name, speed, colour, goal } => {
+                let [low, median, high] =
+                    [speed.low, speed.median, speed.high].map(|value| value.min(longest));
+                chart.draw_series([Rectangle::new([(0.0, top), (median, bottom)], colour.filled())])?;
+                let middle = f64::midpoint(top, bottom);
+                chart.draw_series([PathElement::new([(low, middle), (high, middle)], LIMIT)])?;
+                let edges = [(1.0, f64::from(place)), (1.0, f64::from(place) + 1.0)];
+                chart.draw_series([PathElement::new(edges, LIMIT.stroke_width(2))])?;
+                let goal = goal.map(|goal| {
+                    PathElement::new([(goal, top - 0.1), (goal, bottom + 0.1)], GOAL.stroke_width(3))
+                });
+                chart.draw_series(goal)?;
+                root.draw(&Text::new(*name, (26, y), text(12)))?;
+                let figure = format!("{:.2}", speed.median);
+                root.draw(&Text::new(figure, ((WIDTH - FIGURES + 10) as i32, y), text(12)))?;
+            }
+        }
     }
-    chart.draw_series([PathElement::new([(1.0, 0.0), (1.0, f64::from(count))], LIMIT)])?;
     root.present()?;
+    Ok(())
+}
+
+/// The meaning of the colours.
+fn legend(root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<(), Box<dyn Error>> {
+    let words = [
+        (OURS, "tokio-rdma"),
+        (OTHERS, "others"),
+        (LIMIT, "the first contender, whose speed is 1; thin: quartiles"),
+        (GOAL, "goal"),
+    ];
+    for ((colour, word), x) in words.into_iter().zip([10, 110, 190, 530]) {
+        root.draw(&Rectangle::new([(x, 40), (x + 12, 50)], colour.filled()))?;
+        root.draw(&Text::new(word, (x + 18, 39), ("sans-serif", 12).into_text_style(root)))?;
+    }
     Ok(())
 }
 

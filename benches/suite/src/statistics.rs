@@ -50,6 +50,13 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
+    /// The number itself.
+    pub(crate) fn limit(self) -> f64 {
+        match self {
+            Self::AtMost(limit) | Self::AtLeast(limit) => limit,
+        }
+    }
+
     /// For people.
     pub(crate) fn text(self) -> String {
         match self {
