@@ -16,12 +16,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use clap::Parser;
 use futures::{SinkExt, StreamExt};
 use tokio::time::timeout;
 use tokio_rdma::sim::{self, Host, Network};
-use tokio_rdma::{MessageListener, Messages, MessagesConfig};
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// Runs the test of the service for many seeds.
 #[derive(Clone, Copy, Parser)]
@@ -39,29 +40,37 @@ const PORT: u16 = 7000;
 /// The pairs of a server; the first byte of a message is the key.
 type Store = Arc<Mutex<BTreeMap<u8, Bytes>>>;
 
-fn insert(store: &Store, pair: &Bytes) {
-    store.lock().expect("no panic holds the lock").insert(pair[0], pair.slice(1..));
+/// Messages that keep their boundaries.
+type Frames = Framed<RdmaStream, LengthDelimitedCodec>;
+
+fn frames(stream: RdmaStream) -> Frames {
+    Framed::new(stream, LengthDelimitedCodec::new())
 }
 
-fn listen(host: &Host) -> io::Result<MessageListener> {
+fn insert(store: &Store, pair: &BytesMut) {
+    let value = Bytes::copy_from_slice(&pair[1..]);
+    store.lock().expect("no panic holds the lock").insert(pair[0], value);
+}
+
+fn listen(host: &Host) -> io::Result<RdmaListener> {
     let address = SocketAddr::new(host.address(), PORT);
-    Ok(MessageListener::bind_on(&host.adapter()?, address, &MessagesConfig::default())?)
+    Ok(RdmaListener::bind_on(&host.adapter()?, address, &StreamConfig::default())?)
 }
 
-async fn connect(from: &Host, to: &Host) -> io::Result<Messages> {
+async fn connect(from: &Host, to: &Host) -> io::Result<Frames> {
     let address = SocketAddr::new(to.address(), PORT);
-    Ok(Messages::connect_on(&from.adapter()?, address, &MessagesConfig::default()).await?)
+    Ok(frames(RdmaStream::connect_on(&from.adapter()?, address, &StreamConfig::default()).await?))
 }
 
 /// Sends a pair and waits until the server has answered.
-async fn put(server: &mut Messages, pair: Bytes) -> io::Result<()> {
+async fn put(server: &mut Frames, pair: Bytes) -> io::Result<()> {
     server.send(pair).await?;
     server.next().await.ok_or(io::ErrorKind::UnexpectedEof)?.map(drop)
 }
 
 /// The backup: stores what the primary sends.
-async fn backup(listener: MessageListener, store: Store) -> io::Result<()> {
-    let (mut primary, _) = listener.accept().await?;
+async fn backup(listener: RdmaListener, store: Store) -> io::Result<()> {
+    let mut primary = frames(listener.accept().await?.0);
     while let Some(pair) = primary.next().await {
         insert(&store, &pair?);
         primary.send(Bytes::from_static(b"stored")).await?;
@@ -70,19 +79,19 @@ async fn backup(listener: MessageListener, store: Store) -> io::Result<()> {
 }
 
 /// The primary: stores what the client sends, and has the backup store it.
-async fn primary(listener: MessageListener, mut backup: Messages, mended: bool) -> io::Result<()> {
+async fn primary(listener: RdmaListener, mut backup: Frames, mended: bool) -> io::Result<()> {
     let store = Store::default();
-    let (mut client, _) = listener.accept().await?;
+    let mut client = frames(listener.accept().await?.0);
     while let Some(pair) = client.next().await {
         let pair = pair?;
         insert(&store, &pair);
         if mended {
-            put(&mut backup, pair).await?;
+            put(&mut backup, pair.freeze()).await?;
             client.send(Bytes::from_static(b"stored")).await?;
         } else {
             // The bug: the backup may not have the pair when the client is answered.
             client.send(Bytes::from_static(b"stored")).await?;
-            put(&mut backup, pair).await?;
+            put(&mut backup, pair.freeze()).await?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Async RDMA for tokio: connection management, queue pairs, byte streams and messages.
+//! Async RDMA for tokio: connection management, queue pairs and byte streams.
 //!
 //! RDMA lets two hosts exchange messages and access each other's registered memory without copies through the kernel.
 //! This crate provides the connection model of NetworkDirect v2 as futures, on RDMA devices and on plain TCP:
@@ -16,7 +16,7 @@
 //! | I want | use |
 //! |---|---|
 //! | a TCP-like stream, for example for tonic, hyper or TLS | [`RdmaStream`], [`RdmaListener`], [`RdmaConnector`] |
-//! | messages that keep their boundaries | [`Messages`], [`MessageListener`] |
+//! | messages that keep their boundaries | an [`RdmaStream`] in `LengthDelimitedCodec` of tokio-util: [an example](RdmaStream#messages) |
 //! | Send, RDMA Write, RDMA Read and atomics as futures | [`QueuePair`] on a [`Connection`] |
 //! | completions in batches, polled | [`CompletionQueue`] |
 //!
@@ -85,7 +85,7 @@
 //! | `soft` (default) | the software provider |
 //! | `verbs` | the device provider; libibverbs and librdmacm are loaded when they are first needed |
 //! | `rdma-sys` | `verbs` with both libraries linked, by the bindings of `rdma-sys`; a build needs their headers, pkg-config and libclang 15 or older |
-//! | `tonic`, `hyper`, `axum`, `tower`, `tarpc` | integrations for these crates, on streams and messages |
+//! | `tonic`, `hyper`, `axum`, `tower` | integrations for these crates, on streams |
 //! | `rustls` | mutual TLS for streams |
 //! | `metrics` | counters and histograms through the `metrics` facade |
 //! | `sim` | for tests: a simulated network with faults, in virtual time, from a seed |
@@ -158,9 +158,7 @@ pub use cm::{
     AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connection, Connector,
     Listener, Provider, ProviderKind, Reply, Request, Requests,
 };
-pub use io::{
-    MessageListener, Messages, MessagesConfig, RdmaConnector, RdmaListener, RdmaStream, StreamConfig,
-};
+pub use io::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,

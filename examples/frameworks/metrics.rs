@@ -11,10 +11,9 @@ mod report;
 
 use std::io;
 
-use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio_rdma::{MessageListener, Messages};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::{RdmaListener, RdmaStream};
 use tracing::Instrument;
 use tracing_subscriber::EnvFilter;
 
@@ -28,26 +27,27 @@ async fn main() -> Result<(), report::Report> {
     let prometheus = PrometheusBuilder::new().set_buckets(BUCKETS)?.install_recorder()?;
     tokio_rdma::metrics::describe();
 
-    let listener = MessageListener::bind("127.0.0.1:0").await?;
+    let listener = RdmaListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
-        while let Ok((messages, _peer)) = listener.accept().await {
+        while let Ok((stream, _peer)) = listener.accept().await {
             // Whatever is logged for it names the connection.
-            let span = messages.connection().span();
-            tokio::spawn(answer(messages).instrument(span));
+            let span = stream.connection().span();
+            tokio::spawn(answer(stream).instrument(span));
         }
     });
 
-    let mut messages = Messages::connect(address).await?;
+    let mut stream = RdmaStream::connect(address).await?;
     for length in [10, 100, 1000] {
-        messages.send(Bytes::from(vec![7; length])).await?;
-        messages.next().await.transpose()?;
+        let mut bytes = vec![7; length];
+        stream.write_all(&bytes).await?;
+        stream.read_exact(&mut bytes).await?;
     }
-    messages.close().await?;
-    messages.next().await.transpose()?;
+    stream.shutdown().await?;
+    stream.read_to_end(&mut Vec::new()).await?;
     // Nobody is there: an error to be counted.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    if let Err(error) = Messages::connect(nobody).await {
+    if let Err(error) = RdmaStream::connect(nobody).await {
         tracing::info!(%nobody, %error, "as expected");
     }
 
@@ -57,10 +57,15 @@ async fn main() -> Result<(), report::Report> {
 }
 
 /// Sends back what comes, until the peer has said its end.
-async fn answer(mut messages: Messages) -> io::Result<()> {
-    while let Some(message) = messages.next().await.transpose()? {
-        tracing::info!(bytes = message.len(), "asked");
-        messages.send(message).await?;
+async fn answer(mut stream: RdmaStream) -> io::Result<()> {
+    let mut bytes = vec![0; 4096];
+    loop {
+        match stream.read(&mut bytes).await? {
+            0 => return stream.shutdown().await,
+            length => {
+                tracing::info!(bytes = length, "asked");
+                stream.write_all(&bytes[..length]).await?;
+            }
+        }
     }
-    messages.close().await
 }

@@ -1,4 +1,4 @@
-//! RPC with tarpc, over [`Messages`] and a codec as its transport.
+//! RPC with tarpc: its own `serde_transport`, over a byte stream.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example tarpc
@@ -16,11 +16,11 @@ use clap::Parser;
 use futures::StreamExt;
 use futures::future::join_all;
 use tarpc::server::{BaseChannel, Channel};
-use tarpc::{client, context};
+use tarpc::tokio_serde::formats::Json;
+use tarpc::tokio_util::codec::LengthDelimitedCodec;
+use tarpc::{client, context, serde_transport};
 use tokio::net::ToSocketAddrs;
-use tokio_rdma::io::tarpc::transport;
-use tokio_rdma::{MessageListener, Messages};
-use tokio_serde::formats::Json;
+use tokio_rdma::{RdmaListener, RdmaStream};
 use tracing_subscriber::EnvFilter;
 
 /// What the server does, for callers to see.
@@ -58,7 +58,7 @@ async fn main() -> Result<(), report::Report> {
         return Ok(ask(server).await?);
     }
     let address = options.listen.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-    let listener = MessageListener::bind(address).await?;
+    let listener = RdmaListener::bind(address).await?;
     let address = listener.local_addr()?;
     println!("listening on {address}");
     if options.listen.is_some() {
@@ -71,11 +71,13 @@ async fn main() -> Result<(), report::Report> {
 }
 
 /// Serves whoever comes, each caller and each call in a task of its own.
-async fn serve(listener: MessageListener) {
-    let callers = listener.filter_map(async |messages| messages.ok());
+async fn serve(listener: RdmaListener) {
+    let callers = listener.filter_map(async |stream| stream.ok());
     callers
-        .for_each_concurrent(None, async |messages| {
-            let channel = BaseChannel::with_defaults(transport(messages, Json::default()));
+        .for_each_concurrent(None, async |stream| {
+            let frames = LengthDelimitedCodec::builder().new_framed(stream);
+            let transport = serde_transport::new(frames, Json::default());
+            let channel = BaseChannel::with_defaults(transport);
             channel.execute(Server.serve()).for_each(async |answer| drop(tokio::spawn(answer))).await;
         })
         .await;
@@ -83,10 +85,11 @@ async fn serve(listener: MessageListener) {
 
 /// Asks several things at once, over one connection.
 async fn ask(server: impl ToSocketAddrs) -> Result<(), Box<dyn Error>> {
-    let messages = Messages::connect(server).await?;
-    println!("connected to {}", messages.peer_addr()?);
-    let client =
-        StatisticsClient::new(client::Config::default(), transport(messages, Json::default())).spawn();
+    let stream = RdmaStream::connect(server).await?;
+    println!("connected to {}", stream.peer_addr()?);
+    let frames = LengthDelimitedCodec::builder().new_framed(stream);
+    let transport = serde_transport::new(frames, Json::default());
+    let client = StatisticsClient::new(client::Config::default(), transport).spawn();
     let questions = [vec![1.0, 2.0, 4.5], vec![7.0], vec![]];
     let answers = questions.iter().map(|numbers| client.mean(context::current(), numbers.clone()));
     for (numbers, answer) in questions.iter().zip(join_all(answers).await) {

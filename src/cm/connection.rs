@@ -100,14 +100,14 @@ impl Connection {
     /// addresses). Use it to group events by connection, for example those of the calls of an RPC framework.
     ///
     /// ```
-    /// # async fn example(messages: tokio_rdma::Messages) {
+    /// # async fn example(stream: tokio_rdma::RdmaStream) {
     /// use tracing::Instrument;
     ///
-    /// let span = messages.connection().span();
+    /// let span = stream.connection().span();
     /// let serve = async move {
     ///     // This event is inside the span.
     ///     tracing::info!("request received");
-    /// # drop(messages);
+    /// # drop(stream);
     /// };
     /// tokio::spawn(serve.instrument(span));
     /// # }

@@ -10,7 +10,6 @@
 
 mod connection;
 mod data;
-mod messages;
 mod open;
 mod outcome;
 mod reason;
@@ -27,7 +26,6 @@ pub use connection::{AcceptError, ConnectError, DisconnectError, StateError};
 pub use data::{
     CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, RegisterFromError, ResizeError,
 };
-pub use messages::MessageTooLong;
 pub use open::{BindError, OpenError};
 pub use reason::{DecodeError, Reason};
 pub use stream::{ProtocolError, StreamBroken, StreamError};
@@ -65,7 +63,6 @@ through_io!(
     RegisterError,
     StreamError,
     StreamBroken,
-    MessageTooLong,
     TooShort,
 );
 

@@ -1,4 +1,4 @@
-//! Errors of byte and message streams.
+//! Errors of byte streams.
 
 use std::fmt;
 use std::io;

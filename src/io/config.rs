@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::options::{ConnectionOptions, connection_setters};
+use super::options::ConnectionOptions;
 use crate::cm::{AcceptorConfig, AdapterInfo, ProviderKind};
 use crate::error::StreamError;
 
@@ -45,8 +45,6 @@ pub struct StreamConfig {
     pub(super) connect_timeout: Option<Duration>,
     pub(super) options: ConnectionOptions,
 }
-
-connection_setters!(StreamConfig);
 
 impl Default for StreamConfig {
     /// Buffers of 128 KiB in each direction, or on the soft provider 1 MiB to receive and messages of up to

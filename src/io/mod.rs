@@ -1,4 +1,14 @@
-//! Byte streams and messages over queue pairs, and their integrations with axum, tonic, hyper, tower, tarpc and rustls.
+//! Byte streams over queue pairs, and their integrations with axum, tonic, hyper, tower and rustls.
+//!
+//! # tarpc
+//!
+//! tarpc needs nothing of this crate: its `serde_transport` takes any stream.
+//!
+//! Each request and each response is one frame. The limit of a frame is that of the codec of its receiver, 8 MiB by
+//! default; a longer one ends the connection and all its calls. A request that is longer than the limit of its sender
+//! fails alone. As over TCP, tarpc's server keeps the calls of a client that ends without a cancel until their deadlines.
+//!
+#![cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tarpc.md"))]
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -10,7 +20,6 @@ mod hyper;
 mod inner;
 mod later;
 mod listener;
-mod messages;
 mod options;
 mod places;
 mod race;
@@ -18,8 +27,6 @@ mod resources;
 mod shared;
 mod split;
 mod stream;
-#[cfg(feature = "tarpc")]
-pub mod tarpc;
 #[cfg(feature = "rustls")]
 mod tls;
 #[cfg(feature = "tonic")]
@@ -32,8 +39,7 @@ pub use config::StreamConfig;
 pub use connector::RdmaConnector;
 #[cfg(feature = "hyper")]
 pub use hyper::{HttpConnector, HttpInfo};
-pub use listener::{MessageListener, RdmaListener};
-pub use messages::{Messages, MessagesConfig};
+pub use listener::RdmaListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;
 #[cfg(feature = "rustls")]

@@ -69,6 +69,44 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// The time until a loss is detected by a side that only waits depends on the adapter: see
 /// [`Connection::disconnected`].
 ///
+/// # Messages
+/// For messages that keep their boundaries, put the stream in frames of `LengthDelimitedCodec` of tokio-util. The result is
+/// a `Sink` and a `Stream`, and the limit of a frame protects against long messages of the peer. The frames of several
+/// [`feed`](futures::SinkExt::feed)s are sent together. On a device, set
+/// [`send_buffer`](StreamConfig::send_buffer) and [`receive_buffer`](StreamConfig::receive_buffer) to the length of all
+/// messages that are to be in flight, if these are longer than 128 KiB.
+///
+/// ```
+/// use bytes::Bytes;
+/// use futures::{SinkExt, StreamExt};
+/// use tokio_rdma::{RdmaListener, RdmaStream};
+/// use tokio_util::codec::LengthDelimitedCodec;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = RdmaListener::bind("127.0.0.1:0").await?;
+/// let address = listener.local_addr()?;
+/// let echo = async {
+///     let (stream, _peer) = listener.accept().await?;
+///     let (sink, stream) = LengthDelimitedCodec::builder().new_framed(stream).split();
+///     // Resolves when the peer has closed its direction, and closes this one.
+///     stream.map(|message| Ok(message?.freeze())).forward(sink).await
+/// };
+/// let ask = async {
+///     let stream = RdmaStream::connect(address).await?;
+///     let frames = LengthDelimitedCodec::builder().max_frame_length(1 << 20).new_framed(stream);
+///     let (mut sink, mut stream) = frames.split();
+///     sink.send(Bytes::from_static(b"hello")).await?;
+///     assert_eq!(stream.next().await.transpose()?.as_deref(), Some(&b"hello"[..]));
+///     sink.close().await?;
+///     assert!(stream.next().await.is_none());
+///     std::io::Result::Ok(())
+/// };
+/// tokio::try_join!(echo, ask)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// A future of `read`, `read_buf`, `write` or `write_vectored` that is dropped before it resolves has transferred no
 /// data.

@@ -28,8 +28,7 @@
 //! | `disconnecting` | from the disconnect until the peer's response |
 //!
 //! `call` is `connect`, `complete`, `accept` or `disconnect`, or `connection` for a lost connection. `status` is the
-//! name of a [`Status`](crate::Status). `kind` is `stream` for an [`RdmaStream`](crate::RdmaStream) and `messages` for
-//! [`Messages`](crate::Messages).
+//! name of a [`Status`](crate::Status). `kind` is `stream`, for an [`RdmaStream`](crate::RdmaStream).
 
 //!
 //! The `kind` of `tokio_rdma_accepts_total` and `tokio_rdma_half_open` is the kind of the listener:
@@ -37,7 +36,7 @@
 //! | `kind` | a peer is half open | `outcome` |
 //! |---|---|---|
 //! | `listener` | from its TCP connection until its request is complete (soft provider) | `requested`, `refused` (the backlog is full), `closed`, `invalid`, `timed_out`, `replaced`, `no_resources` (no descriptors or memory to accept) |
-//! | `stream`, `messages`, `acceptor` | from the beginning of the answer to its request until the connection is established | `accepted`, `failed`, `timed_out`, `replaced`, `no_resources` (no memory for its connection) |
+//! | `stream`, `acceptor` | from the beginning of the answer to its request until the connection is established | `accepted`, `failed`, `timed_out`, `replaced`, `no_resources` (no memory for its connection) |
 //! | `tls` | during its TLS handshake | `accepted`, `failed`, `timed_out`, `replaced` |
 //!
 //! `replaced` counts half-open peers that were dropped because there were too many.

@@ -28,7 +28,7 @@ pub fn describe() {
     describe_counter!(ERRORS, Unit::Count, "Failed calls on connections and lost connections, by status");
     describe_counter!(ACCEPTS, Unit::Count, "Peers of listeners, by what became of them");
     describe_gauge!(HALF_OPEN, Unit::Count, "Peers that a listener waits for before it can go on");
-    describe_gauge!(STREAMS, Unit::Count, "Open byte streams and message streams");
+    describe_gauge!(STREAMS, Unit::Count, "Open byte streams");
     describe_counter!(SENT, Unit::Bytes, "Bytes written to streams");
     describe_counter!(RECEIVED, Unit::Bytes, "Bytes read from streams");
     describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for room");

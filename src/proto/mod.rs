@@ -6,7 +6,6 @@ pub(crate) mod half_open;
 #[cfg(feature = "soft")]
 pub(crate) mod limits;
 pub(crate) mod listener;
-pub(crate) mod messages;
 #[cfg(feature = "soft")]
 pub(crate) mod mpa;
 pub(crate) mod qp;

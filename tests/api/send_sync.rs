@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use tokio_rdma::error::{
-    AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, MessageTooLong,
-    NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
-    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError,
+    AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, NotifyError,
+    OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError, RegisterFromError,
+    ResizeError, Retained, StateError, StreamBroken, StreamError,
 };
 use tokio_rdma::io::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use tokio_rdma::mr::{
@@ -22,10 +22,10 @@ use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, QueueKind, RemoteKey, R
 use tokio_rdma::{
     AcceptParams, Acceptor, AcceptorConfig, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion,
     CompletionQueue, CompletionQueueConfig, ConnectParams, Connection, Connector, DisconnectReason, Listener,
-    MemoryWindow, MessageListener, Messages, MessagesConfig, NotifyKind, Op, Pool, PoolConfig, PrivateData,
-    Provider, ProviderKind, QueuePair, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits,
-    Region, RegionSlice, RemoteRegion, Reply, Request, Requests, SharedReceiveConfig, SharedReceiveQueue,
-    Status, StreamConfig, WorkCompletion, WorkOptions,
+    MemoryWindow, NotifyKind, Op, Pool, PoolConfig, PrivateData, Provider, ProviderKind, QueuePair,
+    QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits, Region, RegionSlice, RemoteRegion,
+    Reply, Request, Requests, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig, WorkCompletion,
+    WorkOptions,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -43,10 +43,6 @@ fn handles_go_to_any_thread() {
     handle::<Request>();
     handle::<Requests>();
     stream::<Requests>();
-    handle::<Messages>();
-    stream::<Messages>();
-    handle::<MessageListener>();
-    stream::<MessageListener>();
     counted::<Provider>();
     counted::<Adapter>();
     counted::<Listener>();
@@ -109,7 +105,6 @@ fn values_go_to_any_thread() {
     counted::<DatReturn>();
     counted::<DisconnectReason>();
     counted::<IbRejectReason>();
-    counted::<MessagesConfig>();
     counted::<NotifyKind>();
     counted::<OpKind>();
     counted::<Outcome>();
@@ -151,7 +146,6 @@ fn errors_go_to_any_thread() {
     error::<ConnectError>();
     error::<DecodeError>();
     error::<DisconnectError>();
-    error::<MessageTooLong>();
     error::<NotifyError>();
     error::<OpenError>();
     error::<PostError<Buffer>>();
@@ -204,7 +198,6 @@ fn every_public_type_is_on_a_list() {
         "HttpInfo",
         "TlsListener",
         "TonicStream",
-        "Frames",
     ];
     let files = [
         "lib.rs",
@@ -262,10 +255,6 @@ fn futures_go_to_any_thread(
     future(region.register_again(Access::REMOTE_READ));
     future(pool.get());
     future(pool.lend(Bytes::new()));
-    let config = MessagesConfig::default();
-    future(Messages::connect_on(adapter, peer, &config));
-    future(Messages::connect(peer));
-    future(MessageListener::bind(peer));
     let [a, b, c, d] = buffers;
     movable(queue_pair.receive(a)?);
     movable(queue_pair.send(b)?);

@@ -8,17 +8,15 @@ mod soft;
 use std::time::Duration;
 
 use common::cm::{exchange, requested};
-use common::messages::{ends_with, listening_for_messages, next, send};
 use common::stream::{listening as listening_for_streams, streams_with};
 use common::*;
-use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::{CompletionError, PostErrorKind};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, AcceptorConfig, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection,
-    Messages, MessagesConfig, NotifyKind, PoolConfig, QueuePairConfig, RdmaStream, ReadLimits,
-    SharedReceiveConfig, Status, StreamConfig, WorkOptions,
+    NotifyKind, PoolConfig, QueuePairConfig, RdmaStream, ReadLimits, SharedReceiveConfig, Status,
+    StreamConfig, WorkOptions,
 };
 
 /// The extremes of a time limit.
@@ -283,46 +281,6 @@ async fn settings_of_streams() {
         let mut nothing = [0];
         tokio::select! {
             read = within(stream.read(&mut nothing)) => assert!(matches!(read, Ok(0) | Err(_)), "{read:?}"),
-            accepted = listener.accept() => drop(accepted.expect("in time")),
-        }
-    }
-}
-
-// SEC-09
-#[tokio::test]
-async fn settings_of_messages() {
-    let (adapter, config) = (adapter(), MessagesConfig::default);
-    for number in NUMBERS {
-        for config in
-            [config().max_message(number), config().receive_depth(number), config().send_depth(number)]
-        {
-            let outcome = within(Messages::connect_on(&adapter, (v4(), 9).into(), &config)).await;
-            assert_eq!(outcome.expect_err("out of range").status(), Status::INVALID_PARAMETER, "{config:?}");
-        }
-    }
-    for config in [
-        config().handshake_timeout(Duration::MAX),
-        config().handshakes(0),
-        config().handshakes(usize::MAX),
-        config().connect_timeout(None),
-        config().connect_timeout(Some(Duration::MAX)),
-    ] {
-        let [mut active, mut passive] = ends_with(&adapter, [config; 2]).await;
-        send(&mut active, "there").await;
-        assert_eq!(next(&mut passive).await, "there");
-    }
-    let listener = listening_for_messages(&adapter, &config());
-    let none = config().connect_timeout(Some(Duration::ZERO));
-    let connect = Messages::connect_on(&adapter, listener.local_addr().expect("bound"), &none);
-    if let Err(error) = within(connect).await {
-        assert_eq!(error.status(), Status::IO_TIMEOUT);
-    }
-    let listener = listening_for_messages(&adapter, &config().handshake_timeout(Duration::ZERO));
-    let config = config();
-    let connect = Messages::connect_on(&adapter, listener.local_addr().expect("bound"), &config);
-    if let Ok(mut messages) = within(connect).await {
-        tokio::select! {
-            came = within(messages.next()) => assert!(!matches!(came, Some(Ok(_))), "{came:?}"),
             accepted = listener.accept() => drop(accepted.expect("in time")),
         }
     }

@@ -1,9 +1,8 @@
-//! Settings of the connections of streams and messages, seen on the wire and at the peer.
+//! Settings of the connections of streams, seen on the wire and at the peer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use common::messages::{listening_for_messages, next, send};
 use common::net::*;
 use common::stream::{listening, streams_with};
 use common::*;
@@ -11,8 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Barrier;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    Connection, MessageListener, Messages, MessagesConfig, Provider, RdmaConnector, RdmaListener, RdmaStream,
-    ReadLimits, Status, StreamConfig,
+    Connection, Provider, RdmaConnector, RdmaListener, RdmaStream, ReadLimits, Status, StreamConfig,
 };
 
 /// An address that no route begins with.
@@ -55,7 +53,7 @@ fn assert_seen(passive: &Connection) {
 
 // IO-08: the traffic class is in every packet, the source is the peer's address, and the read limits are agreed on.
 #[test]
-fn options_of_streams_and_messages_are_on_the_wire() {
+fn options_of_streams_are_on_the_wire() {
     let turns = Arc::new(Barrier::new(2));
     let other = turns.clone();
     two_hosts(
@@ -71,14 +69,6 @@ fn options_of_streams_and_messages_are_on_the_wire() {
             within(stream.write_all(&[7; 100_000])).await.expect("written");
             within(stream.shutdown()).await.expect("shut down");
             within(turns.wait()).await;
-
-            within(turns.wait()).await;
-            let config = MessagesConfig::default().traffic_class(CLASS).source(SOURCE).read_limits(LIMITS[0]);
-            let connect = |adapter, peer| async move { Messages::connect_on(&adapter, peer, &config).await };
-            let mut messages = within(connector.connect_with(peer, connect)).await.expect("connected");
-            assert_source_and_limits(messages.connection());
-            send(&mut messages, vec![7; 30_000]).await;
-            within(turns.wait()).await;
         },
         async move || {
             let (adapter, local) = (adapter_at(RIGHT[0]), SocketAddr::new(RIGHT[0], PORT));
@@ -90,16 +80,6 @@ fn options_of_streams_and_messages_are_on_the_wire() {
             within(stream.read_to_end(&mut Vec::new())).await.expect("read");
             within(other.wait()).await;
             assert_seen(stream.connection());
-            drop((stream, listener));
-
-            count_packets();
-            let config = MessagesConfig::default().read_limits(LIMITS[1]);
-            let listener = MessageListener::bind_on(&adapter, local, &config).expect("bound");
-            within(other.wait()).await;
-            let (mut messages, _) = within(listener.accept()).await.expect("accepted");
-            assert_eq!(next(&mut messages).await.len(), 30_000);
-            within(other.wait()).await;
-            assert_seen(messages.connection());
         },
     );
 }
@@ -143,13 +123,6 @@ async fn options_of_devices_are_refused() {
         let listener = listening(&adapter, &config);
         let address = listener.local_addr().expect("bound");
         within(RdmaStream::connect_on(&adapter, address, &plain)).await.expect_err("rejected");
-    }
-    let plain = MessagesConfig::default();
-    let listener = listening_for_messages(&adapter, &plain);
-    let address = listener.local_addr().expect("bound");
-    for config in [plain.retry_count(3), plain.rnr_retry_count(2), plain.ack_timeout(18)] {
-        let error = within(Messages::connect_on(&adapter, address, &config)).await.expect_err("refused");
-        assert_eq!(error.status(), Status::NOT_SUPPORTED, "{error}");
     }
     // A source that the adapter does not have.
     let config = StreamConfig::default().source(SOURCE);

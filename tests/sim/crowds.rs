@@ -18,8 +18,8 @@ use tokio_rdma::sim::{self, Host, Network};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::status::Outcome;
 use tokio_rdma::{
-    AcceptParams, AcceptorConfig, Adapter, ConnectParams, Listener, MessageListener, Messages,
-    MessagesConfig, QueuePair, QueuePairConfig, RdmaListener, RdmaStream, StreamConfig,
+    AcceptParams, AcceptorConfig, Adapter, ConnectParams, Listener, QueuePair, QueuePairConfig, RdmaListener,
+    RdmaStream, StreamConfig,
 };
 
 use crate::{PORT, SECOND, adapter, hosts, listening, queue_pair};
@@ -97,30 +97,19 @@ fn silent_peers_delay_no_connection() {
 
 // IO-10
 #[test]
-fn silent_peers_delay_no_stream_and_no_messages() {
+fn silent_peers_delay_no_stream() {
     sim::check(0..2, async |network: Network| {
         let (server, client) = hosts(&network);
         let (passive, active) = (server_adapter(&server), adapter(&client));
         let address: SocketAddr = (server.address(), PORT).into();
-        if network.seed().is_multiple_of(2) {
-            let config = StreamConfig::default();
-            let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
-            let connect = async || {
-                let (accepted, connected) =
-                    tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
-                drop((accepted.expect("accepted"), connected.expect("connected")));
-            };
-            assert_no_delay(&network, address, connect).await;
-        } else {
-            let config = MessagesConfig::default();
-            let listener = MessageListener::bind_on(&passive, address, &config).expect("bound");
-            let connect = async || {
-                let (accepted, connected) =
-                    tokio::join!(listener.accept(), Messages::connect_on(&active, address, &config));
-                drop((accepted.expect("accepted"), connected.expect("connected")));
-            };
-            assert_no_delay(&network, address, connect).await;
-        }
+        let config = StreamConfig::default();
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let connect = async || {
+            let (accepted, connected) =
+                tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+            drop((accepted.expect("accepted"), connected.expect("connected")));
+        };
+        assert_no_delay(&network, address, connect).await;
     });
 }
 

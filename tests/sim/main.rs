@@ -10,7 +10,7 @@ mod example;
 mod exhaustion;
 mod faults;
 mod fidelity;
-mod messages;
+mod frames;
 mod mixed;
 mod mutants;
 mod races;

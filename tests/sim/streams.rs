@@ -1,4 +1,4 @@
-//! Byte streams and messages over the simulated network.
+//! Byte streams over the simulated network.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};

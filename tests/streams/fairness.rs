@@ -1,4 +1,4 @@
-//! Streams and messages that never have to wait leave other tasks their turns.
+//! Streams that never have to wait leave other tasks their turns.
 //!
 //! Runs on: soft, sim, rxe, siw
 
@@ -7,13 +7,10 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
-use common::messages::{ends_with, next, send};
 use common::stream::streams;
 use common::*;
-use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio_rdma::{MessagesConfig, RdmaStream};
+use tokio_rdma::RdmaStream;
 
 /// How often each operation is done.
 const TIMES: usize = 2000;
@@ -107,34 +104,4 @@ async fn the_halves_of_a_stream_that_are_always_ready_yield() {
     let (stream, _peer) = half_closed().await;
     let (reader, writer) = tokio::io::split(stream);
     nothing_is_fair("the whole", reader, writer).await;
-}
-
-// SEC-01, IO-15
-#[tokio::test]
-async fn messages_that_are_always_ready_yield() {
-    // Memory for thousands of messages is registered before there is an answer: a busy machine takes its time.
-    let config = MessagesConfig::default().max_message(8).receive_depth(TIMES);
-    let config = config.connect_timeout(None).handshake_timeout(patience());
-    let [mut one, mut other] = ends_with(&adapter(), [config; 2]).await;
-    for _ in 0..TIMES {
-        send(&mut one, Bytes::from_static(b"x")).await;
-    }
-    // All of them have arrived when the answer to the first has come.
-    let first = next(&mut other).await;
-    send(&mut other, first).await;
-    next(&mut one).await;
-    let mut left = TIMES - 1;
-    is_fair("next", async || {
-        if left > 0 {
-            left -= 1;
-            other.next().await.expect("a message").expect("no error");
-        }
-    })
-    .await;
-    is_fair("ready", async || poll_fn(|cx| other.poll_ready_unpin(cx)).await.expect("ready")).await;
-    is_fair("flush", async || other.flush().await.expect("flushed")).await;
-    within(other.close()).await.expect("closed");
-    is_fair("close", async || other.close().await.expect("closed")).await;
-    within(one.close()).await.expect("closed");
-    is_fair("the end", async || assert!(other.next().await.is_none())).await;
 }

@@ -1,19 +1,16 @@
-//! Listeners for streams and messages with many peers that connect and then say nothing, over the soft provider.
+//! Listeners for streams with many peers that connect and then say nothing, over the soft provider.
 //!
 //! No time limit of a listener is over while a test runs: peers that make no room for others would delay them for an hour. The
 //! time that an honest peer waits is a test of the simulated network.
 
-use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::crowd::{Crowd, hello, raise_descriptors, request};
-use common::messages::listening_for_messages;
 use common::process::alone;
 use common::stream::listening;
 use common::*;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{Adapter, Messages, MessagesConfig, RdmaStream, StreamConfig};
+use tokio_rdma::{Adapter, RdmaStream, StreamConfig};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -25,23 +22,7 @@ fn server() -> Adapter {
     adapter_with(SoftConfig::default().half_open(1024).request_timeout(HOUR))
 }
 
-/// Connects again and again, while that crowd is there.
-async fn assert_served<C, A>(
-    address: SocketAddr,
-    words: Vec<u8>,
-    connect: impl AsyncFn() -> C,
-    accept: impl AsyncFn() -> io::Result<A>,
-) {
-    assert!(raise_descriptors() > 2 * PEERS + 100, "too few descriptors for this test");
-    let mut crowd = Crowd::new(address, PEERS, words).await;
-    for _ in 0..9 {
-        crowd.renewed(100).await;
-        let (_connected, accepted) = within(async { tokio::join!(connect(), accept()) }).await;
-        accepted.expect("accepted");
-    }
-}
-
-/// Streams, with a crowd that says nothing, or asks for streams and does not complete them.
+/// Connects again and again, while there is a crowd that says nothing, or asks for streams and does not complete them.
 async fn streams(asks: bool) {
     // Small ones, so that the time of a test without optimisation is not that of their preparation.
     let config = StreamConfig::default().send_buffer(1 << 14).receive_buffer(1 << 14);
@@ -51,8 +32,14 @@ async fn streams(asks: bool) {
     let listener = listening(&adapter, &config);
     let address = listener.local_addr().expect("bound");
     let words = if asks { request(&hello) } else { Vec::new() };
-    let connect = async || RdmaStream::connect_on(&adapter, address, &config).await.expect("connected");
-    assert_served(address, words, connect, async || listener.accept().await).await;
+    assert!(raise_descriptors() > 2 * PEERS + 100, "too few descriptors for this test");
+    let mut crowd = Crowd::new(address, PEERS, words).await;
+    for _ in 0..9 {
+        crowd.renewed(100).await;
+        let connect = RdmaStream::connect_on(&adapter, address, &config);
+        let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+        drop((connected.expect("connected"), accepted.expect("accepted")));
+    }
 }
 
 // IO-10, SEC-07
@@ -69,19 +56,4 @@ async fn peers_that_do_not_complete_delay_no_stream() {
     if alone(module_path!(), "peers_that_do_not_complete_delay_no_stream") {
         streams(true).await;
     }
-}
-
-// IO-10
-#[tokio::test]
-async fn peers_that_do_not_complete_delay_no_messages() {
-    if !alone(module_path!(), "peers_that_do_not_complete_delay_no_messages") {
-        return;
-    }
-    let (adapter, config) =
-        (server(), MessagesConfig::default().max_message(1 << 10).handshake_timeout(HOUR));
-    let hello = hello(&adapter, async |to| Messages::connect_on(&adapter, to, &config).await).await;
-    let listener = listening_for_messages(&adapter, &config);
-    let address = listener.local_addr().expect("bound");
-    let connect = async || Messages::connect_on(&adapter, address, &config).await.expect("connected");
-    assert_served(address, request(&hello), connect, async || listener.accept().await).await;
 }

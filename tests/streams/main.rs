@@ -1,12 +1,12 @@
-//! Byte streams and messages.
+//! Byte streams.
 
 mod chaos;
 mod contract;
 mod early;
 mod fairness;
 mod flood;
+mod frames;
 mod listener;
-mod messages;
 mod names;
 mod peers;
 mod readiness;

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::life::poll_once;
-use common::messages::listening_for_messages;
 use common::stream::{granted, listening, pattern, streams, streams_with};
 use common::*;
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio_rdma::error::StreamBroken;
-use tokio_rdma::{Messages, MessagesConfig, RdmaStream, StreamConfig};
+use tokio_rdma::{RdmaStream, StreamConfig};
 
 // IO-12: peeked bytes stay, also where the ring has an end among them.
 #[tokio::test]
@@ -168,7 +167,7 @@ async fn an_abort_is_an_error_of_the_peer() {
     assert!(matches!(inner, Some(StreamBroken::Connection(_))), "{inner:?}");
 }
 
-// IO-12: `poll_accept`, by turns with `accept`, and for messages as well.
+// IO-12: `poll_accept`, by turns with `accept`.
 #[tokio::test]
 async fn a_listener_is_polled() {
     let (adapter, config) = (adapter(), StreamConfig::default());
@@ -187,11 +186,4 @@ async fn a_listener_is_polled() {
         connected.expect("connected");
         accepted.expect("accepted");
     }
-    let config = MessagesConfig::default();
-    let listener = listening_for_messages(&adapter, &config);
-    let polled = poll_fn(|cx| listener.poll_accept(cx));
-    let connect = Messages::connect_on(&adapter, listener.local_addr().expect("bound"), &config);
-    let (connected, accepted) = within(async { tokio::join!(connect, polled) }).await;
-    let (_messages, peer) = accepted.expect("accepted");
-    assert_eq!(connected.expect("connected").local_addr().expect("connected"), peer);
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::crowd::hello;
 use common::device::Device;
-use common::messages::listening_for_messages;
 use common::path::noticed;
+use common::stream::listening;
 use common::verbs::{Link, driver, one_at_a_time, run};
 use common::*;
 use futures::future::join;
@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::error::StreamBroken;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
-    ConnectParams, DisconnectReason, Messages, MessagesConfig, Provider, QueuePairConfig, RdmaConnector,
-    RdmaListener, RdmaStream, ReadLimits, Status, StreamConfig,
+    Access, ConnectParams, DisconnectReason, Provider, QueuePairConfig, RdmaConnector, RdmaListener,
+    RdmaStream, ReadLimits, Status, StreamConfig,
 };
 
 /// A new device, one at a time.
@@ -163,26 +163,35 @@ async fn options_of_a_stream_are_in_its_request() {
 // IO-08: an accept says how often the peer's device repeats a message for which there is no receive, and agrees on read
 // limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn options_of_accepted_messages_reach_the_device_of_the_peer() {
+async fn options_of_accepted_streams_reach_the_device_of_the_peer() {
     /// More than the receives, which nobody polls.
     const SENDS: usize = 40;
     if Device::under_test() != Device::Rxe {
         return;
     }
-    let (adapter, plain) = (adapter(), MessagesConfig::default().receive_depth(4));
-    let hello = hello(&adapter, async |to| Messages::connect_on(&adapter, to, &plain).await).await;
+    let (adapter, plain) = (adapter(), StreamConfig::default().receive_depth(16));
+    // The stream may write to the memory of its peer as soon as it is connected.
+    let memory =
+        adapter.register(1 << 12, Access::LOCAL_WRITE | Access::REMOTE_WRITE).await.expect("registered");
+    let (targets, data) = (memory.remote(), memory.remote_part(64..memory.len()).expect("in bounds"));
+    let mut hello = hello(&adapter, async |to| RdmaStream::connect_on(&adapter, to, &plain).await).await;
+    hello[8..16].copy_from_slice(&targets.address().to_be_bytes());
+    hello[16..20].copy_from_slice(&targets.key().0.to_be_bytes());
+    hello[24..40].copy_from_slice(&data.to_bytes());
     for (patient, count) in [(false, 0), (true, 7)] {
         let config = plain.rnr_retry_count(count).read_limits(ReadLimits::new(2, 3));
-        let listener = listening_for_messages(&adapter, &config);
-        let active = adapter.queue_pair(QueuePairConfig::default().send_depth(SENDS)).expect("a queue pair");
+        let listener = listening(&adapter, &config);
+        let active = QueuePairConfig::default().send_depth(SENDS).receive_depth(16);
+        let active = adapter.queue_pair(active).expect("a queue pair");
+        let _receives: Vec<_> = (0..16).map(|_| active.receive(()).expect("posted")).collect();
         let params = ConnectParams::default().private_data(&hello).read_limits(ReadLimits::new(5, 6));
         let connector = adapter.connector();
         let address = listener.local_addr().expect("bound");
         let connect = connector.connect_and_complete(&active, address, params);
         let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
-        let (connection, messages) = (connected.expect("connected"), accepted.expect("accepted").0);
+        let (connection, stream) = (connected.expect("connected"), accepted.expect("accepted").0);
         assert_eq!(connection.read_limits(), ReadLimits::new(3, 2));
-        assert_eq!(messages.connection().read_limits(), ReadLimits::new(2, 3));
+        assert_eq!(stream.connection().read_limits(), ReadLimits::new(2, 3));
         // If the connection is lost meanwhile, the rest is not posted.
         let sends: Vec<_> = (0..SENDS).map_while(|_| active.send(()).ok()).collect();
         if patient {
@@ -191,6 +200,6 @@ async fn options_of_accepted_messages_reach_the_device_of_the_peer() {
         } else {
             assert!(matches!(within(connection.disconnected()).await, DisconnectReason::Lost { .. }));
         }
-        drop(messages);
+        drop(stream);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn clippy(settings: &Settings) -> Tally {
 }
 
 /// The features besides the providers: each has to build without the others.
-const OPTIONAL: &[&str] = &["axum", "hyper", "metrics", "rustls", "sim", "tarpc", "tonic", "tower"];
+const OPTIONAL: &[&str] = &["axum", "hyper", "metrics", "rustls", "sim", "tonic", "tower"];
 
 /// Does the crate build with other sets of features? A new set is a new line.
 pub(crate) fn features(_settings: &Settings) -> Tally {

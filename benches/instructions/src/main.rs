@@ -48,7 +48,6 @@ const LINES: &[Measurement] = &[
     Measurement::whole("connection", 32, queue_pairs::connection),
     Measurement::apart("stream-echo", 256, streams::echo),
     Measurement::apart("stream-write-64k", 128, streams::write),
-    Measurement::apart("message-1k", 256, streams::messages),
     Measurement::whole("tonic-unary", 128, calls::unary),
     Measurement::whole("verbs-send", 1024, |count| verbs(Line::Future, count)),
     Measurement::whole("verbs-send-polled", 1024, |count| verbs(Line::Polled, count)),

@@ -1,20 +1,17 @@
-//! Byte streams and messages, over the soft provider.
+//! Byte streams, over the soft provider.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{MessageListener, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
 use crate::ends::Ends;
 use crate::queue_pairs::open;
 
 const ECHO: usize = 64;
 const BLOCK: usize = 64 * 1024;
-const MESSAGE: usize = 1024;
 
 fn any() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
@@ -59,26 +56,6 @@ pub(crate) fn write(count: usize) -> io::Result<()> {
     for _ in 0..count {
         ends.active(async { active.write_all(&out).await })?;
         ends.passive(async { passive.read_exact(&mut back).await })?;
-    }
-    Ok(())
-}
-
-/// Messages one way.
-pub(crate) fn messages(count: usize) -> io::Result<()> {
-    let ends = Ends::new()?;
-    let config = MessagesConfig::default();
-    let (adapter, listener) = ends.prepare(async { open(SoftConfig::default()) }, async {
-        Ok(MessageListener::bind_on(&open(SoftConfig::default())?, any(), &config)?)
-    })?;
-    let address = listener.local_addr()?;
-    let (mut active, mut passive) = ends
-        .prepare(async { Ok(Messages::connect_on(&adapter, address, &config).await?) }, async {
-            Ok(listener.accept().await?.0)
-        })?;
-    let message = Bytes::from(vec![7; MESSAGE]);
-    for _ in 0..count {
-        ends.active(async { active.send(message.clone()).await })?;
-        ends.passive(async { passive.next().await.ok_or(io::ErrorKind::UnexpectedEof)?.map(drop) })?;
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ impl Contender {
 
     /// Whether it is this crate.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "messages" | "framed", ..]))
+        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "framed", ..]))
     }
 }
 
@@ -133,10 +133,9 @@ const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 const STREAM: Contender = Contender::new("byte stream over soft", Make::Own(&["stream"]));
 const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
 const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
-const MESSAGES: Contender = Contender::new("messages over soft", Make::Own(&["messages"]));
 const FRAMED: Contender = Contender::new("frames over a byte stream over soft", Make::Own(&["framed"]));
 const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
-const FRAMES: &[Contender] = &[FRAMED, MESSAGES, FRAMED_TCP];
+const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
 
 const PING: Order = Order::Ping { size: 64, count: 200 };
@@ -306,64 +305,64 @@ pub(crate) const LINES: &[Line] = &[
         contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.97))],
     },
     Line {
-        id: "message-64",
-        title: "a message of 64 B there and back (ratio to frames over a byte stream)",
+        id: "frame-64",
+        title: "a frame of 64 B there and back (ratio to frames over TCP)",
         order: Order::Ping { size: 64, count: 200 },
         unit: Unit::Micros,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "message-1k",
-        title: "a message of 1 KiB there and back (ratio to frames over a byte stream)",
+        id: "frame-1k",
+        title: "a frame of 1 KiB there and back (ratio to frames over TCP)",
         order: Order::Ping { size: 1024, count: 200 },
         unit: Unit::Micros,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "message-64k",
-        title: "a message of 64 KiB there and back (ratio to frames over a byte stream)",
+        id: "frame-64k",
+        title: "a frame of 64 KiB there and back (ratio to frames over TCP)",
         order: Order::Ping { size: 64 << 10, count: 100 },
         unit: Unit::Micros,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "message-1m",
-        title: "a message of 1 MiB there and back (ratio to frames over a byte stream)",
+        id: "frame-1m",
+        title: "a frame of 1 MiB there and back (ratio to frames over TCP)",
         order: Order::Ping { size: MIB, count: 32 },
         unit: Unit::Micros,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "messages-64",
-        title: "messages of 64 B, 64 at once (ratio to frames over a byte stream)",
+        id: "frames-64",
+        title: "frames of 64 B, 64 at once (ratio to frames over TCP)",
         order: Order::Echo { size: 64, count: 8192 },
         unit: Unit::Thousands,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "messages-1k",
-        title: "messages of 1 KiB, 64 at once (ratio to frames over a byte stream)",
+        id: "frames-1k",
+        title: "frames of 1 KiB, 64 at once (ratio to frames over TCP)",
         order: Order::Echo { size: 1024, count: 8192 },
         unit: Unit::Thousands,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "messages-64k",
-        title: "messages of 64 KiB, 64 at once (ratio to frames over a byte stream)",
+        id: "frames-64k",
+        title: "frames of 64 KiB, 64 at once (ratio to frames over TCP)",
         order: Order::Echo { size: 64 << 10, count: 1024 },
         unit: Unit::Thousands,
         cores: APART,
         contenders: FRAMES,
     },
     Line {
-        id: "messages-1m",
-        title: "messages of 1 MiB, 64 at once (ratio to frames over a byte stream)",
+        id: "frames-1m",
+        title: "frames of 1 MiB, 64 at once (ratio to frames over TCP)",
         order: Order::Echo { size: MIB, count: 128 },
         unit: Unit::Thousands,
         cores: APART,

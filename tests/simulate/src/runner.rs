@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::sim::Network;
 
 use crate::world::World;
-use crate::{faults, messages, shared, streams, verbs};
+use crate::{faults, frames, shared, streams, verbs};
 
 /// The longest a seed runs, in virtual time.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -131,7 +131,7 @@ async fn live(seed: u64) -> Run {
         async move {
             match world.draw(0..=6) {
                 0 => world.within_a("stream", streams::session(world, port)).await,
-                1 => world.within_a("exchange of messages", messages::session(world, port)).await,
+                1 => world.within_a("exchange of frames", frames::session(world, port)).await,
                 2 => world.within_a("queue of receives that peers share", shared::session(world, port)).await,
                 _ => world.within_a("connection of queue pairs", verbs::session(world, port)).await,
             }

@@ -1,5 +1,4 @@
-//! Messages that keep their boundaries: this crate's `Messages`, and a stream in the frames of `LengthDelimitedCodec`, over this
-//! crate's stream and over TCP.
+//! Messages that keep their boundaries: a stream in the frames of `LengthDelimitedCodec`, over this crate's stream and over TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +10,7 @@ use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rdma::{MessageListener, Messages, MessagesConfig, RdmaConnector, RdmaListener};
+use tokio_rdma::{RdmaConnector, RdmaListener};
 use tokio_util::codec::LengthDelimitedCodec;
 
 use super::{End, Laps, Orders, answer, median, say, unsupported};
@@ -23,7 +22,6 @@ const LONGEST: usize = 1 << 20;
 /// The carrier of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    Messages,
     Stream,
     Tcp,
 }
@@ -31,16 +29,6 @@ pub(super) enum Over {
 /// Either end, until the orders end.
 pub(super) async fn run(over: Over, end: End, orders: Orders) -> io::Result<()> {
     match (over, end.peer) {
-        (Over::Messages, None) => {
-            let adapter = tokio_rdma::Adapter::open(end.listen.ip())?;
-            let listener = MessageListener::bind_on(&adapter, end.listen, &config())?;
-            say(&listener.local_addr()?.to_string())?;
-            echo(listener.accept().await?.0, orders).await
-        }
-        (Over::Messages, Some(address)) => {
-            let adapter = tokio_rdma::Adapter::open(address.ip())?;
-            ask(Messages::connect_on(&adapter, address, &config()).await?, orders).await
-        }
         (Over::Stream, None) => {
             let listener = RdmaListener::bind(end.listen).await?;
             say(&listener.local_addr()?.to_string())?;
@@ -58,10 +46,6 @@ pub(super) async fn run(over: Over, end: End, orders: Orders) -> io::Result<()> 
         }
         (Over::Tcp, Some(address)) => ask(framed(connect(address).await?), orders).await,
     }
-}
-
-fn config() -> MessagesConfig {
-    MessagesConfig::default().max_message(LONGEST)
 }
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {

@@ -26,8 +26,6 @@ use crate::order::Order;
 pub(crate) enum Carrier {
     /// This crate's soft provider.
     Soft,
-    /// This crate's messages, over its soft provider.
-    Messages,
     /// Frames of `LengthDelimitedCodec` over this crate's byte stream.
     Framed,
     /// The same frames over TCP.
@@ -164,7 +162,6 @@ impl End {
         let several = self.workers > 0;
         let result = match self.carrier {
             Carrier::Soft => drive(&runtime, several, soft::run(self, orders)),
-            Carrier::Messages => drive(&runtime, several, framed::run(framed::Over::Messages, self, orders)),
             Carrier::Framed => drive(&runtime, several, framed::run(framed::Over::Stream, self, orders)),
             Carrier::FramedTcp => drive(&runtime, several, framed::run(framed::Over::Tcp, self, orders)),
             Carrier::Raw => drive(&runtime, several, bytes::tcp(self, orders)),

@@ -1,4 +1,4 @@
-//! Streams and messages under frameworks: tonic, hyper, tarpc, tower, rustls.
+//! Streams under frameworks: tonic, hyper, tarpc, tower, rustls.
 
 mod authority;
 #[path = "../../grpc/echo.rs"]

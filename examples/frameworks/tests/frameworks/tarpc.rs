@@ -1,4 +1,4 @@
-//! tarpc over messages.
+//! tarpc, by its own `serde_transport` over a stream.
 //!
 //! Runs on: rxe
 
@@ -7,19 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::messages::listening_for_messages;
+use common::frames::codec;
+use common::stream::listening;
 use common::*;
 use futures::StreamExt;
 use futures::future::join_all;
 use tarpc::client::{self, RpcError};
 use tarpc::context::{self, Context};
+use tarpc::serde::{Deserialize, Serialize};
+use tarpc::serde_transport::{self, Transport};
 use tarpc::server::{BaseChannel, Channel};
+use tarpc::tokio_serde::formats::Json;
+use tarpc::tokio_util::codec::Framed;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
-use tokio_rdma::error::MessageTooLong;
-use tokio_rdma::io::tarpc::transport;
-use tokio_rdma::{Adapter, Messages, MessagesConfig};
-use tokio_serde::formats::Json;
+use tokio_rdma::{Adapter, RdmaStream, StreamConfig};
+
+/// The longest message where it does not matter.
+const LONGEST: usize = 1 << 20;
 
 #[tarpc::service]
 trait Desk {
@@ -103,14 +108,14 @@ impl Desk for Clerk {
 }
 
 /// A server for one client at a time, the clerk that answers, and where it is.
-fn serve(adapter: &Adapter, config: &MessagesConfig) -> (JoinHandle<()>, Clerk, SocketAddr) {
-    let listener = listening_for_messages(adapter, config);
+fn serve(adapter: &Adapter, longest: usize) -> (JoinHandle<()>, Clerk, SocketAddr) {
+    let listener = listening(adapter, &StreamConfig::default());
     let address = listener.local_addr().expect("an address");
     let clerk = Clerk::new();
     let serving = clerk.clone();
     let server = tokio::spawn(async move {
-        while let Ok((messages, _peer)) = listener.accept().await {
-            let channel = BaseChannel::with_defaults(transport(messages, Json::default()));
+        while let Ok((stream, _peer)) = listener.accept().await {
+            let channel = BaseChannel::with_defaults(transport(stream, longest));
             let answers = channel.execute(serving.clone().serve());
             answers.for_each_concurrent(None, |answer| answer).await;
         }
@@ -118,9 +123,22 @@ fn serve(adapter: &Adapter, config: &MessagesConfig) -> (JoinHandle<()>, Clerk, 
     (server, clerk, address)
 }
 
-async fn call(adapter: &Adapter, address: SocketAddr, config: &MessagesConfig) -> DeskClient {
-    let messages = within(Messages::connect_on(adapter, address, config)).await.expect("connected");
-    DeskClient::new(client::Config::default(), transport(messages, Json::default())).spawn()
+async fn call(adapter: &Adapter, address: SocketAddr, longest: usize) -> DeskClient {
+    let config = StreamConfig::default();
+    let stream = within(RdmaStream::connect_on(adapter, address, &config)).await.expect("connected");
+    DeskClient::new(client::Config::default(), transport(stream, longest)).spawn()
+}
+
+/// A transport with this limit of a message.
+fn transport<Item, SinkItem>(
+    stream: RdmaStream,
+    longest: usize,
+) -> Transport<RdmaStream, Item, SinkItem, Json<Item, SinkItem>>
+where
+    Item: for<'de> Deserialize<'de>,
+    SinkItem: Serialize,
+{
+    serde_transport::new(Framed::new(stream, codec(longest)), Json::default())
 }
 
 /// More time than anything here takes.
@@ -134,9 +152,8 @@ fn patient() -> Context {
 #[tokio::test]
 async fn calls_are_answered() {
     let adapter = adapter();
-    let config = MessagesConfig::default();
-    let (_server, _clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config).await;
+    let (_server, _clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, LONGEST).await;
     assert_eq!(within(client.double(patient(), 21)).await.expect("answered"), 42);
     // One after the other, far more than there are credits.
     for number in 0..often(1000, 100) as u64 {
@@ -150,9 +167,8 @@ async fn calls_are_answered() {
 async fn many_calls_are_under_way_at_once() {
     const CALLERS: u32 = 64;
     let adapter = adapter();
-    let config = MessagesConfig::default().receive_depth(4).send_depth(4);
-    let (_server, _clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config).await;
+    let (_server, _clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, LONGEST).await;
     // None is answered before all have been asked.
     let meetings = (0..CALLERS).map(|_| client.meet(patient(), CALLERS));
     for outcome in within(join_all(meetings)).await {
@@ -163,9 +179,8 @@ async fn many_calls_are_under_way_at_once() {
 #[tokio::test]
 async fn a_call_ends_with_its_deadline_and_the_server_is_told() {
     let adapter = adapter();
-    let config = MessagesConfig::default();
-    let (_server, clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config).await;
+    let (_server, clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, LONGEST).await;
     // A deadline may pass before the server has heard of the call, if that takes long: then the next is longer.
     let mut limit = Duration::from_millis(50);
     while clerk.begun.load(Ordering::SeqCst) == 0 {
@@ -190,25 +205,36 @@ async fn a_call_ends_with_its_deadline_and_the_server_is_told() {
 #[tokio::test]
 async fn a_call_that_is_too_long_fails_for_itself() {
     let adapter = adapter();
-    let config = MessagesConfig::default().max_message(2000);
-    let (_server, _clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &MessagesConfig::default()).await;
+    let (_server, _clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, 2000).await;
     let error = within(client.repeat(patient(), "x".repeat(3000), 1)).await.expect_err("too long");
-    let RpcError::Send(error) = error else { panic!("{error}") };
-    let error = error.downcast::<std::io::Error>().expect("ours");
-    assert!(error.get_ref().is_some_and(|inner| inner.is::<MessageTooLong>()), "{error}");
+    assert!(matches!(error, RpcError::Send(_)), "{error}");
+    assert_eq!(within(client.double(patient(), 2)).await.expect("answered"), 4);
+}
+
+#[tokio::test]
+async fn a_call_that_the_server_does_not_take_ends_the_connection() {
+    let adapter = adapter();
+    let (_server, _clerk, address) = serve(&adapter, 2000);
+    let client = call(&adapter, address, LONGEST).await;
+    let error = within(client.repeat(patient(), "x".repeat(3000), 1)).await.expect_err("too long");
+    assert!(matches!(error, RpcError::Channel(_) | RpcError::Shutdown), "{error}");
+    // The server goes on, with the next.
+    let client = call(&adapter, address, LONGEST).await;
     assert_eq!(within(client.double(patient(), 2)).await.expect("answered"), 4);
 }
 
 #[tokio::test]
 async fn an_answer_that_is_too_long_ends_the_connection() {
     let adapter = adapter();
-    let config = MessagesConfig::default();
-    let (_server, clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config.max_message(2000)).await;
+    let (_server, clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, 2000).await;
+    // The client is gone without a cancel: the server, which only reads the end, keeps this call until its deadline.
+    let mut context = patient();
+    context.deadline = Instant::now() + Duration::from_secs(5);
     let sleeping = tokio::spawn({
         let client = client.clone();
-        async move { client.sleep(patient()).await }
+        async move { client.sleep(context).await }
     });
     clerk.asleep(1).await;
     let error = within(client.repeat(patient(), "x".into(), 3000)).await.expect_err("too long");
@@ -216,7 +242,7 @@ async fn an_answer_that_is_too_long_ends_the_connection() {
     within(sleeping).await.expect("no panic").expect_err("it goes with the connection");
     clerk.asleep(0).await;
     // For a client that takes it there is an answer.
-    let client = call(&adapter, address, &config).await;
+    let client = call(&adapter, address, LONGEST).await;
     let answer = within(client.repeat(patient(), "x".into(), 3000)).await.expect("answered");
     assert_eq!(answer, "x".repeat(3000));
 }
@@ -224,9 +250,8 @@ async fn an_answer_that_is_too_long_ends_the_connection() {
 #[tokio::test]
 async fn a_server_that_goes_away_ends_the_calls() {
     let adapter = adapter();
-    let config = MessagesConfig::default();
-    let (server, clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config).await;
+    let (server, clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, LONGEST).await;
     let sleeping = tokio::spawn({
         let client = client.clone();
         async move { client.sleep(patient()).await }
@@ -243,9 +268,8 @@ async fn a_server_that_goes_away_ends_the_calls() {
 #[tokio::test]
 async fn a_client_that_goes_away_ends_its_calls() {
     let adapter = adapter();
-    let config = MessagesConfig::default();
-    let (_server, clerk, address) = serve(&adapter, &config);
-    let client = call(&adapter, address, &config).await;
+    let (_server, clerk, address) = serve(&adapter, LONGEST);
+    let client = call(&adapter, address, LONGEST).await;
     let sleeping = tokio::spawn({
         let client = client.clone();
         async move { client.sleep(patient()).await }
@@ -255,6 +279,6 @@ async fn a_client_that_goes_away_ends_its_calls() {
     drop(client);
     clerk.asleep(0).await;
     // The server goes on, with the next.
-    let client = call(&adapter, address, &config).await;
+    let client = call(&adapter, address, LONGEST).await;
     assert_eq!(within(client.double(patient(), 3)).await.expect("answered"), 6);
 }

@@ -11,18 +11,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use authority::Authority;
-use bytes::Bytes;
-use common::messages::{broken, ends_with, listening_for_messages, next, send};
 use common::stream::listening;
 use common::*;
-use futures::{FutureExt, SinkExt, StreamExt};
+use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::error::StreamBroken;
 use tokio_rdma::io::TlsListener;
-use tokio_rdma::{
-    Adapter, ConnectParams, Connection, Messages, MessagesConfig, RdmaListener, RdmaStream, StreamConfig,
-};
+use tokio_rdma::{Adapter, ConnectParams, Connection, RdmaListener, RdmaStream, StreamConfig};
 
 /// What the recorder has been told so far.
 struct Meter {
@@ -115,44 +112,40 @@ async fn the_recorder_is_told() {
     let adapter = adapter();
 
     // A call that fails, by its status.
-    let config = MessagesConfig::default().receive_depth(1).max_message(3000);
-    let outcome = within(Messages::connect_on(&adapter, device::nobody(v4()), &config)).await;
+    let config = StreamConfig::default();
+    let outcome = within(RdmaStream::connect_on(&adapter, device::nobody(v4()), &config)).await;
     let status = outcome.expect_err("nobody is there").status();
     assert_eq!(meter.value(&format!("tokio_rdma_errors_total{{call=connect,status={status}}}")), 1.0);
 
     // Connections by state, how long each phase took, and what is open.
-    let [mut one, mut other] = ends_with(&adapter, [config; 2]).await;
+    let (mut one, mut other) = streams(&adapter, &config).await;
     assert_eq!(meter.value("tokio_rdma_connections{state=connected}"), 2.0);
     assert_eq!(meter.value("tokio_rdma_connections{state=connecting}"), 0.0);
     assert_eq!(meter.value("tokio_rdma_phase_seconds{state=connecting}"), 2.0, "one of them in vain");
     for state in ["replied", "completing", "requested", "accepting"] {
         assert_eq!(meter.value(&format!("tokio_rdma_phase_seconds{{state={state}}}")), 1.0, "{state}");
     }
-    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 2.0);
 
-    // Bytes each way, and writes that wait.
-    for length in [0, 10, 2000] {
-        send(&mut one, vec![7; length]).await;
-        assert_eq!(next(&mut other).await.len(), length);
+    // Bytes each way.
+    for length in [10, 2000] {
+        within(one.write_all(&vec![7; length])).await.expect("written");
+        within(other.read_exact(&mut vec![0; length])).await.expect("read");
     }
-    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=messages}"), 2010.0);
-    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=messages}"), 2010.0);
-    let before = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
-    send(&mut other, "the room for one").await;
-    other.feed(Bytes::from_static(b"waits")).await.expect("fed");
-    let after = meter.value("tokio_rdma_credits_exhausted_total{kind=messages}");
-    assert_eq!(after - before, 1.0);
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 2010.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 2010.0);
+    within(other.write_all(b"left")).await.expect("written");
 
-    // Byte streams, too. A write that waits is one, however often it is looked at.
+    // A write that waits is one, however often it is looked at.
     let config = StreamConfig::default().receive_buffer(4096).send_buffer(4096);
     let (mut reader, mut writer) = streams(&adapter, &config).await;
     let mut write = Box::pin(writer.write_all(&[7; 100_000]));
     let mut bytes = vec![0; 100_000];
     within(async { tokio::try_join!(&mut write, reader.read_exact(&mut bytes)) }).await.expect("moved");
     drop(write);
-    assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 2.0);
-    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 100_000.0);
-    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 100_000.0);
+    assert_eq!(meter.value("tokio_rdma_streams{kind=stream}"), 4.0);
+    assert_eq!(meter.value("tokio_rdma_sent_bytes_total{kind=stream}"), 102_014.0);
+    assert_eq!(meter.value("tokio_rdma_received_bytes_total{kind=stream}"), 102_010.0);
     let before = meter.value("tokio_rdma_credits_exhausted_total{kind=stream}");
     let mut write = Box::pin(writer.write_all(&[7; 10_000]));
     for _ in 0..10 {
@@ -166,25 +159,27 @@ async fn the_recorder_is_told() {
     within(writer.shutdown()).await.expect("shut down");
     assert_eq!(within(reader.read(&mut bytes)).await.expect("the end"), 0);
     drop((reader, writer));
-    // IO-10: one listener for messages, one for streams, with a peer each.
-    for kind in ["messages", "stream"] {
-        let series = format!("tokio_rdma_accepts_total{{kind={kind},outcome=accepted}}");
-        assert_eq!(meter.value(&series), 1.0, "{kind}");
-        assert_eq!(meter.value(&format!("tokio_rdma_half_open{{kind={kind}}}")), 0.0, "{kind}");
-    }
+    // IO-10: two listeners for streams, with a peer each.
+    assert_eq!(meter.value("tokio_rdma_accepts_total{kind=stream,outcome=accepted}"), 2.0);
+    assert_eq!(meter.value("tokio_rdma_half_open{kind=stream}"), 0.0);
     assert!(meter.value("tokio_rdma_accepts_total{kind=listener,outcome=requested}") >= 2.0);
     assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
 
     // What breaks, and that nothing stays behind. The recorder is told without a lock of the connection.
     *looked_at.lock().expect("no panic") = Some(one.connection().clone());
+    within(one.readable()).await.expect("readable");
+    other.set_zero_linger().expect("set");
     drop(other);
-    assert_eq!(next(&mut one).await, &b"the room for one"[..]);
-    let error = within(one.next()).await.expect("no end").expect_err("it is gone");
-    let status = broken(&error).status();
-    assert_eq!(meter.value(&format!("tokio_rdma_broken_total{{kind=messages,status={status}}}")), 1.0);
+    let mut left = Vec::new();
+    let error = within(one.read_to_end(&mut left)).await.expect_err("it is gone");
+    assert_eq!(left, b"left");
+    let broken = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>());
+    let status = broken.expect("an error of ours").status();
+    // The end that aborts may be counted, too.
+    let count = meter.value(&format!("tokio_rdma_broken_total{{kind=stream,status={status}}}"));
+    assert!((1.0..=2.0).contains(&count), "{count}");
     assert!(looked_at.lock().expect("no panic").is_none(), "it has looked");
     drop(one);
-    assert_eq!(meter.value("tokio_rdma_streams{kind=messages}"), 0.0);
     within(async {
         let mut open = || [meter.all("tokio_rdma_connections"), meter.all("tokio_rdma_streams")].concat();
         while open().iter().any(|(_, count)| *count != 0.0) {
@@ -200,13 +195,10 @@ async fn the_recorder_is_told() {
 async fn failures_are_counted(adapter: &Adapter, meter: &mut Meter) {
     let config = StreamConfig::default();
     let streams = listening(adapter, &config);
-    let messages = listening_for_messages(adapter, &MessagesConfig::default());
-    for address in [streams.local_addr(), messages.local_addr()].map(|address| address.expect("bound")) {
-        let queue_pair = queue_pair(adapter);
-        let params = ConnectParams::default().private_data(b"nonsense");
-        let connect = adapter.connector().connect(&queue_pair, address, params);
-        assert!(within(connect).await.is_err(), "rejected");
-    }
+    let params = ConnectParams::default().private_data(b"nonsense");
+    let queue_pair = queue_pair(adapter);
+    let connect = adapter.connector().connect(&queue_pair, streams.local_addr().expect("bound"), params);
+    assert!(within(connect).await.is_err(), "rejected");
     let mut secured = TlsListener::new(listening(adapter, &config), Authority::new().server());
     let address = secured.local_addr().expect("bound");
     let server = tokio::spawn(async move { secured.accept().await.map(drop) });
@@ -214,7 +206,7 @@ async fn failures_are_counted(adapter: &Adapter, meter: &mut Meter) {
     within(stream.write_all(b"GET / HTTP/1.1\r\n\r\n")).await.expect("written");
     // An alert, and the end.
     let _ = within(stream.read_to_end(&mut Vec::new())).await;
-    for kind in ["stream", "messages", "tls"] {
+    for kind in ["stream", "tls"] {
         let series = format!("tokio_rdma_accepts_total{{kind={kind},outcome=failed}}");
         within(async {
             while meter.value(&series) != 1.0 {

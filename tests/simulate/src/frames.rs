@@ -1,21 +1,22 @@
-//! A session of messages.
+//! A session of messages: frames of `LengthDelimitedCodec` in a byte stream.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use tokio::time::sleep;
-use tokio_rdma::{MessageListener, Messages, MessagesConfig};
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::world::World;
 
 /// The longest message.
 const LONGEST: usize = 5000;
 
-/// A connection of messages, from its beginning to its end.
+/// A connection that carries messages, from its beginning to its end.
 pub(crate) async fn session(world: &World, port: u16) {
     let (server, client) = world.two_hosts();
     let (Some(passive), Some(active)) = (world.adapter(server), world.adapter(client)) else { return };
-    let config = MessagesConfig::default().max_message(LONGEST).receive_depth(*world.pick(&[1, 2, 8]));
-    let listener = match MessageListener::bind_on(&passive, (server.address(), port).into(), &config) {
+    let config = StreamConfig::default().receive_buffer(*world.pick(&[2048, 4096, 65_536]));
+    let listener = match RdmaListener::bind_on(&passive, (server.address(), port).into(), &config) {
         Ok(listener) => listener,
         Err(error) => {
             assert!(!world.calm, "{error:?}");
@@ -23,7 +24,7 @@ pub(crate) async fn session(world: &World, port: u16) {
         }
     };
     world.count();
-    let connect = Messages::connect_on(&active, (server.address(), port).into(), &config);
+    let connect = RdmaStream::connect_on(&active, (server.address(), port).into(), &config);
     let connected = async {
         let connected = world.within("messages to connect", connect).await;
         assert!(connected.is_ok() || !world.calm, "{connected:?}");
@@ -35,9 +36,14 @@ pub(crate) async fn session(world: &World, port: u16) {
         () = sleep(world.patience()) => return,
     };
     let (Some(ours), Ok((theirs, _))) = (ours, theirs) else { return };
-    let (our_sink, our_stream) = ours.split();
-    let (their_sink, their_stream) = theirs.split();
+    let (our_sink, our_stream) = framed(ours).split();
+    let (their_sink, their_stream) = framed(theirs).split();
     tokio::join!(direction(world, our_sink, their_stream), direction(world, their_sink, our_stream));
+}
+
+/// A stream and the frames in it.
+fn framed(stream: RdmaStream) -> Framed<RdmaStream, LengthDelimitedCodec> {
+    LengthDelimitedCodec::builder().max_frame_length(LONGEST).new_framed(stream)
 }
 
 fn message(number: usize, length: usize) -> Bytes {
@@ -48,7 +54,7 @@ fn message(number: usize, length: usize) -> Bytes {
 async fn direction<Si, St, E, F>(world: &World, mut to: Si, mut from: St)
 where
     Si: SinkExt<Bytes, Error = E> + Unpin,
-    St: StreamExt<Item = Result<Bytes, F>> + Unpin,
+    St: StreamExt<Item = Result<BytesMut, F>> + Unpin,
     E: std::fmt::Debug,
     F: std::fmt::Debug,
 {
