@@ -13,6 +13,7 @@
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 mod block;
+mod lines;
 mod mapping;
 mod owned;
 #[cfg(feature = "soft")]

@@ -4,7 +4,8 @@
 //! there is one size: every access to shared memory is an atomic one to a whole, aligned word of eight bytes. The bytes at
 //! the ends of a range share their words with bytes that are not part of it. They are read by reading the word, and written
 //! by replacing the word, as long as nobody has changed it, by one in which only they differ. A block of memory that is
-//! allocated here has all of the words that it begins, see [`Block`](super::block::Block).
+//! allocated here has all of the words that it begins, see [`Block`](super::block::Block). Whole lines of words are copied by
+//! accesses that do the same to two words at a time, see [`lines`].
 //!
 //! An allocation of the program may begin and end within a word, whose other bytes belong to somebody else. Its first and last
 //! bytes, up to seven each, are accessed one by one, always. So each byte of a block has one size of access, and no byte
@@ -19,6 +20,8 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::lines;
 
 pub(super) const WORD: usize = size_of::<u64>();
 /// The number of words copied in one step: as many as a compiler writes out one by one. It leaves a longer loop of atomics as
@@ -85,6 +88,8 @@ impl<'a> Words<'a> {
         if head > 0 {
             store_part(&self.words[0], self.before, first);
         }
+        let done = lines::write(words, rest);
+        let (words, rest) = (&words[done..], &rest[done * WORD..]);
         let (body, last) = rest.as_chunks::<WORD>();
         let ((cells, cells_left), (groups, left)) =
             (words[..body.len()].as_chunks::<BLOCK>(), body.as_chunks::<BLOCK>());
@@ -104,6 +109,8 @@ impl<'a> Words<'a> {
         if head > 0 {
             load_part(&self.words[0], self.before, first);
         }
+        let done = lines::read(words, rest);
+        let (words, rest) = (&words[done..], &mut rest[done * WORD..]);
         let (body, last) = rest.as_chunks_mut::<WORD>();
         let whole = &words[..body.len()];
         let ((cells, cells_left), (groups, left)) =
@@ -118,11 +125,11 @@ impl<'a> Words<'a> {
     }
 }
 
-fn store(cell: &AtomicU64, word: &[u8; WORD]) {
+pub(super) fn store(cell: &AtomicU64, word: &[u8; WORD]) {
     cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
 }
 
-fn load(cell: &AtomicU64) -> [MaybeUninit<u8>; WORD] {
+pub(super) fn load(cell: &AtomicU64) -> [MaybeUninit<u8>; WORD] {
     let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
     // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the same, but calls
     // a closure for each byte in a build without optimisation.)
@@ -170,7 +177,7 @@ mod tests {
     // SEC-13
     #[test]
     fn every_range_is_copied_and_nothing_beside_it() {
-        const WORDS: usize = 2 + BLOCK + 3;
+        const WORDS: usize = 2 + 2 * BLOCK + 3;
         for from in 0..2 * WORD {
             for length in 0..=WORDS * WORD - from {
                 let words = numbered(WORDS as u64);
