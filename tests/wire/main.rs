@@ -3,6 +3,7 @@
 mod bad_extensions;
 mod bad_input;
 mod capture;
+mod checksums;
 mod foreign_peers;
 mod pressure;
 mod siw_quirks;

@@ -1,4 +1,4 @@
-//! A frame that is gathered before any of it is used, with CRC on.
+//! A frame that is gathered before any of it is used, with CRC on, because a read has brought a part of it.
 //!
 //! Frames are large, and most are complete within a turn or two. So the room is the thread's, lent for a frame, and a connection
 //! keeps no more than the peer has sent, once it has stopped: the length of a frame, two bytes, is not reason enough for 64 KiB.

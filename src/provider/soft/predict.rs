@@ -183,7 +183,7 @@ mod tests {
                 let mut predicted =
                     PredictedSegments::new(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
                 receive(&mut predicted, &sent[..length]);
-                staging.lend();
+                staging.lend(64 * 1024);
                 let (arrived, further) = predicted.verify(length, &mut staging);
                 let placed: usize = arrived.iter().map(|arrived| GAP + arrived.placed).sum();
                 assert_eq!(staging.unread(), &sent[placed..length], "{length} bytes, {wrong:?}");

@@ -3,6 +3,8 @@
 //! Bytes that land in the staging buffer have to be copied. So behind a large frame that only gets the trailer and the next header;
 //! behind others it gets as much as there is, for many small frames at once.
 
+use crate::wire::mpa;
+
 /// From this payload on a frame is large, and so, very likely, are those that follow.
 pub(super) const LARGE: usize = 16 * 1024;
 /// The number of small frames that may follow a large one before large ones are no longer expected: the rest of a Write that
@@ -12,20 +14,33 @@ const HEADERS_ONLY: usize = 20;
 /// The number of bytes that are read ahead between two frames while large ones are expected.
 const BETWEEN: usize = 4096;
 
+/// The number of bytes that are read ahead while small frames are expected.
+pub(super) const MANY: usize = 64 * 1024;
+/// The most bytes of large frames that are read ahead with CRC on, eight of the largest: few system calls, and all of it is still
+/// in the cache when it is checked and copied.
+pub(super) const MOST: usize = 8 * mpa::fpdu_length(mpa::MAX_ULPDU);
+
 /// The frames that are expected, from the lengths of the last ones.
 pub(super) struct ReadAhead {
+    /// The length of the last large frame.
+    large: usize,
     /// The number of frames since the last large one.
     since_large: u8,
 }
 
 impl ReadAhead {
     pub(super) fn new() -> Self {
-        Self { since_large: u8::MAX }
+        Self { large: LARGE, since_large: u8::MAX }
     }
 
     /// A frame with a payload of this length begins.
     pub(super) fn begin(&mut self, length: usize) {
-        self.since_large = if length >= LARGE { 0 } else { self.since_large.saturating_add(1) };
+        if length >= LARGE {
+            self.large = length;
+            self.since_large = 0;
+        } else {
+            self.since_large = self.since_large.saturating_add(1);
+        }
     }
 
     /// Returns whether the next frames are likely to be large.
@@ -36,10 +51,21 @@ impl ReadAhead {
     /// The most bytes that the next read brings ahead, within a payload or between two.
     pub(super) fn most(&self, in_payload: bool) -> usize {
         match in_payload {
-            _ if !self.expects_large() => usize::MAX,
+            _ if !self.expects_large() => MANY,
             true => HEADERS_ONLY,
             false => BETWEEN,
         }
+    }
+
+    /// The room that a turn needs.
+    pub(super) fn room(&self, crc: bool) -> usize {
+        if crc && self.expects_large() { MOST } else { MANY }
+    }
+
+    /// The most bytes that the next read brings behind the current frame, with CRC on: large frames, if they are expected, and
+    /// no part of one.
+    pub(super) fn whole_frames(&self) -> usize {
+        if self.expects_large() { MOST / self.large * self.large } else { MANY }
     }
 }
 
@@ -52,7 +78,7 @@ mod tests {
     #[test]
     fn the_end_of_a_large_message_does_not_announce_small_ones() {
         let mut ahead = ReadAhead::new();
-        assert_eq!(ahead.most(false), usize::MAX, "nothing is known");
+        assert_eq!(ahead.most(false), MANY, "nothing is known");
         for length in [65_520, 65_520, 4, 256, 4] {
             ahead.begin(length);
             assert_eq!((ahead.most(true), ahead.most(false)), (HEADERS_ONLY, BETWEEN), "{length}");
@@ -61,6 +87,18 @@ mod tests {
         for length in [256, 4, 256, 4, 4] {
             ahead.begin(length);
         }
-        assert_eq!(ahead.most(true), usize::MAX, "small ones come now, many at once");
+        assert_eq!(ahead.most(true), MANY, "small ones come now, many at once");
+    }
+
+    // With CRC on a part of a frame is copied to where the rest of it is gathered.
+    #[test]
+    fn large_frames_are_read_as_a_whole() {
+        let mut ahead = ReadAhead::new();
+        assert_eq!(ahead.whole_frames(), MANY);
+        for (length, frames) in [(mpa::fpdu_length(mpa::MAX_ULPDU), 8), (65_540, 8), (LARGE, 32)] {
+            ahead.begin(length);
+            assert_eq!(ahead.whole_frames(), frames * length);
+            assert!(ahead.whole_frames() <= MOST);
+        }
     }
 }

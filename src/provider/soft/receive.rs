@@ -2,8 +2,8 @@
 //!
 //! One reader per connection owns this state; nothing here is shared. Payload goes from the socket straight to where
 //! it belongs, by one `readv` into [what is missing of the payload | a staging buffer], so that headers cost
-//! no system call of their own. With CRC on, a frame is gathered and checked before any of it is placed (RFC 5044
-//! section 4.4: nothing unchecked is delivered).
+//! no system call of their own. With CRC on, a frame is checked before any of it is placed (RFC 5044 section 4.4: nothing
+//! unchecked is delivered): in the staging buffer, which has room for many then, or where its parts are gathered.
 
 use std::io;
 use std::sync::Arc;
@@ -259,7 +259,7 @@ impl Receiver {
 
     /// Lends it room for what it does.
     fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
-        self.staging.lend();
+        self.staging.lend(self.ahead.room(self.connection.crc));
         let result = turn(self);
         // The rest of a turn is processed next: it stays where it is.
         if !self.unprocessed {
@@ -351,7 +351,7 @@ impl Receiver {
     /// One `readv`, into wherever the bytes belong.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
-        let most = self.ahead.most(in_payload);
+        let most = if self.connection.crc { self.ahead.whole_frames() } else { self.ahead.most(in_payload) };
         let staging = self.staging.room(most);
         match &self.state {
             State::Payload { destination: Destination::Local(parts), left, .. }
@@ -464,7 +464,7 @@ impl Receiver {
         while self.heard == heard && self.cost <= TURN {
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
-                State::Header if self.connection.crc => self.begin_frame(),
+                State::Header if self.connection.crc => self.begin_frame(turn)?,
                 State::Header => self.parse_header()?,
                 State::Payload { .. } => self.place_payload(&mut turn.room)?,
                 State::Control { .. } => self.parse_control(turn.wakes)?,
@@ -496,14 +496,26 @@ impl Receiver {
         Step::Continue
     }
 
-    /// The length field of a frame that is to be gathered and checked.
-    fn begin_frame(&mut self) -> Step {
-        let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Step::NeedMore };
+    /// The length field of a frame that is to be checked: where it is, if all of it has come, or gathered.
+    fn begin_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
+        let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Ok(Step::NeedMore) };
         let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
         self.ahead.begin(length);
-        self.frame.begin(length);
-        self.state = State::Gather;
-        Step::Continue
+        if self.staging.unread().len() < length {
+            self.frame.begin(length);
+            self.state = State::Gather;
+            return Ok(Step::Continue);
+        }
+        let staging = std::mem::take(&mut self.staging);
+        let outcome = self.checked(&staging.unread()[..length], turn);
+        self.staging = staging;
+        if let Ok(false) = outcome {
+            return Ok(Step::AwaitReceive);
+        }
+        self.staging.take(length);
+        outcome?;
+        self.frame_done();
+        Ok(Step::Continue)
     }
 
     fn parse_header(&mut self) -> Result<Step, Stop> {

@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-/// The most bytes that one read may bring ahead.
-const ROOM: usize = 64 * 1024;
+use super::read_ahead::{MANY as ROOM, MOST};
+
 /// More than this is not kept for the next time: only a connection that waits for a receive has so much unread.
 const KEEP: usize = 256;
 
@@ -34,14 +34,14 @@ impl Staging {
         Self { kept: unread.to_vec(), ..Self::default() }
     }
 
-    /// Gets room for a turn, unless it has kept that of the last one.
-    pub(super) fn lend(&mut self) {
+    /// Gets room for a turn, so much at least, unless it has kept that of the last one.
+    pub(super) fn lend(&mut self, room: usize) {
         if !self.lent.is_empty() {
             return;
         }
         let mut lent = FREE.take();
-        if lent.len() <= self.kept.len() {
-            lent = vec![0; ROOM.max(2 * self.kept.len())].into_boxed_slice();
+        if lent.len() < room.max(self.kept.len() + 1) {
+            lent = vec![0; room.max(2 * self.kept.len())].into_boxed_slice();
         }
         (self.start, self.end) = (0, self.kept.len());
         lent[..self.end].copy_from_slice(&self.kept);
@@ -55,8 +55,9 @@ impl Staging {
         self.kept.extend_from_slice(&self.lent[self.start..self.end]);
         (self.start, self.end) = (0, 0);
         let lent = std::mem::take(&mut self.lent);
-        if lent.len() == ROOM {
-            FREE.set(lent);
+        if [ROOM, MOST].contains(&lent.len()) {
+            let other = FREE.take();
+            FREE.set(if other.len() > lent.len() { other } else { lent });
         }
     }
 
@@ -115,18 +116,18 @@ mod tests {
     fn unread_bytes_survive_the_turn() {
         let mut staging = Staging::new(b"abc");
         assert!(!staging.is_empty());
-        staging.lend();
+        staging.lend(ROOM);
         assert_eq!(staging.unread(), b"abc");
         staging.room(2).copy_from_slice(b"de");
         staging.filled(2);
         staging.take(1);
         staging.give_back();
         let mut other = Staging::default();
-        other.lend();
+        other.lend(ROOM);
         assert!(other.is_empty());
         other.room(8).fill(7);
         other.give_back();
-        staging.lend();
+        staging.lend(ROOM);
         assert_eq!(staging.unread(), b"bcde", "somebody else had the room in between");
         staging.take(4);
         staging.give_back();
@@ -136,15 +137,27 @@ mod tests {
     #[test]
     fn anything_can_be_put_back() {
         let mut staging = Staging::new(b"abc");
-        staging.lend();
+        staging.lend(ROOM);
         staging.take(1);
         assert_eq!(staging.push_back(&[7; 2 * ROOM]), 2 * ROOM);
         staging.push_back(b"de");
         assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
         assert!(staging.unread().starts_with(b"bc\x07") && staging.unread().ends_with(b"\x07de"));
         staging.give_back();
-        staging.lend();
+        staging.lend(ROOM);
         assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
+    }
+
+    #[test]
+    fn a_thread_keeps_the_larger_room() {
+        let [mut small, mut large] = [Staging::default(), Staging::default()];
+        small.lend(ROOM);
+        large.lend(MOST);
+        assert_eq!((small.lent.len(), large.lent.len()), (ROOM, MOST));
+        large.give_back();
+        small.give_back();
+        small.lend(ROOM);
+        assert_eq!(small.room(usize::MAX).len(), MOST);
     }
 
     // Bytes that are put back go behind the unread ones, whose place is not always the start of the room.
@@ -152,7 +165,7 @@ mod tests {
     fn what_is_put_back_behind_a_full_room_grows_it() {
         for more in [ROOM - 2, ROOM - 1, ROOM, ROOM + 1] {
             let mut staging = Staging::default();
-            staging.lend();
+            staging.lend(ROOM);
             staging.room(3).copy_from_slice(b"abc");
             staging.filled(3);
             staging.take(1);
@@ -164,7 +177,7 @@ mod tests {
     #[test]
     fn there_is_always_room() {
         let mut staging = Staging::new(&[1; ROOM]);
-        staging.lend();
+        staging.lend(ROOM);
         assert!(!staging.room(usize::MAX).is_empty(), "behind as much as there can be");
         staging.take(ROOM - 1);
         let length = staging.room(usize::MAX).len();
