@@ -33,6 +33,12 @@ impl CompletionSink {
         Self { count: Some(count), ..self }
     }
 
+    /// Returns whether completions go straight to the futures, and nobody counts them.
+    #[cfg(feature = "soft")]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.ring.is_none() && self.count.is_none()
+    }
+
     /// As [`complete`](Self::complete), for a provider that looks for completions because somebody polls. The lock of the
     /// queue pair is held.
     #[cfg(any(feature = "verbs", tokio_rdma_model))]

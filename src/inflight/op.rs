@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::table::{Table, Ticket};
+use super::Payload;
+use super::table::{Completed, Table, Ticket};
 use crate::error::{CompletionError, PostErrorKind};
 use crate::status::Status;
 use crate::sync::poll_budgeted;
@@ -94,16 +95,42 @@ pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access
 /// request completes, and is then freed.
 #[must_use = "dropping this discards the result; the request still runs"]
 pub struct Op<B: WorkBuffer> {
-    table: Arc<Table>,
-    ticket: Ticket,
+    progress: Progress,
     kind: OpKind,
     /// `None` once the output has been given.
     state: Option<B::State>,
 }
 
+/// The way in which the completion reaches the future.
+enum Progress {
+    /// The completion comes to this slot.
+    Posted { table: Arc<Table>, ticket: Ticket },
+    /// The posting call has executed the request: the payload, and the number of bytes.
+    Completed { payload: Payload, bytes: usize },
+}
+
+impl Progress {
+    /// The completion, once.
+    #[inline]
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
+        match self {
+            Self::Posted { table, ticket } => table.poll(*ticket, cx),
+            Self::Completed { payload, bytes } => {
+                Poll::Ready(Some(Completed::done(*bytes, std::mem::take(payload))))
+            }
+        }
+    }
+}
+
 impl<B: WorkBuffer> Op<B> {
+    /// The future of a request that was posted with this ticket.
     pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, state: B::State) -> Self {
-        Self { table, ticket, kind, state: Some(state) }
+        Self { progress: Progress::Posted { table, ticket }, kind, state: Some(state) }
+    }
+
+    /// The future of a request that has completed already.
+    pub(crate) fn completed(bytes: usize, payload: Payload, kind: OpKind, state: B::State) -> Self {
+        Self { progress: Progress::Completed { payload, bytes }, kind, state: Some(state) }
     }
 }
 
@@ -115,7 +142,7 @@ impl<B: WorkBuffer> Future for Op<B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
-        let completed = ready!(poll_budgeted(cx, |cx| self.table.poll(self.ticket, cx)));
+        let completed = ready!(poll_budgeted(cx, |cx| self.progress.poll(cx)));
         let (Some(completed), Some(state)) = (completed, self.state.take()) else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };
@@ -134,8 +161,8 @@ impl<B: WorkBuffer> Future for Op<B> {
 
 impl<B: WorkBuffer> Drop for Op<B> {
     fn drop(&mut self) {
-        if self.state.take().is_some() {
-            self.table.abandon(self.ticket);
+        if let (Some(_), Progress::Posted { table, ticket }) = (self.state.take(), &self.progress) {
+            table.abandon(*ticket);
         }
     }
 }

@@ -6,6 +6,8 @@ use bitflags::bitflags;
 
 use super::{Registration, Window};
 use crate::error::PostErrorKind;
+#[cfg(feature = "soft")]
+use crate::inflight;
 use crate::inflight::{Payload, Ticket};
 use crate::types::{Access, OpKind};
 
@@ -34,6 +36,53 @@ pub(crate) struct InlineRequest<'a> {
     pub(crate) flags: Flags,
 }
 
+/// A Send or a Write that the provider may execute within the posting call.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectRequest<'a> {
+    pub(crate) operation: &'a Operation,
+    pub(crate) source: Source<'a>,
+    pub(crate) flags: Flags,
+}
+
+/// The bytes of a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Memory(&'a Payload),
+    /// Bytes that the call copies.
+    Bytes(&'a [&'a [u8]]),
+}
+
+#[cfg(feature = "soft")]
+impl Source<'_> {
+    /// The number of bytes.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Memory(payload) => inflight::length(payload),
+            Self::Bytes(parts) => parts.iter().map(|part| part.len()).sum(),
+        }
+    }
+
+    /// A handle to the memory, if it is some.
+    pub(crate) fn payload(&self) -> Payload {
+        match self {
+            Self::Memory(payload) => (*payload).clone(),
+            Self::Bytes(_) => Payload::new(),
+        }
+    }
+}
+
+/// The outcome of a [`DirectRequest`].
+#[derive(Debug)]
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "devices decline"))]
+pub(crate) enum DirectOutcome {
+    /// It has completed, with this number of bytes.
+    Completed(usize),
+    /// It was posted with this ticket. The provider has a handle of its own to the memory.
+    Posted(Ticket),
+    /// Nothing has happened: it is to be posted.
+    Declined,
+}
+
 /// A request that was not posted.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -44,6 +93,7 @@ pub(crate) struct Refused {
 }
 
 /// The operation of a request.
+#[derive(Clone)]
 pub(crate) enum Operation {
     Send {
         /// The window of the peer's that is invalidated with it.

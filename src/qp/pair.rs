@@ -206,8 +206,8 @@ impl QueuePair {
             return Err(PostError { kind, buffer });
         }
         let entries = self.handle.config.receive_entries;
-        let label = RequestMeta { kind: OpKind::Receive, context };
-        self.post(buffer, label, entries, Access::LOCAL_WRITE, None, |ticket, payload| {
+        let list = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
+        self.post(list, RequestMeta { kind: OpKind::Receive, context }, |ticket, payload| {
             self.handle.provider.post_receive(ticket, payload)
         })
     }
@@ -222,44 +222,57 @@ impl QueuePair {
         self.handle.provider.flush();
     }
 
-    /// Lends the buffer to the provider, and posts.
+    /// Lends the buffer to the provider.
     ///
     /// # Errors
     /// The reason, with the buffer.
-    pub(super) fn post<B: WorkBuffer>(
+    #[inline]
+    pub(super) fn lend<B: WorkBuffer>(
         &self,
         buffer: B,
-        label: RequestMeta,
+        kind: OpKind,
         entries: usize,
         access: Access,
         remote: Option<&RemoteRegion>,
-        submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
-    ) -> Result<Op<B>, PostError<B>> {
+    ) -> Result<LentList<B::State>, PostError<B>> {
         if !buffer.allows(self.handle.domain, access) {
             return Err(PostError {
                 kind: inflight::not_allowed(&buffer, self.handle.domain, access),
                 buffer,
             });
         }
-        let LentList { payload, state } = buffer.lend();
-        let refuse =
-            |kind, payload, state| Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) });
-        if payload.len() > entries {
-            let (entries, maximum) = (payload.len(), entries);
-            let kind = PostErrorKind::TooManyEntries { kind: label.kind, entries, maximum };
-            return refuse(kind, payload, state);
+        let list = buffer.lend();
+        let refuse = |kind, list| Err(PostError { kind, buffer: B::reclaim(list) });
+        if list.payload.len() > entries {
+            let (entries, maximum) = (list.payload.len(), entries);
+            return refuse(PostErrorKind::TooManyEntries { kind, entries, maximum }, list);
         }
         if let Some(remote) = remote
-            && let Err(kind) = self.check_remote(remote, inflight::length(&payload))
+            && let Err(kind) = self.check_remote(remote, inflight::length(&list.payload))
         {
-            return refuse(kind, payload, state);
+            return refuse(kind, list);
         }
+        Ok(list)
+    }
+
+    /// Posts a request with what was lent for it.
+    ///
+    /// # Errors
+    /// Those of `submit`, with the buffer.
+    #[inline]
+    pub(super) fn post<B: WorkBuffer>(
+        &self,
+        list: LentList<B::State>,
+        label: RequestMeta,
+        submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
+    ) -> Result<Op<B>, PostError<B>> {
+        let LentList { payload, state } = list;
         let ticket = self.handle.table.open(label);
         match submit(ticket, payload) {
             Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, state)),
             Err(Refused { kind, payload }) => {
                 self.handle.table.close(ticket);
-                refuse(kind, payload, state)
+                Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) })
             }
         }
     }

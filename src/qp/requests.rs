@@ -3,9 +3,11 @@
 use super::options::WorkOptions;
 use super::pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::inflight::{Op, RequestMeta, WorkBuffer};
+use crate::inflight::{Op, Payload, RequestMeta, WorkBuffer};
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
-use crate::provider::work::{Flags, InlineRequest, Operation, RemoteAddress, WorkRequest};
+use crate::provider::work::{
+    DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, RemoteAddress, Source, WorkRequest,
+};
 use crate::types::{Access, OpKind};
 
 /// The length of the operand of an atomic, and the alignment of its address.
@@ -252,10 +254,29 @@ impl QueuePair {
             self.check_remote(remote, length)?;
         }
         let flags = self.flags(options);
-        let ticket = self.handle.table.open(RequestMeta { kind, context: options.context });
+        let label = RequestMeta { kind, context: options.context };
+        match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
+            DirectOutcome::Completed(bytes) => return Ok(Op::completed(bytes, Payload::new(), kind, ())),
+            DirectOutcome::Posted(ticket) => return Ok(Op::new(self.handle.table.clone(), ticket, kind, ())),
+            DirectOutcome::Declined => {}
+        }
+        let ticket = self.handle.table.open(label);
         let request = InlineRequest { ticket, operation, parts, flags };
         self.handle.provider.post_inline(request).inspect_err(|_| self.handle.table.close(ticket))?;
         Ok(Op::new(self.handle.table.clone(), ticket, kind, ()))
+    }
+
+    /// Has the provider execute the request within the call, if it can.
+    #[inline]
+    fn post_direct(
+        &self,
+        operation: &Operation,
+        source: Source<'_>,
+        flags: Flags,
+        label: RequestMeta,
+    ) -> DirectOutcome {
+        let request = DirectRequest { operation, source, flags };
+        self.handle.provider.post_direct(request, || self.handle.table.open(label))
     }
 
     /// Checks what does not depend on the moment, and posts.
@@ -291,9 +312,14 @@ impl QueuePair {
         }
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
-        self.post(buffer, label, entries, access, remote, |ticket, payload| {
-            handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
-        })
+        let list = self.lend(buffer, kind, entries, access, remote)?;
+        match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
+            DirectOutcome::Completed(bytes) => Ok(Op::completed(bytes, list.payload, kind, list.state)),
+            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, list.state)),
+            DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
+                handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
+            }),
+        }
     }
 
     /// Checks that the operation takes these options, and that the adapter has both.

@@ -8,7 +8,7 @@ use super::completion_queue::CompletionQueue;
 use crate::error::{PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::stream::{StreamInbox, StreamMessage, StreamRoom, Streamed};
-use crate::provider::work::{InlineRequest, Refused, WorkRequest};
+use crate::provider::work::{DirectOutcome, DirectRequest, InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
 pub(crate) struct QueuePairParts {
@@ -73,6 +73,25 @@ provider_handle! {
 }
 
 impl QueuePair {
+    /// Executes a request within the call, if the provider can and nothing is ahead of it. `open` opens the slot of one that has to
+    /// wait for the provider after all.
+    #[inline]
+    pub(crate) fn post_direct(
+        &self,
+        request: DirectRequest<'_>,
+        open: impl FnOnce() -> Ticket,
+    ) -> DirectOutcome {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.post_direct(request, open),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => {
+                let _ = (request, open);
+                DirectOutcome::Declined
+            }
+        }
+    }
+
     /// Writes a message of a stream, or as much of it as the connection takes, if the provider frames messages itself.
     ///
     /// # Errors

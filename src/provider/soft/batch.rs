@@ -32,6 +32,20 @@ thread_local! {
     static FREE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Takes an empty arena of this thread.
+pub(super) fn take_arena() -> Vec<u8> {
+    FREE.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Gives an arena to this thread.
+pub(super) fn restore_arena(mut arena: Vec<u8>) {
+    arena.clear();
+    if (1..=LARGEST_ARENA).contains(&arena.capacity()) {
+        // A thread that is about to end keeps none.
+        let _ = FREE.try_with(|free| free.set(arena));
+    }
+}
+
 #[derive(Debug)]
 enum Part {
     /// Bytes of the arena.
@@ -87,12 +101,7 @@ impl Batch {
         self.frames = 0;
         self.sent = 0;
         self.access = None;
-        let mut arena = std::mem::take(&mut self.arena);
-        arena.clear();
-        if (1..=LARGEST_ARENA).contains(&arena.capacity()) {
-            // A thread that is about to end keeps none.
-            let _ = FREE.try_with(|free| free.set(arena));
-        }
+        restore_arena(std::mem::take(&mut self.arena));
     }
 
     /// The socket does not take all of the batch now: gives back an arena that is much too large for it.
@@ -111,7 +120,7 @@ impl Batch {
     /// Returns the end of the arena, from where on more is copied.
     fn begin(&mut self) -> usize {
         if self.arena.capacity() == 0 {
-            self.arena = FREE.try_with(Cell::take).unwrap_or_default();
+            self.arena = take_arena();
         }
         self.arena.len()
     }

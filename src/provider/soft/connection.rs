@@ -74,7 +74,15 @@ impl Socket {
                 None => return Err(deregistered()),
             },
         };
-        self.stream.try_send(batch.pieces())
+        self.write_pieces(batch.pieces())
+    }
+
+    /// One non-blocking write of the pieces: how much the socket took.
+    pub(super) fn write_pieces<'a>(
+        &self,
+        pieces: impl Iterator<Item = memory::Piece<'a>>,
+    ) -> io::Result<usize> {
+        self.stream.try_send(pieces)
     }
 
     /// One non-blocking write of the frames: how much the socket took.

@@ -13,7 +13,7 @@ use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
 pub(super) const MAX_TAGGED: usize = 65_520;
-const MAX_UNTAGGED: usize = 65_516;
+pub(super) const MAX_UNTAGGED: usize = 65_516;
 
 impl SendQueue {
     /// Frames as much as a batch holds. False when there is nothing to send now.
@@ -31,7 +31,7 @@ impl SendQueue {
         }
         // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
         let mut progress = true;
-        while progress && self.batch.has_room() {
+        while progress && self.has_unframed() && self.batch.has_room() {
             let answered = self.turn != FramingTurn::Request && self.fill_response();
             let requested = self.turn != FramingTurn::Response && self.fill_request();
             progress = answered || requested;

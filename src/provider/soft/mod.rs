@@ -34,6 +34,7 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connector;
 pub(crate) mod control;
+mod direct;
 pub(crate) mod driver;
 pub(crate) mod fill;
 mod frame;

@@ -1,5 +1,6 @@
 //! A queue pair: its two queues, and the connection it belongs to.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
@@ -13,7 +14,7 @@ use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
-use crate::provider::work::{InlineRequest, Refused, WorkRequest};
+use crate::provider::work::{DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -36,6 +37,8 @@ pub(crate) struct QueuePair {
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) send_depth: usize,
     state: Mutex<State>,
+    /// The phase is `Connected`. Written with the lock.
+    connected: AtomicBool,
     connection: OnceLock<Arc<ConnectionShared>>,
     _registered: Registered,
 }
@@ -67,6 +70,7 @@ impl QueuePair {
             receives,
             send_depth: parts.send_depth,
             state: Mutex::new(State { phase: QueuePairState::Unconnected, borrower: None, released: false }),
+            connected: AtomicBool::new(false),
             connection: OnceLock::new(),
             adapter,
             _registered: registered,
@@ -128,11 +132,18 @@ impl QueuePair {
     /// From now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
         let _ = self.connection.set(connection);
-        self.lock().phase.establish();
+        self.change(QueuePairState::establish);
     }
 
     pub(crate) fn end(&self) {
-        self.lock().phase.end();
+        self.change(QueuePairState::end);
+    }
+
+    /// Changes the phase of one that is connected, or becomes so.
+    fn change(&self, change: fn(&mut QueuePairState)) {
+        let mut state = self.lock();
+        change(&mut state.phase);
+        self.connected.store(state.phase == QueuePairState::Connected, Ordering::Release);
     }
 
     /// Posts a receive.
@@ -169,6 +180,24 @@ impl QueuePair {
                 Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: request.payload })
             }
             (Err(kind), _) => Err(self.explain(Refused { kind, payload: request.payload })),
+        }
+    }
+
+    /// Executes a request of the send queue within the call, see [`ConnectionShared::post_direct`].
+    #[inline]
+    pub(crate) fn post_direct(
+        &self,
+        request: DirectRequest<'_>,
+        open: impl FnOnce() -> Ticket,
+    ) -> DirectOutcome {
+        if request.flags.intersects(Flags::DEFER | Flags::FENCE) || !self.sends.is_direct() {
+            return DirectOutcome::Declined;
+        }
+        match self.connection.get() {
+            Some(connection) if self.connected.load(Ordering::Acquire) => {
+                connection.post_direct(request, open)
+            }
+            _ => DirectOutcome::Declined,
         }
     }
 

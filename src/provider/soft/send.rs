@@ -14,13 +14,13 @@ use super::window::WindowOp;
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Completed, CompletionSink, Payload, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
-use crate::proto::rdmap::Outbound;
-use crate::provider::work::{Flags, WorkRequest};
+use crate::proto::rdmap::{Outbound, SendOptions};
+use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::status::Status;
 use crate::types::{OpKind, QueueKind};
-use crate::wire::ddp::Untagged;
+use crate::wire::ddp::{Header, Tagged, Untagged};
 use crate::wire::extensions::{Atomic, AtomicResponse};
-use crate::wire::rdmap::{ReadRequest, Terminate};
+use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// The most batches that one call writes before it lets the driver go on, so that no caller is held for long.
 pub(crate) const MAX_BATCHES: usize = 8;
@@ -113,6 +113,8 @@ pub(crate) struct SendQueue {
     binds: bool,
     /// Somebody has the batch and is offering it to the socket, without the lock.
     writing: bool,
+    /// The one who writes has a request that is not in `entries`.
+    direct: bool,
     /// The socket was full: the driver writes on when it has room.
     pub(crate) blocked: bool,
     /// Nobody begins to write any more: the driver waits for the writer, and then flushes.
@@ -159,6 +161,7 @@ impl SendQueue {
             closed: false,
             binds: false,
             writing: false,
+            direct: false,
             blocked: false,
             halted: false,
             written: 0,
@@ -198,7 +201,7 @@ impl SendQueue {
     pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         if self.closed {
             Err(PostErrorKind::ConnectionInvalid)
-        } else if self.entries.len() >= self.depth {
+        } else if self.entries.len() + usize::from(self.direct) >= self.depth {
             Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: self.depth })
         } else if awaits_answer(kind) && !self.outbound.reads_at_all() {
             Err(PostErrorKind::NoReads)
@@ -327,7 +330,7 @@ impl SendQueue {
 
     fn next(&mut self, wakes: &mut WakeList) -> Next {
         if self.batch.is_empty() {
-            let filled = self.fill();
+            let filled = self.has_unframed() && self.fill();
             // Requests that are done here need no frame, so they complete at once.
             self.retire(wakes);
             if !filled {
@@ -348,6 +351,53 @@ impl SendQueue {
         }
         self.writing = true;
         Some(self.outbound.next_send())
+    }
+
+    /// Returns whether there is nothing to send or to complete before a request that is posted now.
+    pub(super) fn admits_direct(&self) -> bool {
+        self.entries.is_empty() && self.depth > 0 && !self.closed && self.is_idle()
+    }
+
+    /// Takes the role of the writer for a Send or a Write of one frame, if [that is possible](Self::admits_direct): the header
+    /// of the frame. [`direct_sent`](Self::direct_sent) follows.
+    pub(super) fn begin_direct(&mut self, operation: &Operation, flags: Flags) -> Option<Header> {
+        let header = match *operation {
+            Operation::Send { invalidate, immediate: None } => {
+                let options = SendOptions { invalidate, solicited: flags.contains(Flags::SOLICITED) };
+                Header::Untagged(self.outbound.send(0, true, options)?)
+            }
+            Operation::Write { to: RemoteAddress { key: stag, address: to }, immediate: None } => {
+                Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag, to })
+            }
+            _ => return None,
+        };
+        (self.writing, self.direct) = (true, true);
+        Some(header)
+    }
+
+    /// The socket has taken the whole frame of a direct request. Returns whether nothing else is to be done: then the request has
+    /// completed. [`queue_direct`](Self::queue_direct) follows otherwise.
+    pub(super) fn direct_sent(&mut self, sent: usize) -> bool {
+        // `halted` comes with a flush that the writer is to carry out, and with a driver that waits for it.
+        if !self.entries.is_empty() || !self.responses.is_empty() || self.closed || self.halted {
+            return false;
+        }
+        if self.idle.is_some() {
+            return false;
+        }
+        (self.writing, self.direct) = (false, false);
+        self.written += sent as u64;
+        self.completed = self.written;
+        true
+    }
+
+    /// Gives the direct request that is being written an entry, before those that were posted meanwhile. What the socket has taken
+    /// of its frame is for [`offered`](Self::offered) to say.
+    pub(super) fn queue_direct(&mut self, request: WorkRequest, length: usize) {
+        self.direct = false;
+        let state = RequestState::Framed;
+        self.entries.push_front(Entry { request, length, framed: length, state, window_op: None });
+        self.framed += 1;
     }
 
     /// Returns whether a message of a stream could be sent.
@@ -402,9 +452,26 @@ impl SendQueue {
         self.retire(wakes);
     }
 
+    /// Returns whether something waits that is in no batch.
+    pub(super) fn has_unframed(&self) -> bool {
+        self.framed < self.entries.len() || !self.responses.is_empty() || self.terminate.is_some()
+    }
+
+    /// Returns whether the oldest request is over.
+    fn has_done(&self) -> bool {
+        self.entries.front().is_some_and(|entry| entry.state == RequestState::Done)
+    }
+
     /// Completes what is over, in post order.
+    #[inline]
     fn retire(&mut self, wakes: &mut WakeList) {
-        while self.entries.front().is_some_and(|entry| entry.state == RequestState::Done) {
+        if self.has_done() {
+            self.retire_done(wakes);
+        }
+    }
+
+    fn retire_done(&mut self, wakes: &mut WakeList) {
+        while self.has_done() {
             let Some(entry) = self.pop() else { return };
             let WorkRequest { ticket, payload, flags, .. } = entry.request;
             let mut completed = Completed::done(entry.length, payload);
@@ -537,8 +604,6 @@ mod tests {
     use super::*;
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
-    use crate::provider::work::Operation;
-    use crate::wire::rdmap::Opcode;
 
     // SEC-12: with a checksum the payload is copied, and the room for it is the thread's.
     #[test]

@@ -1,0 +1,313 @@
+//! Requests that find nothing ahead of them: the call that posts one frames it, writes it and completes it.
+//!
+//! Such a request has no entry in the send queue, and no slot: both are for what has to wait. If the socket does not take all of its
+//! frame, or something else has come meanwhile, the request gets them after all.
+
+use std::io;
+
+use tracing::trace;
+
+use super::batch::{self, Batch, COPY_BELOW};
+use super::connection::{ConnectionShared, SendHalf, Socket, Transmitted};
+use super::fill::MAX_UNTAGGED;
+use crate::inflight::{Payload, Ticket, WakeList};
+use crate::memory::Piece;
+use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
+use crate::wire::crc::{self, crc32c};
+use crate::wire::ddp::Header;
+use crate::wire::mpa;
+
+/// Padding and checksum of a frame.
+const MAX_TRAILER: usize = mpa::CRC_SIZE + 3;
+
+/// The one frame of a request.
+struct DirectFrame<'a> {
+    header: Header,
+    source: Source<'a>,
+    /// The number of bytes of payload.
+    payload: usize,
+    /// Length field and header, and the rest of the frame if the payload is copied. It is the thread's, see [`Batch`].
+    copied: Vec<u8>,
+    /// The end of a frame whose payload stays in place.
+    trailer: [u8; MAX_TRAILER],
+    trailer_length: usize,
+}
+
+impl<'a> DirectFrame<'a> {
+    fn new(header: Header, source: Source<'a>, payload: usize, crc: bool) -> Self {
+        let mut copied = batch::take_arena();
+        match &header {
+            Header::Tagged(header) => copied.extend_from_slice(&header.encode(payload)),
+            Header::Untagged(header) => copied.extend_from_slice(&header.encode(payload)),
+        }
+        let pad = mpa::pad_length(copied.len() - mpa::LENGTH_SIZE + payload);
+        let trailer_length = pad + mpa::CRC_SIZE;
+        // RFC 5044 section 4.4: the checksum field is always there; zero when the checksum is off.
+        let trailer = [0; MAX_TRAILER];
+        if payload <= COPY_BELOW {
+            let end = copied.len() + payload;
+            match source {
+                Source::Memory(parts) => {
+                    for part in parts {
+                        part.append_to(part.len(), &mut copied);
+                    }
+                }
+                Source::Bytes(parts) => parts.iter().for_each(|part| copied.extend_from_slice(part)),
+            }
+            debug_assert_eq!(copied.len(), end, "all memory is that of the host");
+            copied.resize(end, 0);
+            copied.extend_from_slice(&trailer[..trailer_length]);
+            if crc {
+                let end = copied.len() - mpa::CRC_SIZE;
+                let sum = crc::to_wire(crc32c(&copied[..end]));
+                copied[end..].copy_from_slice(&sum);
+            }
+        }
+        Self { header, source, payload, copied, trailer, trailer_length }
+    }
+
+    /// The payload, if it stays in place.
+    fn in_place(&self) -> Option<&'a Payload> {
+        match self.source {
+            Source::Memory(parts) if self.payload > COPY_BELOW => Some(parts),
+            _ => None,
+        }
+    }
+
+    /// The number of bytes of all pieces.
+    fn length(&self) -> usize {
+        self.copied.len() + self.in_place().map_or(0, |_| self.payload + self.trailer_length)
+    }
+
+    /// The pieces that are to be sent.
+    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        let in_place = self.in_place();
+        let trailer = in_place.map(|_| Piece::Bytes(&self.trailer[..self.trailer_length]));
+        let payload = in_place.into_iter().flatten().map(|slice| Piece::Memory { slice, skip: 0 });
+        std::iter::once(Piece::Bytes(&self.copied)).chain(payload).chain(trailer)
+    }
+
+    /// The same frame for the send queue.
+    #[cold]
+    fn into_batch(self, crc: bool) -> Batch {
+        let mut batch = Batch::new(crc);
+        match (self.in_place(), &self.header) {
+            (Some(parts), Header::Tagged(header)) => batch.tagged(header, parts, None),
+            (Some(parts), Header::Untagged(header)) => batch.untagged_parts(header, parts),
+            // The bytes that were checked, and not others that are in the memory now.
+            (None, _) => batch.framed(&self.copied),
+        }
+        batch::restore_arena(self.copied);
+        batch
+    }
+}
+
+impl ConnectionShared {
+    /// Executes a request within the call, if it is one frame and nothing is ahead of it. It is neither deferred nor fenced.
+    pub(crate) fn post_direct(
+        &self,
+        request: DirectRequest<'_>,
+        open: impl FnOnce() -> Ticket,
+    ) -> DirectOutcome {
+        let DirectRequest { operation, source, flags } = request;
+        if !matches!(operation, Operation::Send { .. } | Operation::Write { .. }) {
+            return DirectOutcome::Declined;
+        }
+        let length = source.length();
+        let in_place = !self.crc && length <= MAX_UNTAGGED && matches!(source, Source::Memory(_));
+        if !(length <= COPY_BELOW || in_place) {
+            return DirectOutcome::Declined;
+        }
+        let mut sending = self.send_queue();
+        if !sending.admits_direct() {
+            return DirectOutcome::Declined;
+        }
+        let Some(socket) = sending.socket() else { return DirectOutcome::Declined };
+        let Some(header) = sending.begin_direct(operation, flags) else { return DirectOutcome::Declined };
+        drop(sending);
+        let frame = DirectFrame::new(header, source, length, self.crc);
+        let outcome = socket.write_pieces(frame.pieces());
+        if let Ok(bytes) = outcome {
+            trace!(connection = %self.id, bytes, "frames sent");
+        }
+        let mut sending = self.send_queue();
+        if let Ok(sent) = outcome
+            && sent == frame.length()
+            && sending.direct_sent(sent)
+        {
+            drop(sending);
+            batch::restore_arena(frame.copied);
+            return DirectOutcome::Completed(length);
+        }
+        let request =
+            WorkRequest { ticket: open(), operation: operation.clone(), payload: source.payload(), flags };
+        self.queue_direct(&socket, sending, request, frame, outcome)
+    }
+
+    /// Queues a request whose frame was offered to the socket, and goes on.
+    #[cold]
+    fn queue_direct(
+        &self,
+        socket: &Socket,
+        mut sending: SendHalf<'_>,
+        request: WorkRequest,
+        frame: DirectFrame<'_>,
+        outcome: io::Result<usize>,
+    ) -> DirectOutcome {
+        let (ticket, length) = (request.ticket, frame.payload);
+        let mut wakes = WakeList::default();
+        let batch = frame.into_batch(self.crc);
+        sending.queue_direct(request, length);
+        let next = sending.offered(batch, outcome, &mut wakes);
+        if self.go_on(socket, sending, next, &mut wakes) == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+        DirectOutcome::Posted(ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::send::{Next, SendQueue};
+    use super::*;
+    use crate::error::PostErrorKind;
+    use crate::inflight::{CompletionSink, RequestMeta, Table};
+    use crate::memory::{Owned, gather};
+    use crate::provider::work::{Flags, RemoteAddress};
+    use crate::types::{OpKind, QueueKind};
+    use crate::wire::ddp::{Tagged, Untagged};
+    use crate::wire::rdmap::Opcode;
+
+    const SEND: Operation = Operation::Send { invalidate: None, immediate: None };
+
+    fn payload(length: usize) -> Payload {
+        let mut memory = Owned::zeroed(length).expect("memory");
+        memory.iter_mut().enumerate().for_each(|(place, byte)| *byte = place as u8);
+        let memory = memory.share();
+        let cut = length / 3;
+        [memory.slice(0, cut), memory.slice(cut, length - cut)].into_iter().flatten().collect()
+    }
+
+    fn bytes<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Vec<u8> {
+        let mut found = Vec::new();
+        gather(pieces, usize::MAX, &mut found).expect("memory of the host");
+        found
+    }
+
+    #[test]
+    fn a_frame_is_that_of_the_send_queue() {
+        let send = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
+        let write = Tagged { last: true, opcode: Opcode::Write, stag: 7, to: 9 };
+        for length in (0..40).chain([COPY_BELOW, COPY_BELOW + 1, COPY_BELOW + 2, 4096, MAX_UNTAGGED]) {
+            for header in [Header::Untagged(send), Header::Tagged(write)] {
+                let payload = payload(length);
+                let crc = length <= COPY_BELOW && length % 2 == 1;
+                let mut batch = Batch::new(crc);
+                match &header {
+                    Header::Untagged(header) => batch.untagged_parts(header, &payload),
+                    Header::Tagged(header) => batch.tagged(header, &payload, None),
+                }
+                let expected = bytes(batch.pieces());
+                let frame = DirectFrame::new(header, Source::Memory(&payload), length, crc);
+                assert_eq!((bytes(frame.pieces()), frame.length()), (expected.clone(), expected.len()));
+                assert_eq!(bytes(frame.into_batch(crc).pieces()), expected, "{length}");
+            }
+        }
+        let inline = DirectFrame::new(Header::Untagged(send), Source::Bytes(&[b"ab", b"c"]), 3, false);
+        assert_eq!(&inline.copied[20..24], b"abc\0");
+    }
+
+    fn queue(depth: usize) -> (SendQueue, Arc<Table>) {
+        let table = Arc::<Table>::default();
+        (SendQueue::new(depth, 1, false, CompletionSink::to_futures(table.clone())), table)
+    }
+
+    fn request(table: &Table) -> WorkRequest {
+        let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 });
+        WorkRequest { ticket, operation: SEND, payload: Payload::new(), flags: Flags::empty() }
+    }
+
+    fn is_complete(table: &Table, ticket: Ticket) -> bool {
+        matches!(table.poll(ticket, &mut Context::from_waker(Waker::noop())), Poll::Ready(Some(_)))
+    }
+
+    // QP-17: what is posted while a direct request is being written comes behind it, on the wire and in completion.
+    #[test]
+    fn requests_that_come_meanwhile_are_behind_it() {
+        let (mut queue, table) = queue(4);
+        let mut wakes = WakeList::default();
+        assert!(queue.admits_direct());
+        let header = queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
+        assert!(!queue.admits_direct(), "somebody writes");
+        let second = request(&table);
+        let behind = second.ticket;
+        queue.post(second, None);
+        assert!(matches!(queue.begin(&mut wakes), Next::Idle));
+        let payload = Payload::new();
+        let frame = DirectFrame::new(header, Source::Memory(&payload), 0, false);
+        let sent = frame.length();
+        assert!(!queue.direct_sent(sent), "one waits behind it");
+        let first = request(&table);
+        let ticket = first.ticket;
+        queue.queue_direct(first, 0);
+        let Next::Write(batch) = queue.offered(frame.into_batch(false), Ok(sent), &mut wakes) else {
+            panic!("the second one is next")
+        };
+        assert!(is_complete(&table, ticket) && !is_complete(&table, behind));
+        let Header::Untagged(Untagged { msn: 2, .. }) =
+            Header::decode(&bytes(batch.pieces())).expect("a header").0
+        else {
+            panic!("the second message")
+        };
+        assert!(matches!(queue.offered(batch, Ok(24), &mut wakes), Next::Idle));
+        assert!(is_complete(&table, behind));
+        assert_eq!((queue.written, queue.completed), (48, 48));
+    }
+
+    #[test]
+    fn a_frame_that_the_socket_takes_in_parts_completes_at_its_end() {
+        let (mut queue, table) = queue(1);
+        let mut wakes = WakeList::default();
+        let header = queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
+        let payload = payload(4000);
+        let frame = DirectFrame::new(header, Source::Memory(&payload), 4000, false);
+        let whole = bytes(frame.pieces());
+        let request = request(&table);
+        let ticket = request.ticket;
+        queue.queue_direct(request, 4000);
+        let Next::Write(batch) = queue.offered(frame.into_batch(false), Ok(1000), &mut wakes) else {
+            panic!("the rest is next")
+        };
+        assert_eq!(bytes(batch.pieces()), whole[1000..]);
+        let full = Err(io::ErrorKind::WouldBlock.into());
+        assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
+        assert!(!is_complete(&table, ticket));
+        let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("the rest is next") };
+        assert!(matches!(queue.offered(batch, Ok(whole.len() - 1000), &mut wakes), Next::Idle));
+        assert!(is_complete(&table, ticket) && queue.admits_direct());
+    }
+
+    #[test]
+    fn it_counts_as_outstanding() {
+        let (mut queue, _) = queue(1);
+        let to = RemoteAddress { key: 1, address: 0 };
+        assert!(queue.begin_direct(&Operation::Write { to, immediate: Some(1) }, Flags::empty()).is_none());
+        queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
+        let full = PostErrorKind::QueueFull { queue: QueueKind::Send, depth: 1 };
+        assert_eq!(queue.admits(OpKind::Send).expect_err("full").to_string(), full.to_string());
+        assert!(queue.direct_sent(24) && queue.admits(OpKind::Send).is_ok() && queue.completed == 24);
+    }
+
+    // The driver waits for the writer, and flushes behind it.
+    #[test]
+    fn a_halt_is_not_overlooked() {
+        let (mut queue, _) = queue(1);
+        queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
+        queue.halted = true;
+        assert!(!queue.direct_sent(24) && queue.is_writing());
+    }
+}
