@@ -34,6 +34,15 @@ pub(crate) enum Command {
     Abandon(Status),
 }
 
+/// The news for the driver from those who post, and from the connector.
+pub(super) struct Asked {
+    pub(super) command: Option<Command>,
+    /// The socket was full.
+    pub(super) blocked: bool,
+    /// The last poll was by the same task, which has not been woken from here since.
+    pub(super) known: bool,
+}
+
 /// The socket, shared by whoever posts and the driver.
 pub(crate) struct Socket {
     stream: Stream,
@@ -126,8 +135,12 @@ impl Sending {
     /// Has this task woken as the driver from now on. The waker that it replaces is dropped without the lock.
     #[must_use]
     fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
-        let known = self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
-        if known { None } else { self.driver.replace(cx.waker().clone()) }
+        if self.is_registered(cx) { None } else { self.driver.replace(cx.waker().clone()) }
+    }
+
+    /// Returns whether this task is woken as the driver.
+    fn is_registered(&self, cx: &Context<'_>) -> bool {
+        self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()))
     }
 }
 
@@ -337,15 +350,15 @@ impl ConnectionShared {
         sending.wake_driver();
     }
 
-    /// Has the driver woken by this task from now on: the command for it, if there is one, and whether the socket was
-    /// full.
-    pub(super) fn poll_command(&self, cx: &Context<'_>) -> (Option<Command>, bool) {
+    /// Has the driver woken by this task from now on.
+    pub(super) fn poll_command(&self, cx: &Context<'_>) -> Asked {
         let mut sending = self.sending.lock();
-        let old = sending.register(cx);
-        let found = (sending.command.take(), sending.queue.blocked);
+        let known = sending.is_registered(cx);
+        let old = if known { None } else { sending.register(cx) };
+        let asked = Asked { command: sending.command.take(), blocked: sending.queue.blocked, known };
         drop(sending);
         drop(old);
-        found
+        asked
     }
 
     /// The peer may be sent to.

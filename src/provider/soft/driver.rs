@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{ConnectionShared, Socket, Transmitted};
+use super::connection::{Asked, ConnectionShared, Socket, Transmitted};
 use super::message_timeout::MessageTimeout;
 use super::path_timeout::{PathTimeout, Question, Tick, Verdict};
 use super::reader::Reader;
@@ -87,6 +87,10 @@ pub(crate) struct Driver<O: Observer> {
     spin: Spin,
     /// The work of this poll, as the reader counts it.
     spent: u32,
+    /// The command and the clock have been polled in this poll.
+    has_looked_around: bool,
+    /// The reader has processed in this poll what there was: only the socket can bring more.
+    awaits_socket: bool,
     state: State,
     disconnect_timeout: Duration,
     /// The attempt was taken back: the receives are no longer this connection's.
@@ -120,6 +124,8 @@ impl<O: Observer> Driver<O> {
             is_starved: false,
             spin: Spin::new(config.spin),
             spent: 0,
+            has_looked_around: false,
+            awaits_socket: false,
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
             receives_detached: false,
@@ -127,22 +133,36 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// One pass over an open connection. Ready when the state has changed.
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (command, blocked) = self.connection.poll_command(cx);
+    /// The command of the connector and the clock: once per wake-up, as each wakes the task when there is something. Ready when the
+    /// state has changed.
+    fn poll_surroundings(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Asked { command, blocked, known } = self.connection.poll_command(cx);
         if let Some(command) = command {
             self.execute(command);
             return Poll::Ready(());
         }
-        let mut wakes = WakeList::default();
+        while matches!(self.state, State::Open) && self.poll_clock(cx, known).is_ready() {}
+        if !matches!(self.state, State::Open) {
+            return Poll::Ready(());
+        }
         if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+            let mut wakes = WakeList::default();
             let transmitted = self.connection.transmit(self.connection.send_queue(), &mut wakes);
-            std::mem::take(&mut wakes).wake_all();
+            wakes.wake_all();
             if transmitted == Transmitted::Blocked {
                 // Full again, or enough for one turn: look at the other direction, and come back.
                 cx.waker().wake_by_ref();
             }
         }
+        Poll::Pending
+    }
+
+    /// One pass over an open connection. Ready when the state has changed.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !std::mem::replace(&mut self.has_looked_around, true) && self.poll_surroundings(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut wakes = WakeList::default();
         let Poll::Ready(outcome) = self.poll_receive(cx, &mut wakes) else {
             wakes.wake_all();
             return self.poll_message_timeout(cx);
@@ -163,16 +183,26 @@ impl<O: Observer> Driver<O> {
 
     /// Processes staged bytes, or reads once, when there may be something.
     fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
+        let spinning = self.spin.is_spinning();
+        self.socket.set_eager(spinning);
+        // Without the lock, as it may replace the waker of another task.
+        let readable = if spinning { Poll::Ready(Ok(())) } else { self.socket.stream().poll_read_ready(cx) };
+        if readable.is_pending() && self.awaits_socket {
+            return Poll::Pending;
+        }
         let mut receiver = self.reader.receiver();
         if let Some(stop) = receiver.take_stop() {
             return Poll::Ready(Err(stop));
         }
-        if receiver.has_unprocessed() {
-            return Poll::Ready(receiver.resume(&mut Turn::of_driver(wakes)));
+        if receiver.take_has_read()
+            && let Some(path_timeout) = &mut self.path_timeout
+        {
+            path_timeout.received();
         }
-        let awaits_receive = receiver.awaits_receive();
-        drop(receiver);
-        let outcome = if awaits_receive {
+        let outcome = if receiver.has_unprocessed() {
+            receiver.resume(&mut Turn::of_driver(wakes))
+        } else if receiver.awaits_receive() {
+            drop(receiver);
             // `SRQ-02`: what has come stays where it is until there is a receive for it.
             if self.connection.receives.poll_ready(self.connection.number, cx).is_pending() {
                 if let Some(error) = self.connection.send_queue().broken.take() {
@@ -183,10 +213,36 @@ impl<O: Observer> Driver<O> {
                 return Poll::Pending;
             }
             self.is_starved = false;
-            self.reader.receiver().resume(&mut Turn::of_driver(wakes))
+            receiver = self.reader.receiver();
+            receiver.resume(&mut Turn::of_driver(wakes))
         } else {
-            ready!(self.poll_read(cx, wakes))
+            if let Err(error) = ready!(readable) {
+                return Poll::Ready(Err(Stop::Broken(error)));
+            }
+            if !spinning && receiver.expects_large() {
+                drop(receiver);
+                if self.reader.offer() {
+                    // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would
+                    // come before the main task of a runtime.
+                    let _ = pin!(yield_now()).poll(cx);
+                    return Poll::Pending;
+                }
+                receiver = self.reader.receiver();
+            }
+            let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
+            match &outcome {
+                Ok(Turned { read: false, .. }) if spinning => {
+                    // Once around: those go first for whom something has come.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Ok(Turned { read: true, .. }) => self.spin.start(),
+                Ok(Turned { read: false, .. }) | Err(_) => {}
+            }
+            outcome
         };
+        self.awaits_socket = !receiver.has_unprocessed() && !receiver.awaits_receive();
+        drop(receiver);
         if let Some(path_timeout) = &mut self.path_timeout {
             path_timeout.received();
         }
@@ -217,49 +273,23 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
-    /// Reads once, when there may be something.
-    fn poll_read(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
-        let spinning = self.spin.is_spinning();
-        self.socket.set_eager(spinning);
-        if !spinning && let Err(error) = ready!(self.socket.stream().poll_read_ready(cx)) {
-            return Poll::Ready(Err(Stop::Broken(error)));
-        }
-        if !spinning && self.reader.receiver().expects_large() && self.reader.offer() {
-            // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would come before
-            // the main task of a runtime.
-            let _ = pin!(yield_now()).poll(cx);
-            return Poll::Pending;
-        }
-        let outcome = self.reader.receiver().turn(&self.socket, &mut Turn::of_driver(wakes));
-        match &outcome {
-            Ok(Turned { read: false, .. }) if spinning => {
-                // Once around: those go first for whom something has come.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            Ok(Turned { read: true, .. }) => {
-                self.spin.start();
-            }
-            Ok(Turned { read: false, .. }) | Err(_) => {}
-        }
-        Poll::Ready(outcome)
-    }
-
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
         self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().has_heard()
     }
 
-    /// Acts on a tick of the clock. Ready when the state has changed.
-    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Acts on a tick of the clock. Ready when the state has changed. `known` if the last poll was by the same task.
+    fn poll_clock(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<()> {
         let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
-        if self.reader.receiver().take_has_read() {
+        let tick = ready!(path_timeout.poll(cx, known));
+        let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
+        let mut receiver = self.reader.receiver();
+        if receiver.take_has_read() {
             path_timeout.received();
         }
-        let tick = ready!(path_timeout.poll(cx));
-        let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
         let mut wakes = WakeList::default();
-        self.reader.receiver().shrink(&mut wakes);
+        receiver.shrink(&mut wakes);
+        drop(receiver);
         wakes.wake_all();
         match tick {
             Tick::Nudge if self.reader.receiver().has_heard() => {}
@@ -348,9 +378,9 @@ impl<O: Observer> Future for Driver<O> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The timers of a program that is stopped are late.
         ready!(self.socket.stream().poll_running(cx));
-        // Once per wake-up is enough for the clock: it wakes the task when it is due.
-        while matches!(self.state, State::Open) && self.poll_clock(cx).is_ready() {}
         self.spent = 0;
+        self.has_looked_around = false;
+        self.awaits_socket = false;
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),

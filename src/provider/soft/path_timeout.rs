@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The time that a peer may be silent after the start-up before something is done about it.
@@ -69,6 +70,8 @@ struct Open {
 /// Measures the silence of the peer.
 pub(super) struct PathTimeout {
     sleep: Pin<Box<Sleep>>,
+    /// The task that has polled last is woken by it.
+    armed: bool,
     /// `None` if there is no path timeout, and only the nudge is due.
     timeout: Option<Duration>,
     next: Tick,
@@ -89,11 +92,26 @@ impl PathTimeout {
         let now = Instant::now();
         let (first, next) = if nudges { (NUDGE, Tick::Nudge) } else { (timeout? / TICKS, Tick::Check) };
         let sleep = Box::pin(sleep_until(now + first));
-        Some(Self { sleep, timeout, next, reads: 0, stamps: true, heard: now, alive: now, open: None })
+        Some(Self {
+            sleep,
+            armed: false,
+            timeout,
+            next,
+            reads: 0,
+            stamps: true,
+            heard: now,
+            alive: now,
+            open: None,
+        })
     }
 
-    /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Tick> {
+    /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has polled last.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<Tick> {
+        if known && self.armed && !self.sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        // Without budget, the poll does no more than to come back.
+        self.armed = has_budget_remaining();
         ready!(self.sleep.as_mut().poll(cx));
         Poll::Ready(self.next)
     }
@@ -110,6 +128,7 @@ impl PathTimeout {
         };
         self.next = Tick::Check;
         self.sleep.as_mut().reset(next);
+        self.armed = false;
         true
     }
 
@@ -208,7 +227,7 @@ mod tests {
 
     /// Waits for the next check, and returns the verdict with the seconds since `start`.
     async fn check(clock: &mut PathTimeout, start: Instant, acknowledged: u64) -> (Verdict, u64) {
-        assert_eq!(poll_fn(|cx| clock.poll(cx)).await, Tick::Check);
+        assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Check);
         let found = (clock.check(acknowledged), start.elapsed().as_secs());
         if found.0 == Verdict::Alive {
             assert!(clock.rearm());
@@ -240,7 +259,7 @@ mod tests {
     async fn a_nudge_comes_before_the_checks() {
         let start = Instant::now();
         let mut clock = PathTimeout::new(Some(TIMEOUT), true).expect("a clock");
-        assert_eq!(poll_fn(|cx| clock.poll(cx)).await, Tick::Nudge);
+        assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
         assert_eq!(start.elapsed().as_millis() / 100, 2);
         assert!(clock.rearm());
         assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, 1));
@@ -251,7 +270,7 @@ mod tests {
         let start = Instant::now();
         let mut clock = PathTimeout::new(Some(TIMEOUT), true).expect("a clock");
         clock.received();
-        assert_eq!(poll_fn(|cx| clock.poll(cx)).await, Tick::Nudge);
+        assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
         assert!(clock.rearm());
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8));
         ask(&mut clock, Question::Asked(20), 0);
@@ -341,7 +360,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unread_peer_is_lost_only_by_its_kernel() {
         let (start, mut clock) = (Instant::now(), clock());
-        poll_fn(|cx| clock.poll(cx)).await;
+        poll_fn(|cx| clock.poll(cx, true)).await;
         for (at, unanswered, verdict) in [
             (1, None, Verdict::Alive),
             (9, Some(2), Verdict::Alive),
@@ -351,7 +370,7 @@ mod tests {
             assert_eq!(start.elapsed().as_secs(), at);
             assert_eq!(clock.check_unread(unanswered.map(Duration::from_secs)), verdict, "{at}");
             assert!(clock.rearm());
-            poll_fn(|cx| clock.poll(cx)).await;
+            poll_fn(|cx| clock.poll(cx, true)).await;
         }
     }
 

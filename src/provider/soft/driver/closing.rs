@@ -242,8 +242,8 @@ impl<O: Observer> Driver<O> {
 
     /// One pass over a connection that is being closed. Ready when the state has changed.
     pub(super) fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (command, _) = self.connection.poll_command(cx);
-        if let Some(Command::Abandon(status)) = command {
+        let asked = self.connection.poll_command(cx);
+        if let Some(Command::Abandon(status)) = asked.command {
             self.execute(Command::Abandon(status));
             return Poll::Ready(());
         }
