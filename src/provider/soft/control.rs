@@ -2,7 +2,8 @@
 //! Terminate.
 
 use super::connection::ConnectionShared;
-use super::receive::{OnComplete, Receiver};
+use super::placement::OnComplete;
+use super::receive::Receiver;
 use super::registration::RemoteAccess;
 use super::remote_keys::Intent;
 use super::send::Answer;

@@ -43,6 +43,7 @@ pub(crate) mod handshake;
 mod last_words;
 mod message_timeout;
 mod path_timeout;
+mod placement;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;
 mod read_ahead;

@@ -13,10 +13,11 @@ use tracing::trace;
 use super::connection::{ConnectionShared, Socket};
 use super::frame::Frame;
 use super::last_words::LastWords;
+use super::placement::{Content, Destination, OnComplete, Place, place_in};
 use super::predict::{Arrived, PredictedSegments};
 use super::read_ahead::{LARGE, ReadAhead};
 use super::receive_queue::Interrupted;
-use super::registration::{Binding, RemoteAccess};
+use super::registration::Binding;
 use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
@@ -40,66 +41,6 @@ const TICKS_TO_REST: u8 = 2;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
-
-/// The memory that the payload of the current segment goes to.
-enum Destination {
-    /// Into a posted receive, or the sink of a read.
-    Local(Payload),
-    /// Into memory that the peer addressed: valid at every single transfer, or not touched. The place is that of the first
-    /// byte.
-    Remote { access: RemoteAccess, parts: Payload, place: RemoteAddress },
-}
-
-impl Destination {
-    fn parts(&self) -> &Payload {
-        match self {
-            Self::Local(parts) | Self::Remote { parts, .. } => parts,
-        }
-    }
-
-    fn shrink(&mut self, by: usize) {
-        if let Self::Remote { place, .. } = self {
-            place.address = place.address.wrapping_add(by as u64);
-        }
-        let (Self::Local(parts) | Self::Remote { parts, .. }) = self;
-        *parts = inflight::range(parts, by, usize::MAX);
-    }
-
-    /// Returns how many of the first of `length` bytes of payload go to a reader's room.
-    fn direct(&self, room: Option<&StreamRoom<'_>>, length: usize) -> usize {
-        match (self, room) {
-            (Self::Remote { place, .. }, Some(room)) => room.takes(*place, length),
-            _ => 0,
-        }
-    }
-}
-
-/// The work that is to be done when the current segment is complete.
-#[derive(Default)]
-pub(super) enum OnComplete {
-    #[default]
-    Nothing,
-    Send {
-        last: bool,
-        solicited: bool,
-        invalidate: Option<Arc<Binding>>,
-    },
-    Response {
-        last: bool,
-    },
-    ReadRequest,
-    AtomicRequest,
-    AtomicResponse,
-    Immediate {
-        solicited: bool,
-    },
-    /// A part of a Send to a byte stream.
-    StreamSend {
-        offset: usize,
-        last: bool,
-    },
-    Terminate,
-}
 
 enum State {
     /// At a frame boundary, or within a header.
@@ -465,7 +406,7 @@ impl Receiver {
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(turn)?,
-                State::Header => self.parse_header()?,
+                State::Header => self.parse_header(turn)?,
                 State::Payload { .. } => self.place_payload(&mut turn.room)?,
                 State::Control { .. } => self.parse_control(turn.wakes)?,
                 State::Trailer { .. } => self.skip_trailer(turn.wakes),
@@ -518,7 +459,7 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    fn parse_header(&mut self) -> Result<Step, Stop> {
+    fn parse_header(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
         let bytes = self.staging.unread();
         let (header, length, consumed) = match Header::decode(bytes) {
             Ok(decoded) => decoded,
@@ -526,12 +467,63 @@ impl Receiver {
             Err(error) => return Err(reject(error, bytes)),
         };
         self.header[..consumed].copy_from_slice(&bytes[..consumed]);
-        if !self.begin(&header, length, consumed)? {
-            return Ok(Step::AwaitReceive);
-        }
+        let Some(content) = self.begin(&header, length, consumed)? else { return Ok(Step::AwaitReceive) };
         self.ahead.begin(length);
-        self.staging.take(consumed);
+        let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
+        if self.staging.unread().len() < consumed + length + trailer {
+            self.staging.take(consumed);
+            self.state = match content {
+                Content::Payload { place, on_complete } => State::Payload {
+                    destination: self.destination(place, length),
+                    left: length,
+                    trailer,
+                    on_complete,
+                },
+                Content::Control(on_complete) => State::Control { length, trailer, on_complete },
+            };
+            return Ok(Step::Continue);
+        }
+        // Nearly every small frame has come as a whole.
+        match content {
+            Content::Payload { place, on_complete } => {
+                let payload = &self.staging.unread()[consumed..][..length];
+                match place {
+                    Place::Receive(offset) => self.place_in_receive(offset, payload),
+                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)?,
+                }
+                self.staging.take(consumed + length + trailer);
+                self.predicted = None;
+                self.complete(on_complete, turn.wakes);
+            }
+            Content::Control(on_complete) => {
+                self.staging.take(consumed);
+                self.take_control(&on_complete, length, trailer, turn.wakes)?;
+            }
+        }
+        self.frame_done();
         Ok(Step::Continue)
+    }
+
+    /// The memory of a place.
+    fn destination(&self, place: Place, length: usize) -> Destination {
+        match (place, &self.receive) {
+            (Place::Memory(destination), _) => destination,
+            (Place::Receive(offset), Some((receive, _))) => {
+                Destination::Local(inflight::range(&receive.payload, offset, length))
+            }
+            (Place::Receive(_), None) => Destination::Local(Payload::new()),
+        }
+    }
+
+    /// Copies the payload of a Send to the current receive, which has room for it.
+    fn place_in_receive(&self, mut offset: usize, mut bytes: &[u8]) {
+        let Some((Receive { payload, .. }, _)) = &self.receive else { return };
+        for part in payload {
+            let (here, rest) = bytes.split_at(bytes.len().min(part.len().saturating_sub(offset)));
+            part.write(offset, here);
+            offset = offset.saturating_sub(part.len());
+            bytes = rest;
+        }
     }
 
     fn place_payload(&mut self, room: &mut Option<&mut StreamRoom<'_>>) -> Result<Step, Stop> {
@@ -540,7 +532,7 @@ impl Receiver {
         };
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
-            place(destination, &self.staging.unread()[..taken], room)?;
+            place_in(destination, &self.staging.unread()[..taken], room)?;
             destination.shrink(taken);
             self.staging.take(taken);
             *left -= taken;
@@ -557,18 +549,29 @@ impl Receiver {
         let State::Control { length, trailer, on_complete } = &mut self.state else {
             return Ok(Step::Continue);
         };
-        let (length, whole) = (*length, *length + *trailer);
-        if self.staging.unread().len() < whole {
+        let (length, trailer) = (*length, *trailer);
+        if self.staging.unread().len() < length + trailer {
             return Ok(Step::NeedMore);
         }
         let on_complete = std::mem::take(on_complete);
-        let mut payload = [0; MAX_CONTROL];
-        payload[..length].copy_from_slice(&self.staging.unread()[..length]);
-        self.staging.take(whole);
         self.state = State::Header;
-        self.control(&on_complete, &payload[..length], wakes)?;
+        self.take_control(&on_complete, length, trailer, wakes)?;
         self.frame_done();
         Ok(Step::Continue)
+    }
+
+    /// A payload for RDMAP itself is next, and has come with its trailer.
+    fn take_control(
+        &mut self,
+        on_complete: &OnComplete,
+        length: usize,
+        trailer: usize,
+        wakes: &mut WakeList,
+    ) -> Result<(), Stop> {
+        let mut payload = [0; MAX_CONTROL];
+        payload[..length].copy_from_slice(&self.staging.unread()[..length]);
+        self.staging.take(length + trailer);
+        self.control(on_complete, &payload[..length], wakes)
     }
 
     fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
@@ -627,26 +630,24 @@ impl Receiver {
             return Err(Terminate::CRC.into());
         }
         self.header[..consumed].copy_from_slice(&body[..consumed]);
-        if !self.begin(&header, length, consumed)? {
-            return Ok(false);
-        }
+        let Some(content) = self.begin(&header, length, consumed)? else { return Ok(false) };
         let payload = &body[consumed..consumed + length];
-        match std::mem::replace(&mut self.state, State::Header) {
-            State::Payload { destination, on_complete, .. } => {
-                place(&destination, payload, &mut turn.room)?;
-                drop(destination);
+        match content {
+            Content::Payload { place, on_complete } => {
+                match place {
+                    Place::Receive(offset) => self.place_in_receive(offset, payload),
+                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)?,
+                }
                 self.complete(on_complete, turn.wakes);
             }
-            State::Control { on_complete, .. } => self.control(&on_complete, payload, turn.wakes)?,
-            State::Header | State::Trailer { .. } | State::Gather => {}
+            Content::Control(on_complete) => self.control(&on_complete, payload, turn.wakes)?,
         }
         Ok(true)
     }
 
-    /// A header has come: decides where its payload goes. False, and nothing has changed, when the message has to wait for
+    /// A header has come: decides where its payload goes. `None`, and nothing has changed, when the message has to wait for
     /// a receive.
-    fn begin(&mut self, header: &Header, length: usize, consumed: usize) -> Result<bool, Stop> {
-        let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
+    fn begin(&mut self, header: &Header, length: usize, consumed: usize) -> Result<Option<Content>, Stop> {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let mut inbound = self.inbound;
         let segment = inbound.segment(header, length).map_err(named)?;
@@ -654,27 +655,28 @@ impl Receiver {
         let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
         if takes && self.connection.receives.is_shared() && self.receive.is_none() {
             let Some(receive) = self.connection.receives.take(self.connection.number) else {
-                return Ok(false);
+                return Ok(None);
             };
             self.receive = Some((receive, 0));
             self.messages += 1;
         }
         self.inbound = inbound;
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
-        let control = |on_complete| State::Control { length, trailer, on_complete };
-        let (destination, on_complete) = match segment {
+        let (place, on_complete) = match segment {
             Segment::Send { offset, last, .. } if self.connection.receives.inbox().is_some() => {
                 if offset + length > WORD {
                     return Err(named(Terminate::TOO_LONG));
                 }
-                return self.gather(control(OnComplete::StreamSend { offset, last }));
+                return Ok(Some(Content::Control(OnComplete::StreamSend { offset, last })));
             }
             Segment::Send { offset, last, solicited, .. } => {
-                let destination = Destination::Local(self.receive_part(offset, length)?);
-                (destination, OnComplete::Send { last, solicited, invalidate })
+                self.reserve_receive(offset, length)?;
+                (Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
             }
             // Of an empty Write neither key nor offset is checked.
-            Segment::Write { .. } if length == 0 => (Destination::Local(Payload::new()), OnComplete::Nothing),
+            Segment::Write { .. } if length == 0 => {
+                (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
+            }
             Segment::Write { stag, to } => {
                 let grant = self
                     .connection
@@ -685,7 +687,7 @@ impl Receiver {
                 self.untold = true;
                 self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
-                (Destination::Remote { access, parts, place }, OnComplete::Nothing)
+                (Place::Memory(Destination::Remote { access, parts, place }), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed)?;
@@ -696,18 +698,17 @@ impl Receiver {
                     self.predicted =
                         rest.ok().and_then(|rest| PredictedSegments::new(stag, end, length, &rest));
                 }
-                (Destination::Local(sink), OnComplete::Response { last })
+                (Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
-            Segment::ReadRequest => return self.gather(control(OnComplete::ReadRequest)),
-            Segment::AtomicRequest => return self.gather(control(OnComplete::AtomicRequest)),
-            Segment::AtomicResponse => return self.gather(control(OnComplete::AtomicResponse)),
+            Segment::ReadRequest => return Ok(Some(Content::Control(OnComplete::ReadRequest))),
+            Segment::AtomicRequest => return Ok(Some(Content::Control(OnComplete::AtomicRequest))),
+            Segment::AtomicResponse => return Ok(Some(Content::Control(OnComplete::AtomicResponse))),
             Segment::Immediate { solicited } => {
-                return self.gather(control(OnComplete::Immediate { solicited }));
+                return Ok(Some(Content::Control(OnComplete::Immediate { solicited })));
             }
-            Segment::Terminate => return self.gather(control(OnComplete::Terminate)),
+            Segment::Terminate => return Ok(Some(Content::Control(OnComplete::Terminate))),
         };
-        self.state = State::Payload { destination, left: length, trailer, on_complete };
-        Ok(true)
+        Ok(Some(Content::Payload { place, on_complete }))
     }
 
     /// The window that this segment gives back. RFC 5040 section 4.8: a window is the peer's to give back, a region is its
@@ -718,14 +719,8 @@ impl Receiver {
         window.map(Some).ok_or(Terminate::CANNOT_INVALIDATE)
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "as `begin`, whose last word it is")]
-    fn gather(&mut self, control: State) -> Result<bool, Stop> {
-        self.state = control;
-        Ok(true)
-    }
-
-    /// The part of a posted receive that a segment of a Send goes to.
-    fn receive_part(&mut self, offset: usize, length: usize) -> Result<Payload, Stop> {
+    /// Takes a receive for a segment of a Send, unless it has one, and checks that there is room.
+    fn reserve_receive(&mut self, offset: usize, length: usize) -> Result<(), Stop> {
         if self.receive.is_none() {
             // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
             let receive = self.connection.receives.take(self.connection.number);
@@ -739,7 +734,7 @@ impl Receiver {
             return Err(Terminate::TOO_LONG.with_header(&self.header).into());
         }
         *got = offset + length;
-        Ok(inflight::range(&receive.payload, offset, length))
+        Ok(())
     }
 
     /// The payload of the current segment is in place.
@@ -773,26 +768,4 @@ impl Receiver {
 /// The peer's header is wrong.
 fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
     Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
-}
-
-/// Copies staged payload to its place.
-fn place(
-    destination: &Destination,
-    bytes: &[u8],
-    room: &mut Option<&mut StreamRoom<'_>>,
-) -> Result<(), Stop> {
-    let _valid = match destination {
-        Destination::Local(_) => None,
-        Destination::Remote { access, .. } => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
-    };
-    let (direct, mut rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
-    if let Some(room) = room {
-        room.copy(direct);
-    }
-    for part in &inflight::range(destination.parts(), direct.len(), usize::MAX) {
-        let taken = rest.len().min(part.len());
-        part.write(0, &rest[..taken]);
-        rest = &rest[taken..];
-    }
-    Ok(())
 }

@@ -44,15 +44,19 @@ impl Staging {
             lent = vec![0; room.max(2 * self.kept.len())].into_boxed_slice();
         }
         (self.start, self.end) = (0, self.kept.len());
-        lent[..self.end].copy_from_slice(&self.kept);
+        if self.end > 0 {
+            lent[..self.end].copy_from_slice(&self.kept);
+            self.kept.clear();
+            self.kept.shrink_to(KEEP);
+        }
         self.lent = lent;
-        self.kept.clear();
-        self.kept.shrink_to(KEEP);
     }
 
     /// Returns the room, and keeps what is unread.
     pub(super) fn give_back(&mut self) {
-        self.kept.extend_from_slice(&self.lent[self.start..self.end]);
+        if self.start < self.end {
+            self.kept.extend_from_slice(&self.lent[self.start..self.end]);
+        }
         (self.start, self.end) = (0, 0);
         let lent = std::mem::take(&mut self.lent);
         if [ROOM, MOST].contains(&lent.len()) {

@@ -1,0 +1,109 @@
+//! The memory that the payload of a segment goes to, and the work that follows.
+
+use std::sync::Arc;
+
+use super::registration::{Binding, RemoteAccess};
+use super::turn::Stop;
+use crate::inflight::{self, Payload};
+use crate::provider::stream::StreamRoom;
+use crate::provider::work::RemoteAddress;
+use crate::wire::rdmap::Terminate;
+
+/// The place of a payload.
+pub(super) enum Place {
+    /// In the current receive, from this byte on.
+    Receive(usize),
+    Memory(Destination),
+}
+
+/// The memory that the payload of the current segment goes to.
+pub(super) enum Destination {
+    /// Into a posted receive, or the sink of a read.
+    Local(Payload),
+    /// Into memory that the peer addressed: valid at every single transfer, or not touched. The place is that of the first
+    /// byte.
+    Remote { access: RemoteAccess, parts: Payload, place: RemoteAddress },
+}
+
+impl Destination {
+    pub(super) fn parts(&self) -> &Payload {
+        match self {
+            Self::Local(parts) | Self::Remote { parts, .. } => parts,
+        }
+    }
+
+    pub(super) fn shrink(&mut self, by: usize) {
+        if let Self::Remote { place, .. } = self {
+            place.address = place.address.wrapping_add(by as u64);
+        }
+        let (Self::Local(parts) | Self::Remote { parts, .. }) = self;
+        *parts = inflight::range(parts, by, usize::MAX);
+    }
+
+    /// Returns how many of the first of `length` bytes of payload go to a reader's room.
+    pub(super) fn direct(&self, room: Option<&StreamRoom<'_>>, length: usize) -> usize {
+        match (self, room) {
+            (Self::Remote { place, .. }, Some(room)) => room.takes(*place, length),
+            _ => 0,
+        }
+    }
+}
+
+/// The work that is to be done when the current segment is complete.
+#[derive(Default)]
+pub(super) enum OnComplete {
+    #[default]
+    Nothing,
+    Send {
+        last: bool,
+        solicited: bool,
+        invalidate: Option<Arc<Binding>>,
+    },
+    Response {
+        last: bool,
+    },
+    ReadRequest,
+    AtomicRequest,
+    AtomicResponse,
+    Immediate {
+        solicited: bool,
+    },
+    /// A part of a Send to a byte stream.
+    StreamSend {
+        offset: usize,
+        last: bool,
+    },
+    Terminate,
+}
+
+/// The content of a frame whose header has come.
+pub(super) enum Content {
+    Payload {
+        place: Place,
+        on_complete: OnComplete,
+    },
+    /// A payload that is a header of RDMAP.
+    Control(OnComplete),
+}
+
+/// Copies staged payload to its place.
+pub(super) fn place_in(
+    destination: &Destination,
+    bytes: &[u8],
+    room: &mut Option<&mut StreamRoom<'_>>,
+) -> Result<(), Stop> {
+    let _valid = match destination {
+        Destination::Local(_) => None,
+        Destination::Remote { access, .. } => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+    };
+    let (direct, mut rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
+    if let Some(room) = room {
+        room.copy(direct);
+    }
+    for part in &inflight::range(destination.parts(), direct.len(), usize::MAX) {
+        let taken = rest.len().min(part.len());
+        part.write(0, &rest[..taken]);
+        rest = &rest[taken..];
+    }
+    Ok(())
+}
