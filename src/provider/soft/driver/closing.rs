@@ -295,12 +295,8 @@ impl<O: Observer> Driver<O> {
     /// The peer has not answered in time, or it is time for the first look.
     fn on_timer(&mut self) {
         let acknowledged = self.acknowledged();
-        let unacknowledged = self.unacknowledged();
         let completed = self.connection.send_queue().completed;
         let State::Closing(closing) = &mut self.state else { return };
-        // Behind what has completed there are answers to the peer, perhaps, and the end of the stream, without which the peer
-        // does not know that this end left in order.
-        let is_owed = if closing.shut { unacknowledged > 0 } else { acknowledged < completed };
         let before = closing.acknowledged.replace(acknowledged);
         if Instant::now() < closing.deadline {
             closing.timer.as_mut().reset(closing.deadline);
@@ -308,8 +304,8 @@ impl<O: Observer> Driver<O> {
             // Without a first look this task is late: the program was stopped.
             closing.deadline = deadline(self.disconnect_timeout);
             closing.timer.as_mut().reset(closing.deadline);
-        } else if closing.orderly && is_owed {
-            // A reset would throw it away.
+        } else if closing.orderly && acknowledged < completed {
+            // A reset would throw away what has completed.
             let _ = self.socket.stream().shut_down(Shutdown::Write);
             self.close_now(End::Lingering);
         } else {
