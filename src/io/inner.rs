@@ -387,7 +387,7 @@ impl StreamInner {
     fn rest(&self, state: &State, inbox: &StreamInbox) {
         if state.machine.unread().is_empty() {
             self.queue_pair.if_quiet(&mut || {
-                // What has been told meanwhile lies there.
+                // Data that has been told of meanwhile lies there.
                 if inbox.is_empty() {
                     self.memory.exposed.discard(RING..self.memory.exposed.len());
                 }

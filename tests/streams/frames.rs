@@ -78,7 +78,7 @@ async fn a_peer_that_does_not_read_stops_who_writes() {
             assert!((&mut sending).now_or_never().is_none(), "the ring of the peer has no room");
             tokio::task::yield_now().await;
         }
-        // What is not sent stays in the frames, and not in the future.
+        // Bytes that are not sent stay in the frames, and not in the future.
         drop(sending);
         for number in 0..30 {
             send(&mut sleeper, vec![round, number]).await;

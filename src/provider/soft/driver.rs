@@ -232,6 +232,7 @@ impl<O: Observer> Driver<O> {
             let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
             match &outcome {
                 Ok(Turned { read: false, .. }) if spinning => {
+                    drop(receiver);
                     // Once around: those go first for whom something has come.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

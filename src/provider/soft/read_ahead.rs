@@ -22,6 +22,8 @@ pub(super) const MOST: usize = 8 * mpa::fpdu_length(mpa::MAX_ULPDU);
 
 /// The frames that are expected, from the lengths of the last ones.
 pub(super) struct ReadAhead {
+    /// The most bytes of large frames that are read ahead.
+    limit: usize,
     /// The length of the last large frame.
     large: usize,
     /// The number of frames since the last large one.
@@ -29,8 +31,9 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    pub(super) fn new() -> Self {
-        Self { large: LARGE, since_large: u8::MAX }
+    /// `waits` if a message may have to wait for a receive, with all that has been read behind it.
+    pub(super) fn new(waits: bool) -> Self {
+        Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX }
     }
 
     /// A frame with a payload of this length begins.
@@ -59,13 +62,13 @@ impl ReadAhead {
 
     /// The room that a turn needs.
     pub(super) fn room(&self, crc: bool) -> usize {
-        if crc && self.expects_large() { MOST } else { MANY }
+        if crc && self.expects_large() { self.limit } else { MANY }
     }
 
     /// The most bytes that the next read brings behind the current frame, with CRC on: large frames, if they are expected, and
     /// no part of one.
     pub(super) fn whole_frames(&self) -> usize {
-        if self.expects_large() { MOST / self.large * self.large } else { MANY }
+        if self.expects_large() { (self.limit / self.large * self.large).max(MANY) } else { MANY }
     }
 }
 
@@ -77,7 +80,7 @@ mod tests {
     // next message must not go through the staging buffer for that.
     #[test]
     fn the_end_of_a_large_message_does_not_announce_small_ones() {
-        let mut ahead = ReadAhead::new();
+        let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.most(false), MANY, "nothing is known");
         for length in [65_520, 65_520, 4, 256, 4] {
             ahead.begin(length);
@@ -93,12 +96,19 @@ mod tests {
     // With CRC on a part of a frame is copied to where the rest of it is gathered.
     #[test]
     fn large_frames_are_read_as_a_whole() {
-        let mut ahead = ReadAhead::new();
+        let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.whole_frames(), MANY);
         for (length, frames) in [(mpa::fpdu_length(mpa::MAX_ULPDU), 8), (65_540, 8), (LARGE, 32)] {
             ahead.begin(length);
             assert_eq!(ahead.whole_frames(), frames * length);
             assert!(ahead.whole_frames() <= MOST);
         }
+    }
+    // SEC-12: with a shared receive queue, a peer decides how long a message waits, and all that was read behind it.
+    #[test]
+    fn little_is_read_behind_a_message_that_may_wait() {
+        let mut ahead = ReadAhead::new(true);
+        ahead.begin(mpa::fpdu_length(mpa::MAX_ULPDU));
+        assert_eq!((ahead.whole_frames(), ahead.room(true)), (MANY, MANY));
     }
 }

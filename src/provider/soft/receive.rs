@@ -111,11 +111,12 @@ impl Receiver {
     /// `leftover` is what came behind the start-up frames; `empty_frame` when the peer says that it is ready by a
     /// frame without any content (RFC 6581 section 4.3).
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
+        let ahead = ReadAhead::new(connection.receives.is_shared());
         Self {
             connection,
             staging: Staging::new(leftover),
             state: State::Header,
-            ahead: ReadAhead::new(),
+            ahead,
             predicted: None,
             inbound: Inbound::new(),
             receive: None,

@@ -1,4 +1,4 @@
-//! What a peer sends to a stream over the soft provider, segment by segment.
+//! The Sends of a peer of a stream over the soft provider, segment by segment.
 
 use std::io::ErrorKind;
 
