@@ -1,23 +1,24 @@
 //! The number of bytes that a read brings ahead of their place.
 //!
-//! Bytes that land in the staging buffer have to be copied. So behind a large frame that only gets the trailer and the next header;
-//! behind others it gets as much as there is, for many small frames at once.
+//! Bytes that land in the staging buffer have to be copied. A read that brings much is worth that copy: the kernel
+//! acknowledges each read, and many short ones have the peer go on in small steps. So a read brings as many frames as are
+//! still in the cache when they are copied. The reader of a stream, who has memory for the payload itself, gets only the headers.
 
 use crate::wire::mpa;
 
-/// From this payload on a frame is large, and so, very likely, are those that follow.
+/// From this length on a frame is large, and so, very likely, are those that follow.
 pub(super) const LARGE: usize = 16 * 1024;
 /// The number of small frames that may follow a large one before large ones are no longer expected: the rest of a Write that
 /// is no multiple of a frame, and the Send that announces it, for a message that was cut in two.
 const SMALL_BETWEEN: u8 = 4;
 const HEADERS_ONLY: usize = 20;
-/// The number of bytes that are read ahead between two frames while large ones are expected.
+/// The number of bytes that are read ahead between two frames for the reader of a stream.
 const BETWEEN: usize = 4096;
 
 /// The number of bytes that are read ahead while small frames are expected.
 pub(super) const MANY: usize = 64 * 1024;
-/// The most bytes of large frames that are read ahead with CRC on, eight of the largest: few system calls, and all of it is still
-/// in the cache when it is checked and copied.
+/// The most bytes of large frames that are read ahead, eight of the largest: few system calls, and all of it is still in the
+/// cache when it is copied, and checked with CRC on.
 pub(super) const MOST: usize = 8 * mpa::fpdu_length(mpa::MAX_ULPDU);
 
 /// The frames that are expected, from the lengths of the last ones.
@@ -36,7 +37,7 @@ impl ReadAhead {
         Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX }
     }
 
-    /// A frame with a payload of this length begins.
+    /// A frame of this length begins, length field and trailer included.
     pub(super) fn begin(&mut self, length: usize) {
         if length >= LARGE {
             self.large = length;
@@ -51,8 +52,8 @@ impl ReadAhead {
         self.since_large <= SMALL_BETWEEN
     }
 
-    /// The most bytes that the next read brings ahead, within a payload or between two.
-    pub(super) fn most(&self, in_payload: bool) -> usize {
+    /// The most bytes that the next read of a stream's reader brings ahead, within a payload or between two.
+    pub(super) fn headers(&self, in_payload: bool) -> usize {
         match in_payload {
             _ if !self.expects_large() => MANY,
             true => HEADERS_ONLY,
@@ -61,12 +62,12 @@ impl ReadAhead {
     }
 
     /// The room that a turn needs.
-    pub(super) fn room(&self, crc: bool) -> usize {
-        if crc && self.expects_large() { self.limit } else { MANY }
+    pub(super) fn room(&self) -> usize {
+        if self.expects_large() { self.limit } else { MANY }
     }
 
-    /// The most bytes that the next read brings behind the current frame, with CRC on: large frames, if they are expected, and
-    /// no part of one.
+    /// The most bytes that the next read brings behind the current frame: large frames, if they are expected, and no part of
+    /// one.
     pub(super) fn whole_frames(&self) -> usize {
         if self.expects_large() { (self.limit / self.large * self.large).max(MANY) } else { MANY }
     }
@@ -81,19 +82,19 @@ mod tests {
     #[test]
     fn the_end_of_a_large_message_does_not_announce_small_ones() {
         let mut ahead = ReadAhead::new(false);
-        assert_eq!(ahead.most(false), MANY, "nothing is known");
+        assert_eq!(ahead.headers(false), MANY, "nothing is known");
         for length in [65_520, 65_520, 4, 256, 4] {
             ahead.begin(length);
-            assert_eq!((ahead.most(true), ahead.most(false)), (HEADERS_ONLY, BETWEEN), "{length}");
+            assert_eq!((ahead.headers(true), ahead.headers(false)), (HEADERS_ONLY, BETWEEN), "{length}");
         }
         ahead.begin(65_520);
         for length in [256, 4, 256, 4, 4] {
             ahead.begin(length);
         }
-        assert_eq!(ahead.most(true), MANY, "small ones come now, many at once");
+        assert_eq!(ahead.headers(true), MANY, "small ones come now, many at once");
     }
 
-    // With CRC on a part of a frame is copied to where the rest of it is gathered.
+    // A part of a frame is one more read, and with CRC on it is copied to where the rest of it is gathered.
     #[test]
     fn large_frames_are_read_as_a_whole() {
         let mut ahead = ReadAhead::new(false);
@@ -104,11 +105,12 @@ mod tests {
             assert!(ahead.whole_frames() <= MOST);
         }
     }
+
     // SEC-12: with a shared receive queue, a peer decides how long a message waits, and all that was read behind it.
     #[test]
     fn little_is_read_behind_a_message_that_may_wait() {
         let mut ahead = ReadAhead::new(true);
         ahead.begin(mpa::fpdu_length(mpa::MAX_ULPDU));
-        assert_eq!((ahead.whole_frames(), ahead.room(true)), (MANY, MANY));
+        assert_eq!((ahead.whole_frames(), ahead.room()), (MANY, MANY));
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct Receiver {
     staging: Staging,
     state: State,
     ahead: ReadAhead,
-    /// The segments of a Read Response behind the current one, with CRC off.
+    /// The segments of a Read Response behind the current one, of which a part has come.
     predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
     /// The receive that the current Send goes to, with the bytes it has got.
@@ -201,7 +201,7 @@ impl Receiver {
 
     /// Lends it room for what it does.
     fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
-        self.staging.lend(self.ahead.room(self.connection.crc));
+        self.staging.lend(self.ahead.room());
         let result = turn(self);
         // The rest of a turn is processed next: it stays where it is.
         if !self.unprocessed {
@@ -293,7 +293,8 @@ impl Receiver {
     /// One `readv`, into wherever the bytes belong.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
-        let most = if self.connection.crc { self.ahead.whole_frames() } else { self.ahead.most(in_payload) };
+        let headers_only = room.is_some() && !self.connection.crc;
+        let most = if headers_only { self.ahead.headers(in_payload) } else { self.ahead.whole_frames() };
         let staging = self.staging.room(most);
         match &self.state {
             State::Payload { destination: Destination::Local(parts), left, .. }
@@ -469,10 +470,11 @@ impl Receiver {
         };
         self.header[..consumed].copy_from_slice(&bytes[..consumed]);
         let Some(content) = self.begin(&header, length, consumed)? else { return Ok(Step::AwaitReceive) };
-        self.ahead.begin(length);
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
+        self.ahead.begin(consumed + length + trailer);
         if self.staging.unread().len() < consumed + length + trailer {
             self.staging.take(consumed);
+            self.predicted = self.predict(&header, length);
             self.state = match content {
                 Content::Payload { place, on_complete } => State::Payload {
                     destination: self.destination(place, length),
@@ -493,7 +495,6 @@ impl Receiver {
                     Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)?,
                 }
                 self.staging.take(consumed + length + trailer);
-                self.predicted = None;
                 self.complete(on_complete, turn.wakes);
             }
             Content::Control(on_complete) => {
@@ -503,6 +504,20 @@ impl Receiver {
         }
         self.frame_done();
         Ok(Step::Continue)
+    }
+
+    /// The segments that follow this one, of which a part has come, if they can be told.
+    fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
+        let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
+            return None;
+        };
+        if length < LARGE {
+            return None;
+        }
+        let end = to.wrapping_add(length as u64);
+        // Ours counts from 0.
+        let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
+        PredictedSegments::new(stag, end, length, &rest)
     }
 
     /// The memory of a place.
@@ -692,13 +707,6 @@ impl Receiver {
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed)?;
-                if !last && !self.connection.crc && length >= LARGE {
-                    let end = to.wrapping_add(length as u64);
-                    // Ours counts from 0.
-                    let rest = usize::try_from(end).map(|end| self.connection.send_queue().sink_from(end));
-                    self.predicted =
-                        rest.ok().and_then(|rest| PredictedSegments::new(stag, end, length, &rest));
-                }
                 (Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
             Segment::ReadRequest => return Ok(Some(Content::Control(OnComplete::ReadRequest))),
