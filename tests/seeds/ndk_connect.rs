@@ -232,7 +232,7 @@ async fn status_invalid_address() {
     connects(&adapter.connector(), &adapter, &queue_pair).await;
 }
 
-// Other status codes. CM-10: a shared endpoint (NDK's other connect call) has no counterpart; see docs/porting.md.
+// Other status codes. CM-10: a shared endpoint (NDK's other connect call) has no counterpart; see docs/guide/src/porting-nd.md.
 #[tokio::test]
 async fn other_status_codes_carry_their_number() {
     let (adapter, other) = (adapter(), adapter());

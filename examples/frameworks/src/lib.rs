@@ -1,6 +1,39 @@
 //! Doc tests of the code in tokio-rdma's documentation that needs a framework, because tokio-rdma itself does not
 //! depend on the frameworks.
 
+/// The chapters of the guide, each a module with its file's name.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! chapters {
+        ($($name:ident = $file:literal),* $(,)?) => {
+            $(#[doc = include_str!(concat!("../../../docs/guide/src/", $file, ".md"))]
+            mod $name {})*
+        };
+    }
+
+    chapters! {
+        data = "data",
+        design = "design",
+        devices = "devices",
+        errors = "errors",
+        first_connection = "first-connection",
+        memory = "memory",
+        negotiation = "negotiation",
+        porting = "porting",
+        porting_async_rdma = "porting-async-rdma",
+        porting_librdmacm = "porting-librdmacm",
+        porting_nd = "porting-nd",
+        porting_udapl = "porting-udapl",
+        rdma_guest = "rdma-guest",
+        rpc = "rpc",
+        security = "security",
+        streams = "streams",
+        testing = "testing",
+        timeouts = "timeouts",
+        tuning = "tuning",
+    }
+}
+
 #[doc = include_str!("../../../docs/snippets/axum.md")]
 pub mod axum {}
 
