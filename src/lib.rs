@@ -1,29 +1,11 @@
 //! Async RDMA for tokio: connection management, queue pairs and byte streams.
 //!
-//! RDMA lets two hosts exchange messages and access each other's registered memory without copies through the kernel.
-//! This crate provides the connection model of NetworkDirect v2 as futures, on RDMA devices and on plain TCP:
+//! RDMA lets two hosts exchange messages and access each other's registered memory without copies through the kernel. This
+//! crate provides its connections, requests and completions as futures: on RDMA devices, and on any Linux machine over plain
+//! TCP.
 //!
-//! * **`soft`** (feature `soft`, on by default) is an iWARP stack in user space. It needs only Linux and TCP, and it
-//!   interoperates with the kernel's `siw` driver.
-//! * **`verbs`** (feature `verbs`) uses librdmacm and libibverbs: InfiniBand, RoCE, iWARP adapters, `rdma_rxe` and
-//!   `siw`.
-//!
-//! The API is the same for both. [`Adapter::open`] opens the device that has a local address, or the software adapter
-//! if no device has it. [`Adapter::info`] reports the limits and the abilities of an adapter.
-//!
-//! # Which API do I want?
-//!
-//! | I want | use |
-//! |---|---|
-//! | a TCP-like stream, for example for tonic, hyper or TLS | [`RdmaStream`], [`RdmaListener`], [`RdmaConnector`] |
-//! | messages that keep their boundaries | an [`RdmaStream`] in `LengthDelimitedCodec` of tokio-util: [an example](RdmaStream#messages) |
-//! | Send, RDMA Write, RDMA Read and atomics as futures | [`QueuePair`] on a [`Connection`] |
-//! | completions in batches, polled | [`CompletionQueue`] |
-//!
-//! # Example
-//!
-//! Two ends of one connection. The active side sends private data with its request and completes the connection after
-//! it has seen the reply.
+//! Two ends of one connection. The active side sends private data with its request, and completes the connection after it has
+//! seen the reply:
 //!
 //! ```
 //! use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig};
@@ -62,10 +44,23 @@
 //! # }
 //! ```
 //!
+//! # Which API do I want?
+//!
+//! | I want | use |
+//! |---|---|
+//! | a TCP-like stream, for example for tonic, hyper or TLS | [`RdmaStream`], [`RdmaListener`], [`RdmaConnector`] |
+//! | messages that keep their boundaries | an [`RdmaStream`] in `LengthDelimitedCodec` of tokio-util: [an example](RdmaStream#messages) |
+//! | Send, RDMA Write, RDMA Read and atomics as futures | [`QueuePair`] on a [`Connection`] |
+//! | completions in batches, polled | [`CompletionQueue`] |
+//!
 //! # Concepts
 //!
-//! * **Connecting has three steps.** [`Connector::connect`] returns a [`Reply`]; [`Listener::request`] returns a
-//!   [`Request`]. Both carry the peer's private data and read limits. [`Request::accept`] and [`Reply::complete`]
+//! * **Two providers.** `soft` is an iWARP stack in user space. It needs only Linux and TCP, and it interoperates with the
+//!   kernel's `siw` driver. `verbs` uses librdmacm and libibverbs: InfiniBand, RoCE, iWARP adapters, `rdma_rxe` and `siw`. The
+//!   API is the same for both. [`Adapter::open`] opens the device that has a local address, or the software adapter if no
+//!   device has it. [`Adapter::info`] reports the limits and the abilities of an adapter.
+//! * **Connecting has three steps**, as in NetworkDirect v2. [`Connector::connect`] returns a [`Reply`]; [`Listener::request`]
+//!   returns a [`Request`]. Both carry the peer's private data and read limits. [`Request::accept`] and [`Reply::complete`]
 //!   consume them and return the [`Connection`]. Dropping a [`Request`] or a [`Reply`] rejects the peer.
 //! * **Posting is synchronous, completion is a future.** A posting method queues the request before it returns. The
 //!   returned [`Op`] owns the buffer and gives it back with the result. Dropping an [`Op`] discards the result; the
@@ -86,15 +81,25 @@
 //! | `verbs` | the device provider; libibverbs and librdmacm are loaded when they are first needed |
 //! | `rdma-sys` | `verbs` with both libraries linked, by the bindings of `rdma-sys`; a build needs their headers, pkg-config and libclang 15 or older |
 //! | `tonic`, `hyper`, `axum`, `tower` | integrations for these crates, on streams |
-//! | `rustls` | mutual TLS for streams |
-//! | `metrics` | counters and histograms through the `metrics` facade |
+//! | `rustls` | TLS for streams, with client certificates if wanted |
+//! | `metrics` | counters, gauges and histograms through the `metrics` facade |
 //! | `sim` | for tests: a simulated network with faults, in virtual time, from a seed |
+//!
+//! At least one of `soft` and `verbs` is needed.
 //!
 //! # Platforms and security
 //!
-//! Linux only. RDMA transports neither authenticate nor encrypt: use feature `rustls` for streams, or a trusted
-//! network. The `soft` provider chooses remote keys at random and checks key, range, rights and protection domain on
-//! every access.
+//! Linux only, with Rust 1.88 or later. A later version is required only by a minor release of this crate.
+//!
+//! RDMA transports neither authenticate nor encrypt: use the feature `rustls` for streams, or a trusted network. The `soft`
+//! provider chooses remote keys at random and checks key, range, rights and protection domain on every access.
+//!
+//! # The guide
+//!
+//! `docs/guide` in the repository is a book about tasks: streams, RPC, negotiation, data, memory, errors, time limits, the end of a
+//! connection, security, tuning, devices, tests without hardware, and porting from NetworkDirect, NDK, uDAPL, librdmacm and
+//! async-rdma.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 #[cfg(not(any(feature = "soft", feature = "verbs")))]

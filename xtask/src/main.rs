@@ -23,6 +23,7 @@ mod layers;
 mod libtest;
 mod oldest;
 mod packages;
+mod pages;
 mod paths;
 mod rows;
 mod simulate;

@@ -34,6 +34,16 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     })
 }
 
+/// The rows that are not offered.
+///
+/// # Errors
+/// A sentence, if the table cannot be read or has a mistake.
+pub(crate) fn not_offered() -> Result<BTreeSet<String>, String> {
+    let page = fs::read_to_string(PAGE).map_err(|error| format!("cannot read {PAGE}: {error}"))?;
+    let table = Table::read(&page).map_err(|mistakes| mistakes.join("\n"))?;
+    Ok(table.rows.into_iter().filter(|row| row.state == State::Out).map(|row| row.id).collect())
+}
+
 /// Reads the feature table and all test code, and prints each mistake as `file:line: sentence`, then the number of
 /// rows by state. With `list` it also prints the state and the tests of each row.
 ///
