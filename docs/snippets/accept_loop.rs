@@ -19,8 +19,8 @@ pub async fn serve(adapter: Adapter, listener: Listener) -> io::Result<()> {
         let (connection, queue_pair, receive) = acceptor.accept().await?;
         tokio::spawn(async move {
             let (result, buffer) = receive.await;
-            result?;
-            queue_pair.send(buffer)?.await.0?;
+            let length = result?.bytes;
+            queue_pair.send(buffer.part(0..length))?.await.0?;
             connection.disconnected().await;
             io::Result::Ok(())
         });

@@ -21,8 +21,8 @@ async fn serve_one(adapter: Adapter, request: Request) -> io::Result<()> {
     // A peer may never complete the connection.
     let connection = timeout(HANDSHAKE, request.accept(&queue_pair, AcceptParams::default())).await??;
     let (result, buffer) = receive.await;
-    result?;
-    queue_pair.send(buffer)?.await.0?;
+    let length = result?.bytes;
+    queue_pair.send(buffer.part(0..length))?.await.0?;
     connection.disconnected().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The accept loops of the README and of the docs, with a peer that does not complete its connection.
+//! The accept loops of the guide and of the docs, with a peer that does not complete its connection.
 //!
 //! Runs on: soft, sim
 
@@ -38,11 +38,12 @@ where
     server.abort();
 }
 
-// SEC-08: the one of the README and of `Listener`.
+// SEC-08: the one of the guide and of `Listener`.
 #[tokio::test]
 async fn the_acceptor_serves_others_while_one_peer_is_silent() {
     let loop_of_docs = include_str!("../../docs/snippets/accept_loop.rs");
-    assert!(include_str!("../../README.md").contains(loop_of_docs), "the README has another loop");
+    let guide = include_str!("../../docs/guide/src/negotiation.md");
+    assert!(guide.contains(loop_of_docs), "the guide has another loop");
     assert_serves(accept_loop::serve).await;
 }
 

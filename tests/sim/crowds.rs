@@ -140,7 +140,7 @@ where
     });
 }
 
-// SEC-08: the loop of the README and of `Listener`, and that of `Listener::request`.
+// SEC-08: the loop of the guide and of `Listener`, and that of `Listener::request`.
 #[test]
 fn the_loops_of_the_docs_serve_others_while_one_peer_is_silent() {
     assert_serves(accept_loop::serve);
