@@ -1,78 +1,128 @@
-//! The `examples` step: build the examples from the package that would be published, as a user would, and run each once.
+//! The `examples` step: builds the examples from the package that would be published, as a user would, runs the commands of
+//! their READMEs, and compares the output with the documented one.
 
+mod transcript;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use self::transcript::{Readme, Transcript};
 use crate::exec::{self, minutes};
 use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
 
-/// One example and the arguments of its short run.
-struct Run {
-    /// The name of the example.
-    name: &'static str,
-    /// What it is given.
-    arguments: &'static [&'static str],
-    /// How long it may take, in seconds; far more than it needs on a busy machine.
-    seconds: u64,
-}
+/// The README of the examples that are not published.
+const FRAMEWORKS: &str = "examples/frameworks/README.md";
 
-/// The examples of the package, in the order in which a reader should meet them.
-const RUNS: &[Run] = &[
-    Run { name: "pingpong", arguments: &["--quick", "--json"], seconds: 120 },
-    Run { name: "negotiate", arguments: &[], seconds: 60 },
-    Run { name: "read_write", arguments: &[], seconds: 60 },
-    Run { name: "retry", arguments: &[], seconds: 60 },
-    Run { name: "relay", arguments: &[], seconds: 60 },
-    Run { name: "adapters", arguments: &[], seconds: 60 },
-    Run { name: "churn", arguments: &["--cycles", "500", "--json"], seconds: 180 },
-];
+/// A stand-in for cargo that runs what is built, instead of building it again for each command: an example of the package, or,
+/// if it needs features or is of another package, that of the workspace.
+const CARGO: &str = r#"#!/bin/sh
+folder=target/release/examples
+while [ $# -gt 0 ]; do
+    case $1 in
+        --example) name=$2; shift 2 ;;
+        --features | -p) folder=target/debug/examples; shift 2 ;;
+        --) shift; break ;;
+        *) shift ;;
+    esac
+done
+exec "$folder/$name" "$@"
+"#;
 
-/// Those of `examples/frameworks`, which is not published.
-const FRAMEWORKS: &[Run] = &[
-    Run { name: "grpc", arguments: &[], seconds: 60 },
-    Run { name: "http", arguments: &[], seconds: 60 },
-    Run { name: "tarpc", arguments: &[], seconds: 60 },
-    Run { name: "tls", arguments: &[], seconds: 60 },
-    Run { name: "tower", arguments: &[], seconds: 60 },
-    Run { name: "metrics", arguments: &[], seconds: 60 },
-];
+/// The folder of the stand-in, which precedes the others of `PATH`.
+const SHIM: &str = "target/xtask/bin";
+
+/// The time limit of a script: far more than it needs on a busy machine.
+const SCRIPT_LIMIT: Duration = minutes(3);
+
+/// A client that starts before its server prints lines with this, and one that starts after it does not.
+const RACY: &str = "; the next attempt follows in ";
 
 /// How many crates the first example may take to build. Compiling them has to take a minute or two.
 const MOST_CRATES: usize = 95;
 
-/// The step: one check for each build and one for each run.
+/// The step: one check for each build, one for each script, and one for the list of examples.
 pub(crate) fn step(_settings: &Settings) -> Tally {
     let mut tally = Tally::check(count_crates());
-    let published = unpack().and_then(|package| build(&package));
-    tally += runs(published, RUNS, Path::new("target/release/examples"));
-    tally += runs(steps::build_programs(), FRAMEWORKS, Path::new("target/debug/examples"));
+    let package = unpack().and_then(|package| build(&package).map(|()| package));
+    tally += Tally::check(package.as_ref().map(drop).map_err(Clone::clone));
+    tally += Tally::check(steps::build_programs());
+    let Ok(package) = package else { return tally };
+    if tally.failed == 0 {
+        tally += scripts(&package.join("examples/README.md"), &package.join("examples"));
+        tally += scripts(Path::new(FRAMEWORKS), Path::new("examples/frameworks"));
+    }
     tally
 }
 
-/// One check for the build, and one for each run if there is something to run.
-fn runs(built: Result<(), String>, runs: &[Run], folder: &Path) -> Tally {
-    let mut tally = Tally::check(built);
-    for run in runs.iter().filter(|_| tally.failed == 0).collect::<Vec<_>>() {
-        let mut command = Command::new(folder.join(run.name));
-        command.args(run.arguments);
-        tally += Tally::check(exec::show(command, Duration::from_secs(run.seconds)));
+/// Runs the scripts of a README, which has a section for each example in the folder.
+fn scripts(readme: &Path, folder: &Path) -> Tally {
+    let text = fs::read_to_string(readme).map_err(|error| format!("{}: {error}", readme.display()));
+    let parsed = text.and_then(|text| Readme::parse(&text));
+    let shim = fs::create_dir_all(SHIM).and_then(|()| {
+        let file = Path::new(SHIM).join("cargo");
+        fs::write(&file, CARGO)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
+    });
+    match (parsed, shim) {
+        (Ok(readme), Ok(())) => {
+            let mut tally = Tally::check(is_complete(&readme, folder));
+            for transcript in &readme.transcripts {
+                tally += Tally::check(run(transcript));
+            }
+            tally
+        }
+        (Err(sentence), _) => Tally::check(Err(sentence)),
+        (_, Err(error)) => Tally::check(Err(format!("{SHIM}: {error}"))),
     }
-    tally
+}
+
+/// Whether each example, which is a file or a folder with a `main.rs`, has a section of its name.
+fn is_complete(readme: &Readme, folder: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let examples: BTreeSet<String> = paths
+        .filter(|path| {
+            path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists()
+        })
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    let missing: Vec<_> = examples.iter().filter(|name| !readme.sections.contains(name)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("the README has no section for {missing:?}")) }
+}
+
+/// Runs a script and compares its output.
+fn run(transcript: &Transcript) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "sh -ec \"$0\" || echo \"(exit status: $?)\""]).arg(&transcript.script);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{SHIM}:{path}")).env_remove("RUST_LOG").env_remove("RUST_BACKTRACE");
+    println!("{}: $ {}", transcript.section, transcript.script.replace('\n', "\n    "));
+    let mut printed = Vec::new();
+    exec::quiet_lines(command, SCRIPT_LIMIT, |line| {
+        println!("{line}");
+        if !line.contains(RACY) {
+            printed.push(line.to_owned());
+        }
+    })?;
+    transcript.compare(&printed).map_err(|error| format!("{}: {error}", transcript.section))
 }
 
 /// Makes the package as it would be published; returns the folder with what is in it.
 fn unpack() -> Result<PathBuf, String> {
     let folder = Path::new("target/package");
     // Another version may have been left there.
-    let _ = std::fs::remove_dir_all(folder);
+    let _ = fs::remove_dir_all(folder);
     exec::show(
         exec::cargo(&["package", "--package", "tokio-rdma", "--no-verify", "--allow-dirty"]),
         minutes(5),
     )?;
-    let files = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let crates: Vec<PathBuf> = files
         .flatten()
         .map(|entry| entry.path())

@@ -1,0 +1,152 @@
+//! A service as it would be operated: tonic over RDMA with mutual TLS, health, metrics, limits and a graceful shutdown.
+//!
+//! The example `grpc` shows the calls. This one shows what surrounds them on two hosts:
+//!
+//! * mutual TLS, because RDMA has no encryption: the server serves clients that have a certificate of its authority;
+//! * health, by the protocol of gRPC, for load balancers and orchestrators;
+//! * metrics for Prometheus, on a TCP port, with those of tokio-rdma;
+//! * limits: the length of a message, the calls of a connection, the time of a call;
+//! * a graceful shutdown: the health changes first, no call is accepted, and those in progress are completed.
+//!
+//! ```sh
+//! cargo run --release -p frameworks --example service    # in one process, over loopback
+//! examples/frameworks/service/hosts.sh                   # on two hosts: two network namespaces; needs root
+//! ```
+#![allow(clippy::print_stdout, reason = "a program talks to its user")]
+
+#[path = "../../report/mod.rs"]
+mod report;
+
+#[path = "../grpc/echo.rs"]
+#[expect(dead_code, reason = "not every kind of call is made here")]
+mod echo;
+#[path = "../grpc/service.rs"]
+mod service;
+
+mod certificates;
+mod client;
+mod server;
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use certificates::Identity;
+use clap::{Parser, Subcommand};
+use echo::{EchoClient, Note};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_rdma::RdmaListener;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// A gRPC service over RDMA, and a client of it. Without a command, both run in this process.
+#[derive(Parser)]
+struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Create an authority, and the certificates of the server and of the client.
+    Certificates { folder: PathBuf },
+    /// Serve calls at one address and metrics at another, until SIGINT or SIGTERM.
+    Serve { calls: SocketAddr, metrics: SocketAddr, certificates: PathBuf },
+    /// Call the server, and print some of its metrics.
+    Call { calls: SocketAddr, metrics: SocketAddr, certificates: PathBuf },
+}
+
+#[tokio::main]
+async fn main() -> Result<(), report::Report> {
+    tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
+    match Options::parse().command {
+        None => demonstrate().await?,
+        Some(Command::Certificates { folder }) => {
+            let [server, client] = Identity::create()?;
+            server.save(&folder, "server")?;
+            client.save(&folder, "client")?;
+        }
+        Some(Command::Serve { calls, metrics, certificates }) => {
+            let identity = Identity::load(&certificates, "server")?;
+            let prometheus = recorder()?;
+            let (calls, metrics) = (RdmaListener::bind(calls).await?, TcpListener::bind(metrics).await?);
+            println!("server: listens on {}, metrics on {}", calls.local_addr()?, metrics.local_addr()?);
+            let stop = CancellationToken::new();
+            let (mut interrupt, mut terminate) =
+                (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+            let signals = stop.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                signals.cancel();
+            });
+            server::serve(calls, metrics, prometheus, identity, stop).await?;
+        }
+        Some(Command::Call { calls, metrics, certificates }) => {
+            let identity = Identity::load(&certificates, "client")?;
+            client::call(client::connect(calls, &identity, true).await?).await?;
+            client::print_metrics(metrics).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The recorder of the process. Before the first connection, because only what comes later is counted.
+fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
+    let prometheus = PrometheusBuilder::new().install_recorder()?;
+    tokio_rdma::metrics::describe();
+    Ok(prometheus)
+}
+
+/// The server and its client in this process, and a shutdown during a call.
+async fn demonstrate() -> Result<(), Box<dyn Error>> {
+    let [identity, client] = Identity::create()?;
+    let prometheus = recorder()?;
+    let (calls, metrics) =
+        (RdmaListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+    let (address, page) = (calls.local_addr()?, metrics.local_addr()?);
+    println!("server: listens on {address}, metrics on {page}");
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(server::serve(calls, metrics, prometheus, identity, stop.clone()));
+
+    // In TLS 1.3 the server's answer comes after the client's part of the handshake, so the error may be that of either call.
+    let stranger = async { client::call(client::connect(address, &client, false).await?).await };
+    match stranger.await {
+        Ok(()) => return Err("a client without a certificate was served".into()),
+        Err(error) => tracing::info!(error, "without a certificate"),
+    }
+    println!("client: without a certificate: not served");
+    let channel = client::connect(address, &client, true).await?;
+    client::call(channel.clone()).await?;
+    client::print_metrics(page).await?;
+
+    // A call that is in progress when the server is told to end: it has been answered once.
+    let (questions, receiver) = mpsc::channel(1);
+    questions.send(Note::new("before")).await?;
+    let mut answers = EchoClient::new(channel).chat(ReceiverStream::new(receiver)).await?.into_inner();
+    let before = answers.message().await?.map(|note| note.text);
+    stop.cancel();
+    questions.send(Note::new("after")).await?;
+    let after = answers.message().await?.map(|note| note.text);
+    println!(
+        "client: the call in progress said {:?}, {:?}",
+        before.unwrap_or_default(),
+        after.unwrap_or_default()
+    );
+    drop((questions, answers));
+    serving.await??;
+    match client::connect(address, &client, true).await {
+        Ok(_) => Err("the server is still there".into()),
+        Err(error) => {
+            println!("client: {:?}", report::Report::from(error));
+            Ok(())
+        }
+    }
+}
