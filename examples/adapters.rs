@@ -1,5 +1,8 @@
 //! Lists providers, their addresses, and the limits and flags of each adapter.
 //!
+//! For a look at a new machine, and as the code of a program that adapts itself: before it relies on atomics, on a queue
+//! depth or on a length of private data, it asks [`Adapter::info`](tokio_rdma::Adapter::info).
+//!
 //! ```sh
 //! cargo run --release --example adapters                       # everything
 //! cargo run --release --example adapters -- --hardware         # without software providers

@@ -1,6 +1,7 @@
 //! Negotiation in three phases: each side inspects the terms before it agrees.
 //!
-//! Both sides run in one process over loopback and make three attempts:
+//! For services that have versions or limited resources: a mismatch is found before the connection is established, and
+//! the reason reaches the other side. Both sides run in one process over loopback and make three attempts:
 //!
 //! 1. the passive side rejects the request, with the reason as data;
 //! 2. the passive side accepts, and the active side rejects the offered limits;

@@ -79,13 +79,22 @@ async fn main() -> Result<(), report::Report> {
     });
     match role {
         Role::TcpToRdma { listen, connect } => {
-            tcp_to_rdma(TcpListener::bind(listen).await?, connect, limits).await?;
+            let listener = TcpListener::bind(&listen).await;
+            tcp_to_rdma(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
+                .await?;
         }
         Role::RdmaToTcp { listen, connect } => {
-            rdma_to_tcp(RdmaListener::bind(listen).await?, connect, limits).await?;
+            let listener = RdmaListener::bind(&listen).await.map_err(io::Error::from);
+            rdma_to_tcp(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
+                .await?;
         }
     }
     Ok(())
+}
+
+/// An error with the address, which those of TCP do not name.
+fn named(what: &str, address: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
 }
 
 async fn tcp_to_rdma(listener: TcpListener, to: String, limits: Limits) -> io::Result<()> {
@@ -105,8 +114,12 @@ async fn rdma_to_tcp(listener: RdmaListener, to: String, limits: Limits) -> io::
     let accept = async || listener.accept().await;
     let connect = move || {
         let to = to.clone();
-        // Unlike the connector, tokio has no time limit of its own.
-        async { timeout(Duration::from_secs(10), TcpStream::connect(to)).await? }
+        async move {
+            // Unlike the connector, tokio has no time limit of its own.
+            let connecting = timeout(Duration::from_secs(10), TcpStream::connect(&to)).await;
+            let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            connected.map_err(|error| named("connect to", &to, &error))
+        }
     };
     forward("rdma-to-tcp", accept, connect, limits).await
 }

@@ -1,5 +1,8 @@
 //! One-sided transfers: the active side writes and reads the peer's memory without the peer's participation.
 //!
+//! For large data and for data that is read more often than it changes: no task of the peer wakes up, and nothing is
+//! copied into a message. The example `kv` builds a service on it.
+//!
 //! The passive side registers two regions and sends their keys in the private data of its accept. The active side
 //! writes one and reads the other. A message at the end announces that the write is complete, because on one connection
 //! a message is delivered after the writes before it.

@@ -1,5 +1,7 @@
 //! Forwarding of messages without a copy: each is sent from the memory that it was received into.
 //!
+//! For brokers and replicas, which pass on more than they look at.
+//!
 //! A producer sends to a relay, and the relay forwards each message to two consumers. The buffers of the relay come
 //! from a [`Pool`]. A received buffer is frozen, is lent to each send, and returns to the pool when the last send has
 //! completed. An empty message is the receipt for a message, so that no side sends before the other has posted a
@@ -73,7 +75,8 @@ async fn relay(adapter: &Adapter, listener: &Listener, options: Options) -> io::
         peers.push(accept(adapter, listener).await?);
     }
     let place = peers.iter().position(|(name, ..)| name == "producer");
-    let (_, producer, _connection) = peers.remove(place.ok_or(io::ErrorKind::NotConnected)?);
+    let place = place.ok_or_else(|| io::Error::other("none of the three peers is the producer"))?;
+    let (_, producer, _connection) = peers.remove(place);
 
     let pool = adapter.pool(PoolConfig::new(options.length.get(), 8))?;
     let mut copies = 0;
@@ -145,10 +148,9 @@ async fn consumer(adapter: &Adapter, relay: SocketAddr, options: Options, name: 
     for number in 0..options.messages {
         let (length, buffer) = done(receive).await?;
         let (byte, expected) = message(number, options);
-        assert!(
-            length == expected && buffer[..length].iter().all(|found| *found == byte),
-            "message {number}"
-        );
+        if length != expected || buffer[..length].iter().any(|found| *found != byte) {
+            return Err(io::Error::other(format!("message {number} differs from the one that was sent")));
+        }
         receive = queue_pair.receive(buffer)?;
         done(queue_pair.send(())?).await?;
     }

@@ -1,5 +1,7 @@
 //! A client that starts before its server: it connects with the same connector until the server listens.
 //!
+//! For services that start in any order, and come back after an upgrade.
+//!
 //! After a refusal, an unreachable destination or a timeout, the connector can be used again and keeps its local port
 //! if it is bound, and the queue pair keeps its receives. [`ConnectError::is_retryable`] distinguishes these from
 //! failures that another attempt does not cure, such as a rejection by the application of the server.

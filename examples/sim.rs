@@ -1,6 +1,9 @@
 //! A replicated key-value service, tested on a simulated network: a primary and its backup. What a client was told is
 //! stored has to survive a crash of the primary.
 //!
+//! For bugs that appear only if a failure comes at the wrong moment: the test draws the moment, runs in virtual time, and
+//! repeats what it has found.
+//!
 //! The service has a bug: the primary answers before the backup has the pair. A seed finds it, and repeats it. With
 //! `--mended` the primary waits for the backup, and every seed passes.
 //!

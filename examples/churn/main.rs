@@ -1,5 +1,7 @@
 //! A leak test: opens and closes many connections.
 //!
+//! It measures the cost of a connection, and is a pattern for the leak test of a service.
+//!
 //! Both sides run in one process over loopback. Repeatedly, one side connects, the other accepts, and the first
 //! disconnects. At the end as many descriptors and tasks must be open as at the beginning, and the memory must not have
 //! grown with the number of connections. `--hold` keeps many connections open at the same time, prints the cost of each

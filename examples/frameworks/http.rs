@@ -1,5 +1,7 @@
 //! HTTP over RDMA: an axum server and hyper's client. Only the listener and the connector differ from TCP.
 //!
+//! For an HTTP service whose clients are on the same RDMA network: handlers, extractors and middleware stay as they are.
+//!
 //! ```sh
 //! cargo run --release -p frameworks --example http
 //! cargo run --release -p frameworks --example http -- --listen 0.0.0.0:7000

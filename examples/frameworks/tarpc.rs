@@ -1,5 +1,7 @@
 //! RPC with tarpc: its own `serde_transport`, over a byte stream.
 //!
+//! For services in Rust on both sides, whose interface is a trait.
+//!
 //! ```sh
 //! cargo run --release -p frameworks --example tarpc
 //! ```

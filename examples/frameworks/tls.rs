@@ -1,5 +1,7 @@
 //! Mutual TLS over RDMA.
 //!
+//! For networks that others use too: RDMA neither authenticates nor encrypts.
+//!
 //! A certificate authority in this process signs a certificate for the server and one for a client. The client with its
 //! certificate is accepted, the one without is rejected.
 //!

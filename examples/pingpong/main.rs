@@ -1,6 +1,8 @@
 //! A connection in three phases, then measurements of Send, RDMA Write and RDMA Read, compared with raw tokio TCP in
 //! the same run.
 //!
+//! For a first look at a machine or at a network between two of them: whether it connects, and how fast it is.
+//!
 //! Without arguments both ends run in this process over loopback. `--listen ADDR` and `--connect ADDR` run the two ends
 //! in separate processes. `--json` prints one object instead of the table.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
@@ -95,7 +97,8 @@ async fn run(args: Args, address: SocketAddr) -> io::Result<()> {
     let params = ConnectParams::default().private_data(&b"ping?"[..]);
     let reply = connector.connect(&queue_pair, address, params).await?;
     let (data, limits) = (reply.private_data().clone(), reply.read_limits());
-    let region = RemoteRegion::decode(&data).ok_or(io::ErrorKind::InvalidData)?;
+    let other = || io::Error::other(format!("{address} is no pingpong: its private data is too short"));
+    let region = RemoteRegion::decode(&data).ok_or_else(other)?;
     let raw_port = data.get(16..18).and_then(|port| Some(u16::from_be_bytes(port.try_into().ok()?)));
     say(format!("Connect          {} -> {}, sent {:?}", reply.local_addr(), address, "ping?"));
     say(format!("Accept           by the peer, with {} bytes: {region:?}, raw TCP port", data.len()));
@@ -103,7 +106,7 @@ async fn run(args: Args, address: SocketAddr) -> io::Result<()> {
     let connection = reply.complete().await?;
     say(format!("CompleteConnect  {connection:?}\n"));
 
-    let raw = SocketAddr::new(address.ip(), raw_port.ok_or(io::ErrorKind::InvalidData)?);
+    let raw = SocketAddr::new(address.ip(), raw_port.ok_or_else(other)?);
     let plan = if args.quick { Plan::QUICK } else { Plan::FULL };
     let bar = if io::stderr().is_terminal() { ProgressBar::new(plan.steps()) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::default_bar().progress_chars("=> "));

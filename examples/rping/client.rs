@@ -46,7 +46,7 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
 /// Offers memory, and waits until the server has made use of it.
 async fn ask(messages: &mut Messages<'_>, region: RemoteRegion) -> io::Result<()> {
     messages.say(region).await?;
-    messages.hear().await?.ok_or(io::ErrorKind::ConnectionAborted)?;
+    messages.hear().await?.ok_or_else(|| io::Error::other("the server has left before the last text"))?;
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! `rping` of rdma-core, implemented with this crate. It accepts the same flags, prints the same lines, and works with
 //! the original as peer, over any provider.
 //!
+//! For a test between two implementations: of this crate with a C program, a kernel or a card.
+//!
 //! The client sends the address of its text. The server reads the text by RDMA Read and confirms. The client sends the
 //! address of its second buffer. The server writes the text there by RDMA Write and confirms. This is repeated `-C`
 //! times.

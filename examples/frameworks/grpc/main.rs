@@ -1,5 +1,7 @@
 //! A tonic service over RDMA. Only the listener of the server and the connector of the client differ from TCP.
 //!
+//! For a gRPC service whose clients are on the same RDMA network. The example `service` shows what surrounds it in operation.
+//!
 //! Without arguments both ends run in this process over loopback. `--listen ADDR` and `--connect ADDR` run the two ends
 //! in separate processes.
 #![allow(clippy::print_stdout, reason = "a program that prints")]

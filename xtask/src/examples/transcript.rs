@@ -4,12 +4,17 @@
 //! a line is a script of its own, with its output below. The words after the language say what differs:
 //!
 //! * ` ```sh no-run ` and ` ```text no-run `: the commands need another host, or a device;
+//! * ` ```sh root `: the commands create network namespaces;
 //! * ` ```text unordered `: several sides print at the same time.
 //!
-//! In an output, a line `...` stands for any number of lines. A script that fails ends with a line `(exit status: N)`.
+//! In an output, a line `...` stands for any number of lines. A script that fails ends with a line `(exit status: N)`. Lines of
+//! attempts that are repeated are not compared: a client that starts before its server prints some.
 
 use std::fmt;
 use std::net::IpAddr;
+
+/// A part of the lines that a client prints if its server is not there yet.
+const RACY: &str = "; the next attempt follows in ";
 
 /// A script of a README with the output that is documented.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,11 +22,13 @@ pub(crate) struct Transcript {
     /// The heading above it.
     pub(crate) section: String,
     pub(crate) script: String,
+    /// Whether it creates network namespaces.
+    pub(crate) root: bool,
     output: Vec<String>,
     unordered: bool,
 }
 
-/// The scripts of a README, and the sections without one that runs.
+/// The scripts of a README.
 #[derive(Debug, Default)]
 pub(crate) struct Readme {
     pub(crate) transcripts: Vec<Transcript>,
@@ -46,20 +53,21 @@ impl Readme {
             let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
             let section = readme.sections.last().cloned().unwrap_or_default();
             match fence {
-                "sh" => {
-                    if let Some(script) = script.replace(block.join("\n")) {
+                "sh" | "sh root" => {
+                    let next = (block.join("\n"), fence == "sh root");
+                    if let Some((script, _)) = script.replace(next) {
                         return Err(format!("{section}: no output is documented for:\n{script}"));
                     }
                 }
                 "text" | "text unordered" => {
                     let mut of = Transcript { section, unordered: fence != "text", ..Transcript::default() };
-                    of.script = script.take().unwrap_or_default();
+                    (of.script, of.root) = script.take().unwrap_or_default();
                     readme.add(of, &block)?;
                 }
                 _ => {}
             }
         }
-        script.map_or(Ok(readme), |script| Err(format!("no output is documented for:\n{script}")))
+        script.map_or(Ok(readme), |(script, _)| Err(format!("no output is documented for:\n{script}")))
     }
 
     /// Adds the scripts of an output: `first` if there is one, and the lines that begin with `$ `.
@@ -68,12 +76,10 @@ impl Readme {
         let mut all = vec![first];
         for line in block {
             match line.strip_prefix("$ ") {
-                Some(script) => all.push(Transcript {
-                    section: section.clone(),
-                    script: script.to_owned(),
-                    output: Vec::new(),
-                    unordered,
-                }),
+                Some(script) => {
+                    let (section, script) = (section.clone(), script.to_owned());
+                    all.push(Transcript { section, script, unordered, ..Transcript::default() });
+                }
                 None => all.last_mut().expect("it has the first").output.push((*line).to_owned()),
             }
         }
@@ -94,13 +100,18 @@ impl Transcript {
     /// # Errors
     /// Both of them, if they differ in more than numbers, addresses and spaces.
     pub(crate) fn compare(&self, printed: &[String]) -> Result<(), String> {
-        let masked = |lines: &[String]| lines.iter().map(|line| mask(line)).collect::<Vec<_>>();
+        let masked = |lines: &[String]| {
+            lines.iter().filter(|line| !line.contains(RACY)).map(|line| mask(line)).collect::<Vec<_>>()
+        };
         let (mut expected, mut actual) = (masked(&self.output), masked(printed));
-        if self.unordered {
+        let equal = if self.unordered {
             expected.sort_unstable();
             actual.sort_unstable();
-        }
-        if is_match(&expected, &actual) { Ok(()) } else { Err(Difference { expected, actual }.to_string()) }
+            is_same(&expected, &actual)
+        } else {
+            is_match(&expected, &actual)
+        };
+        if equal { Ok(()) } else { Err(Difference { expected, actual }.to_string()) }
     }
 }
 
@@ -115,6 +126,20 @@ fn is_match(expected: &[String], actual: &[String]) -> bool {
             actual.split_first().is_some_and(|(line, more)| line == first && is_match(rest, more))
         }
     }
+}
+
+/// The same for sorted lines.
+fn is_same(expected: &[String], actual: &[String]) -> bool {
+    let mut missing: Vec<_> = expected.iter().filter(|line| *line != "...").collect();
+    let more = missing.len() < expected.len();
+    let mut others = 0;
+    for line in actual {
+        match missing.iter().position(|expected| *expected == line) {
+            Some(found) => drop(missing.remove(found)),
+            None => others += 1,
+        }
+    }
+    missing.is_empty() && (more || others == 0)
 }
 
 /// An output that differs from the documented one; both are masked.
@@ -226,5 +251,9 @@ mod tests {
         transcript.unordered = true;
         assert_eq!(transcript.compare(&lines("b\na")), Ok(()));
         transcript.compare(&lines("b\nb")).expect_err("another line");
+        transcript.compare(&lines("b\na\nc")).expect_err("a line too many");
+        transcript.output.push("...".to_owned());
+        assert_eq!(transcript.compare(&lines("c\nb\na")), Ok(()));
+        transcript.compare(&lines("c\nb")).expect_err("a line too few");
     }
 }
