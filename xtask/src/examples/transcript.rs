@@ -157,7 +157,11 @@ impl fmt::Display for Difference {
         for line in self.actual.iter().filter(|line| !self.expected.contains(line)) {
             writeln!(f, "  only printed:    {line}")?;
         }
-        write!(f, "  ({} lines are documented, {} were printed)", self.expected.len(), self.actual.len())
+        let (expected, actual) = (self.expected.len(), self.actual.len());
+        write!(
+            f,
+            "  ({expected} lines are documented, {actual} were printed; their order counts unless it is `unordered`)"
+        )
     }
 }
 
