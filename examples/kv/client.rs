@@ -45,7 +45,7 @@ impl Client {
         let deadline = Instant::now() + patience;
         let mut pause = Duration::from_millis(50);
         let reply = loop {
-            let params = ConnectParams::default().private_data(token.to_owned()).timeout(ATTEMPT_TIMEOUT);
+            let params = ConnectParams::default().private_data(token).timeout(ATTEMPT_TIMEOUT);
             match connector.connect(&queue_pair, server, params).await {
                 Ok(reply) => break reply,
                 // `is_retryable` is false for `Rejected`: another attempt with this token is no better.

@@ -1,8 +1,9 @@
 //! The certificates of the two hosts, and of the authority that signs them.
 
 use std::error::Error;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
@@ -39,7 +40,10 @@ impl Identity {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("authority.pem"), &self.authority)?;
         fs::write(folder.join(format!("{name}.pem")), &self.certificate)?;
-        fs::write(folder.join(format!("{name}.key")), &self.key)
+        // Nobody else may read the key.
+        let mut file = OpenOptions::new();
+        file.write(true).create(true).truncate(true).mode(0o600);
+        file.open(folder.join(format!("{name}.key")))?.write_all(self.key.as_bytes())
     }
 
     /// Reads what [`save`](Self::save) wrote.

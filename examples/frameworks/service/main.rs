@@ -74,7 +74,7 @@ async fn main() -> Result<(), report::Report> {
         Some(Command::Serve { calls, metrics, certificates }) => {
             let identity = Identity::load(&certificates, "server")?;
             let prometheus = recorder()?;
-            let (calls, metrics) = (RdmaListener::bind(calls).await?, TcpListener::bind(metrics).await?);
+            let (calls, metrics) = (RdmaListener::bind(calls).await?, listen_for_pages(metrics).await?);
             println!("server: listens on {}, metrics on {}", calls.local_addr()?, metrics.local_addr()?);
             let stop = CancellationToken::new();
             let (mut interrupt, mut terminate) =
@@ -96,6 +96,13 @@ async fn main() -> Result<(), report::Report> {
         }
     }
     Ok(())
+}
+
+/// The listener of the page of metrics.
+async fn listen_for_pages(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    // The error of TCP does not name the address.
+    listener.map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}")))
 }
 
 /// The recorder of the process. Before the first connection, because only what comes later is counted.

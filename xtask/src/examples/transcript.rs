@@ -21,16 +21,20 @@ const RACY: &str = "; the next attempt follows in ";
 pub(crate) struct Transcript {
     /// The heading above it.
     pub(crate) section: String,
+    /// Commands for a shell.
     pub(crate) script: String,
     /// Whether it creates network namespaces.
     pub(crate) root: bool,
+    /// The documented lines.
     output: Vec<String>,
+    /// Whether the lines may come in any order.
     unordered: bool,
 }
 
 /// The scripts of a README.
 #[derive(Debug, Default)]
 pub(crate) struct Readme {
+    /// In the order of the text.
     pub(crate) transcripts: Vec<Transcript>,
     /// All headings of the second level.
     pub(crate) sections: Vec<String>,
@@ -144,7 +148,9 @@ fn is_same(expected: &[String], actual: &[String]) -> bool {
 
 /// An output that differs from the documented one; both are masked.
 struct Difference {
+    /// The documented lines.
     expected: Vec<String>,
+    /// The printed lines.
     actual: Vec<String>,
 }
 
