@@ -90,6 +90,11 @@ fn listed(attempts: &[(SocketAddr, StreamError)]) -> String {
 }
 
 impl StreamError {
+    /// Returns the kind of the `io::Error` that this error becomes.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.status().io_kind()
+    }
+
     /// The ND status. For [`Attempts`](Self::Attempts), the status of the last attempt.
     pub fn status(&self) -> Status {
         match self {

@@ -2,6 +2,7 @@
 
 mod close;
 mod post;
+mod ready;
 mod transfer;
 
 use std::fmt;

@@ -23,6 +23,7 @@ mod listener;
 mod options;
 mod places;
 mod race;
+mod ready;
 mod resources;
 mod shared;
 mod split;

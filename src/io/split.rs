@@ -1,54 +1,45 @@
 //! The halves of a stream, one for each direction.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::BufMut;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::task::coop;
 
-use super::inner::StreamInner;
-use super::shared::Shared;
-use super::wakers::Side;
+use super::stream::RdmaStream;
 
-/// The read half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
-pub struct ReadHalf<'a>(&'a Shared);
+/// The read half of a borrowed stream, created by [`RdmaStream::split`].
+pub struct ReadHalf<'a>(&'a RdmaStream);
 
-/// The write half of a borrowed stream, created by [`RdmaStream::split`](super::RdmaStream::split).
-pub struct WriteHalf<'a>(&'a Shared);
+/// The write half of a borrowed stream, created by [`RdmaStream::split`].
+pub struct WriteHalf<'a>(&'a RdmaStream);
 
-/// The owned read half of a stream, created by [`RdmaStream::into_split`](super::RdmaStream::into_split).
+/// The owned read half of a stream, created by [`RdmaStream::into_split`].
 pub struct OwnedReadHalf {
-    shared: Arc<Shared>,
+    stream: RdmaStream,
 }
 
-/// The owned write half of a stream, created by [`RdmaStream::into_split`](super::RdmaStream::into_split).
+/// The owned write half of a stream, created by [`RdmaStream::into_split`].
 ///
 /// Dropping it shuts its direction down.
 pub struct OwnedWriteHalf {
-    shared: Arc<Shared>,
+    stream: RdmaStream,
     /// Dropping this half shuts nothing down, because `reunite` or `forget` has consumed it.
     joined: bool,
 }
 
-pub(super) fn borrowed(shared: &Shared) -> (ReadHalf<'_>, WriteHalf<'_>) {
-    (ReadHalf(shared), WriteHalf(shared))
+pub(super) fn borrowed(stream: &RdmaStream) -> (ReadHalf<'_>, WriteHalf<'_>) {
+    (ReadHalf(stream), WriteHalf(stream))
 }
 
-pub(super) fn owned(shared: Arc<Shared>) -> (OwnedReadHalf, OwnedWriteHalf) {
-    (OwnedReadHalf { shared: shared.clone() }, OwnedWriteHalf { shared, joined: false })
-}
-
-/// Returns what the two halves share, or both halves if they belong to different streams.
-pub(super) fn reunited(read: OwnedReadHalf, mut write: OwnedWriteHalf) -> Result<Arc<Shared>, ReuniteError> {
-    if !Arc::ptr_eq(&read.shared, &write.shared) {
-        return Err(ReuniteError(read, write));
-    }
-    write.joined = true;
-    Ok(read.shared)
+pub(super) fn owned(stream: RdmaStream) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let second = stream.second();
+    (OwnedReadHalf { stream }, OwnedWriteHalf { stream: second, joined: false })
 }
 
 /// The error of [`OwnedReadHalf::reunite`] for halves of two different streams. Contains both halves.
@@ -56,35 +47,41 @@ pub(super) fn reunited(read: OwnedReadHalf, mut write: OwnedWriteHalf) -> Result
 #[error("the halves are of two streams")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-impl Drop for OwnedWriteHalf {
-    fn drop(&mut self) {
-        if !self.joined {
-            self.shared.shutdown();
+impl OwnedReadHalf {
+    /// Combines the two halves into the stream again.
+    ///
+    /// # Errors
+    /// Returns both halves if they belong to different streams.
+    pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
+        if !Arc::ptr_eq(self.stream.shared(), other.stream.shared()) {
+            return Err(ReuniteError(self, other));
         }
+        other.joined = true;
+        Ok(self.stream)
     }
 }
 
 impl OwnedWriteHalf {
+    /// Combines the two halves into the stream again.
+    ///
+    /// # Errors
+    /// Returns both halves if they belong to different streams.
+    pub fn reunite(self, other: OwnedReadHalf) -> Result<RdmaStream, ReuniteError> {
+        other.reunite(self)
+    }
+
     /// Drops this half without shutting its direction down. It is closed when the read half is dropped.
     pub fn forget(mut self) {
         self.joined = true;
     }
 }
 
-pub(super) fn poll_peek(
-    end: &StreamInner,
-    cx: &mut Context<'_>,
-    buffer: &mut ReadBuf<'_>,
-) -> Poll<io::Result<usize>> {
-    let before = buffer.remaining();
-    ready!(end.poll_peek(cx, buffer))?;
-    Poll::Ready(Ok(before - buffer.remaining()))
-}
-
-pub(super) fn try_read(end: &StreamInner, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut buffer = ReadBuf::new(buffer);
-    end.try_read(&mut buffer)?;
-    Ok(buffer.filled().len())
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if !self.joined {
+            self.stream.shared().shutdown();
+        }
+    }
 }
 
 /// Every write is sent at once, so there is nothing to flush.
@@ -94,11 +91,11 @@ pub(super) fn poll_flush(cx: &mut Context<'_>) -> Poll<io::Result<()>> {
 }
 
 macro_rules! half {
-    ($half:ty, |$this:ident| $shared:expr) => {
+    ($half:ty, |$this:ident| $stream:expr) => {
         impl $half {
-            fn shared(&self) -> &Shared {
+            fn stream(&self) -> &RdmaStream {
                 let $this = self;
-                $shared
+                $stream
             }
 
             /// Returns the local address.
@@ -106,7 +103,7 @@ macro_rules! half {
             /// # Errors
             /// None. The type is that of tokio's method.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.shared().end().connection().local_addr())
+                self.stream().local_addr()
             }
 
             /// Returns the address of the peer.
@@ -114,14 +111,31 @@ macro_rules! half {
             /// # Errors
             /// None. The type is that of tokio's method.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.shared().end().connection().peer_addr())
+                self.stream().peer_addr()
+            }
+
+            /// Waits like [`RdmaStream::ready`].
+            ///
+            /// # Errors
+            /// None. The read or the write returns the error if the stream has ended.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses no data.
+            pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+                self.stream().ready(interest).await
+            }
+        }
+
+        impl AsRef<RdmaStream> for $half {
+            fn as_ref(&self) -> &RdmaStream {
+                self.stream()
             }
         }
 
         impl fmt::Debug for $half {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($half))
-                    .field("connection", self.shared().end().connection())
+                    .field("connection", self.stream().connection())
                     .finish_non_exhaustive()
             }
         }
@@ -131,7 +145,7 @@ macro_rules! half {
 macro_rules! reads {
     ($half:ty) => {
         impl $half {
-            /// Copies received bytes like [`RdmaStream::peek`](super::RdmaStream::peek).
+            /// Copies received bytes like [`RdmaStream::peek`].
             ///
             /// # Errors
             /// Those of a read.
@@ -139,9 +153,7 @@ macro_rules! reads {
             /// # Cancel safety
             /// Dropping the future loses no data.
             pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-                let mut buffer = ReadBuf::new(buffer);
-                self.shared().end().peek(&mut buffer).await?;
-                Ok(buffer.filled().len())
+                self.stream().peek(buffer).await
             }
 
             /// Copies received bytes like [`peek`](Self::peek), and returns their number.
@@ -153,10 +165,10 @@ macro_rules! reads {
                 cx: &mut Context<'_>,
                 buffer: &mut ReadBuf<'_>,
             ) -> Poll<io::Result<usize>> {
-                poll_peek(self.shared().end(), cx, buffer)
+                self.stream().poll_peek(cx, buffer)
             }
 
-            /// Waits like [`RdmaStream::readable`](super::RdmaStream::readable).
+            /// Waits like [`RdmaStream::readable`].
             ///
             /// # Errors
             /// None. The read returns the error if the stream has ended.
@@ -164,16 +176,31 @@ macro_rules! reads {
             /// # Cancel safety
             /// Dropping the future loses no data.
             pub async fn readable(&self) -> io::Result<()> {
-                self.shared().end().ready(Side::Reader).await;
-                Ok(())
+                self.stream().readable().await
             }
 
-            /// Reads like [`RdmaStream::try_read`](super::RdmaStream::try_read).
+            /// Reads like [`RdmaStream::try_read`].
             ///
             /// # Errors
             /// `WouldBlock` if nothing has arrived, or the error of a read.
             pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-                try_read(self.shared().end(), buffer)
+                self.stream().try_read(buffer)
+            }
+
+            /// Reads like [`try_read`](Self::try_read), into several buffers.
+            ///
+            /// # Errors
+            /// Those of [`try_read`](Self::try_read).
+            pub fn try_read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                self.stream().try_read_vectored(buffers)
+            }
+
+            /// Reads like [`try_read`](Self::try_read), and appends the bytes to the buffer.
+            ///
+            /// # Errors
+            /// Those of [`try_read`](Self::try_read).
+            pub fn try_read_buf<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
+                self.stream().try_read_buf(buffer)
             }
         }
 
@@ -183,7 +210,7 @@ macro_rules! reads {
                 cx: &mut Context<'_>,
                 into: &mut ReadBuf<'_>,
             ) -> Poll<io::Result<()>> {
-                self.shared().end().poll_read(cx, into)
+                self.stream().end().poll_read(cx, into)
             }
         }
     };
@@ -192,7 +219,7 @@ macro_rules! reads {
 macro_rules! writes {
     ($half:ty) => {
         impl $half {
-            /// Waits like [`RdmaStream::writable`](super::RdmaStream::writable).
+            /// Waits like [`RdmaStream::writable`].
             ///
             /// # Errors
             /// None. The write returns the error if the stream has ended.
@@ -200,16 +227,15 @@ macro_rules! writes {
             /// # Cancel safety
             /// Dropping the future loses no data.
             pub async fn writable(&self) -> io::Result<()> {
-                self.shared().end().ready(Side::Writer).await;
-                Ok(())
+                self.stream().writable().await
             }
 
-            /// Writes like [`RdmaStream::try_write`](super::RdmaStream::try_write).
+            /// Writes like [`RdmaStream::try_write`].
             ///
             /// # Errors
             /// `WouldBlock` if there is no room, or the error of a write.
             pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-                self.shared().end().try_write(&[IoSlice::new(bytes)])
+                self.stream().try_write(bytes)
             }
 
             /// Writes like [`try_write`](Self::try_write), from several buffers.
@@ -217,7 +243,7 @@ macro_rules! writes {
             /// # Errors
             /// Those of [`try_write`](Self::try_write).
             pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-                self.shared().end().try_write(parts)
+                self.stream().try_write_vectored(parts)
             }
         }
 
@@ -227,7 +253,7 @@ macro_rules! writes {
                 cx: &mut Context<'_>,
                 bytes: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.shared().end().poll_write(cx, &[IoSlice::new(bytes)])
+                self.stream().end().poll_write(cx, &[IoSlice::new(bytes)])
             }
 
             fn poll_write_vectored(
@@ -235,7 +261,7 @@ macro_rules! writes {
                 cx: &mut Context<'_>,
                 parts: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.shared().end().poll_write(cx, parts)
+                self.stream().end().poll_write(cx, parts)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -247,7 +273,7 @@ macro_rules! writes {
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.shared().poll_shutdown(cx)
+                self.stream().shared().poll_shutdown(cx)
             }
         }
     };
@@ -255,8 +281,8 @@ macro_rules! writes {
 
 half!(ReadHalf<'_>, |this| this.0);
 half!(WriteHalf<'_>, |this| this.0);
-half!(OwnedReadHalf, |this| &this.shared);
-half!(OwnedWriteHalf, |this| &this.shared);
+half!(OwnedReadHalf, |this| &this.stream);
+half!(OwnedWriteHalf, |this| &this.stream);
 reads!(ReadHalf<'_>);
 reads!(OwnedReadHalf);
 writes!(WriteHalf<'_>);

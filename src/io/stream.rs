@@ -15,8 +15,7 @@ use super::connector::within;
 use super::inner::StreamInner;
 use super::resources::StreamResources;
 use super::shared::Shared;
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-use super::wakers::Side;
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
@@ -234,8 +233,17 @@ impl RdmaStream {
         Self { shared: Shared::new(end) }
     }
 
-    fn end(&self) -> &StreamInner {
+    pub(super) fn end(&self) -> &StreamInner {
         self.shared.end()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The stream of the same engine, for the second of two halves.
+    pub(super) fn second(&self) -> Self {
+        Self { shared: self.shared.clone() }
     }
 
     /// Returns the local address.
@@ -257,97 +265,6 @@ impl RdmaStream {
     /// Returns the underlying connection, with its read limits, its private data and its end.
     pub fn connection(&self) -> &Connection {
         self.end().connection()
-    }
-
-    /// Copies received bytes, which stay to be read. Waits until there are any. Returns 0 at the end of file.
-    ///
-    /// # Errors
-    /// Those of a read.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses no data.
-    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut buffer = ReadBuf::new(buffer);
-        self.end().peek(&mut buffer).await?;
-        Ok(buffer.filled().len())
-    }
-
-    /// Copies received bytes like [`peek`](Self::peek), and returns their number.
-    ///
-    /// Only the waker of the last read, `poll_peek` or `poll_read_ready` is woken.
-    ///
-    /// # Errors
-    /// Those of a read.
-    pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
-        split::poll_peek(self.end(), cx, buffer)
-    }
-
-    /// Waits until a read returns at once: data has arrived, or the stream has ended. Any number of tasks may wait.
-    ///
-    /// # Errors
-    /// None. The read returns the error if the stream has ended.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses no data.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.end().ready(Side::Reader).await;
-        Ok(())
-    }
-
-    /// Waits until a write returns at once: there is room, or the stream has ended. Any number of tasks may wait.
-    ///
-    /// # Errors
-    /// None. The write returns the error if the stream has ended.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses no data.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.end().ready(Side::Writer).await;
-        Ok(())
-    }
-
-    /// Waits like [`readable`](Self::readable).
-    ///
-    /// Only the waker of the last read, `poll_peek` or `poll_read_ready` is woken.
-    ///
-    /// # Errors
-    /// None.
-    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.end().poll_ready(cx, Side::Reader).map(Ok)
-    }
-
-    /// Waits like [`writable`](Self::writable).
-    ///
-    /// Only the waker of the last write, shutdown or `poll_write_ready` is woken.
-    ///
-    /// # Errors
-    /// None.
-    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.end().poll_ready(cx, Side::Writer).map(Ok)
-    }
-
-    /// Reads the bytes that have arrived, without waiting. Returns 0 at the end of file.
-    ///
-    /// # Errors
-    /// `WouldBlock` if nothing has arrived, or the error of a read.
-    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        split::try_read(self.end(), buffer)
-    }
-
-    /// Writes as many bytes as there is room for, without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is no room, or the error of a write.
-    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.end().try_write(&[IoSlice::new(bytes)])
-    }
-
-    /// Writes like [`try_write`](Self::try_write), from several buffers.
-    ///
-    /// # Errors
-    /// Those of [`try_write`](Self::try_write).
-    pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.end().try_write(parts)
     }
 
     /// Returns `true`: written data is always sent at once.
@@ -391,24 +308,14 @@ impl RdmaStream {
 
     /// Borrows the two directions, for two futures of one task.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        split::borrowed(&self.shared)
+        split::borrowed(self)
     }
 
     /// Splits the stream into two owned halves, for two tasks.
     ///
     /// Dropping the write half shuts its direction down. Dropping both halves drops the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        split::owned(self.shared)
-    }
-}
-
-impl OwnedReadHalf {
-    /// Combines the two halves into the stream again.
-    ///
-    /// # Errors
-    /// Returns both halves if they belong to different streams.
-    pub fn reunite(self, other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
-        split::reunited(self, other).map(|shared| RdmaStream { shared })
+        split::owned(self)
     }
 }
 
@@ -441,6 +348,12 @@ impl AsyncWrite for RdmaStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.poll_shutdown(cx)
+    }
+}
+
+impl AsRef<Self> for RdmaStream {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 

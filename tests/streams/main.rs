@@ -1,5 +1,6 @@
 //! Byte streams.
 
+mod alike;
 mod chaos;
 mod contract;
 mod early;

@@ -209,7 +209,7 @@ impl StreamInner {
     }
 
     /// Returns `Some` if a read or a write of any length would not wait.
-    fn is_ready(&self, state: &State, side: Side, collected: bool) -> Option<()> {
+    pub(super) fn is_ready(&self, state: &State, side: Side, collected: bool) -> Option<()> {
         let machine = &state.machine;
         let (now, ended) = match side {
             Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
