@@ -25,7 +25,7 @@ use hyper::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::oneshot;
-use tokio_rdma::io::HttpInfo;
+use tokio_rdma::io::ConnectionInfo;
 use tokio_rdma::{RdmaConnector, RdmaListener};
 use tracing_subscriber::EnvFilter;
 
@@ -84,7 +84,7 @@ async fn client(address: &str, bytes: usize) -> Result<(), Box<dyn Error>> {
         let client = Client::builder(TokioExecutor::new()).http2_only(http2).build(connector.clone());
         let hello = Request::get(format!("http://{address}/hello/RDMA")).body(Full::default())?;
         let response = client.request(hello).await?;
-        let (version, info) = (response.version(), response.extensions().get::<HttpInfo>().copied());
+        let (version, info) = (response.version(), response.extensions().get::<ConnectionInfo>().cloned());
         let text = String::from_utf8(response.into_body().collect().await?.to_bytes().into())?;
         let connection = info.map_or_else(String::new, |info| format!(", connection {}", info.connection));
         println!("client: {version:?}{connection}: {text}");

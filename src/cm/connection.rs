@@ -114,7 +114,8 @@ impl Connection {
     /// ```
     ///
     /// tonic's server spawns its own tasks. There, `Server::trace_fn` creates the span of a call. The addresses of this
-    /// span are in the `TcpConnectInfo` of the request's extensions.
+    /// span are in the `TcpConnectInfo` of the request's extensions. With `RdmaListener::tonic` a
+    /// [`ConnectionInfo`](crate::io::ConnectionInfo) is there, which has its number, too.
     pub fn span(&self) -> tracing::Span {
         tracing::info_span!("connection", id = %self.id(), local = %self.local_addr(), peer = %self.peer_addr())
     }

@@ -10,7 +10,7 @@ use axum::serve::{IncomingStream, Listener};
 use tokio_rustls::server::TlsStream;
 use tracing::error;
 
-use super::hyper::HttpInfo;
+use super::info::ConnectionInfo;
 use super::listener::RdmaListener;
 use super::stream::RdmaStream;
 #[cfg(feature = "rustls")]
@@ -62,15 +62,15 @@ async fn ended<T>(error: &io::Error) -> T {
     pending().await
 }
 
-impl Connected<IncomingStream<'_, RdmaListener>> for HttpInfo {
+impl Connected<IncomingStream<'_, RdmaListener>> for ConnectionInfo {
     fn connect_info(stream: IncomingStream<'_, RdmaListener>) -> Self {
-        stream.io().connection().into()
+        stream.io().info()
     }
 }
 
 #[cfg(feature = "rustls")]
-impl Connected<IncomingStream<'_, TlsListener>> for HttpInfo {
+impl Connected<IncomingStream<'_, TlsListener>> for ConnectionInfo {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        stream.io().get_ref().0.connection().into()
+        stream.io().get_ref().0.info()
     }
 }

@@ -1,6 +1,5 @@
-//! The connector and the connection information of hyper.
+//! The connector of hyper.
 
-use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
@@ -14,9 +13,7 @@ use tower_service::Service;
 use super::connector::RdmaConnector;
 use super::stream::RdmaStream;
 use super::tower::place;
-use crate::cm::{self, ProviderKind};
 use crate::error::StreamError;
-use crate::types::ConnectionId;
 
 /// An [`RdmaConnector`] for hyper's clients and for the crates that use them: tonic's `Endpoint::connect_with_connector`,
 /// hyper-rustls.
@@ -81,38 +78,9 @@ impl Service<Uri> for HttpConnector {
     }
 }
 
-/// The connection of a request or a response: its addresses, its provider, and its number in `tracing` output.
-///
-/// Every response of hyper-util's client has one in its extensions. In an axum handler, `ConnectInfo<HttpInfo>` extracts that
-/// of the request, if the router was served by `into_make_service_with_connect_info::<HttpInfo>()`. In a tonic service it is in
-/// the extensions of the request, if the server was given `RdmaListener::tonic`. A server of hyper itself has the stream when
-/// it begins to serve it, and converts its [`connection`](RdmaStream::connection).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HttpInfo {
-    /// The local address of the connection.
-    pub local_addr: SocketAddr,
-    /// The address of the peer.
-    pub peer_addr: SocketAddr,
-    /// The provider of the connection.
-    pub provider: ProviderKind,
-    /// The number of the connection in `tracing` output.
-    pub connection: ConnectionId,
-}
-
-impl From<&cm::Connection> for HttpInfo {
-    fn from(connection: &cm::Connection) -> Self {
-        Self {
-            local_addr: connection.local_addr(),
-            peer_addr: connection.peer_addr(),
-            provider: connection.provider(),
-            connection: connection.id(),
-        }
-    }
-}
-
+/// The extensions of each response of hyper-util's client contain a [`ConnectionInfo`](super::ConnectionInfo).
 impl Connection for RdmaStream {
     fn connected(&self) -> Connected {
-        Connected::new().extra(HttpInfo::from(self.connection()))
+        Connected::new().extra(self.info())
     }
 }

@@ -17,6 +17,7 @@ mod config;
 mod connector;
 #[cfg(feature = "hyper")]
 mod hyper;
+mod info;
 mod inner;
 mod later;
 mod listener;
@@ -39,7 +40,8 @@ mod wakers;
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;
 #[cfg(feature = "hyper")]
-pub use hyper::{HttpConnector, HttpInfo};
+pub use hyper::HttpConnector;
+pub use info::ConnectionInfo;
 pub use listener::RdmaListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::RdmaStream;

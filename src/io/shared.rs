@@ -23,11 +23,13 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::inner::StreamInner;
+use crate::cm::Adapter;
 use crate::sync::Mutex;
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
     end: Arc<StreamInner>,
+    adapter: Adapter,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
     /// The drop aborts the connection.
@@ -35,12 +37,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(end: StreamInner) -> Arc<Self> {
-        Arc::new(Self { end: Arc::new(end), ending: Mutex::new(None), aborts: AtomicBool::new(false) })
+    pub(super) fn new(adapter: Adapter, end: StreamInner) -> Arc<Self> {
+        let (ending, aborts) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Self { end: Arc::new(end), adapter, ending, aborts })
     }
 
     pub(super) fn end(&self) -> &StreamInner {
         &self.end
+    }
+
+    pub(super) fn adapter(&self) -> &Adapter {
+        &self.adapter
     }
 
     pub(super) fn set_aborts(&self, aborts: bool) {

@@ -180,7 +180,7 @@ impl RdmaStream {
             }
         };
         let connection = reply.complete().await?;
-        Ok(Self::new(StreamInner::new(end, connection, hello, true)))
+        Ok(Self::new(adapter, StreamInner::new(end, connection, hello, true)))
     }
 
     /// Accepts a request for a stream.
@@ -226,11 +226,11 @@ impl RdmaStream {
                 end.speak();
             }
         }
-        Ok(Self::new(end))
+        Ok(Self::new(adapter, end))
     }
 
-    fn new(end: StreamInner) -> Self {
-        Self { shared: Shared::new(end) }
+    fn new(adapter: &Adapter, end: StreamInner) -> Self {
+        Self { shared: Shared::new(adapter.clone(), end) }
     }
 
     pub(super) fn end(&self) -> &StreamInner {

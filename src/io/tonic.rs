@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::connector::RdmaConnector;
-use super::hyper::{HttpConnector, HttpInfo};
+use super::hyper::HttpConnector;
+use super::info::ConnectionInfo;
 use super::listener::RdmaListener;
 use super::stream::RdmaStream;
 
@@ -39,11 +40,11 @@ impl Connected for RdmaStream {
 }
 
 impl RdmaListener {
-    /// Converts this listener into connections for tonic's `serve_with_incoming` whose requests have an [`HttpInfo`] in
-    /// their extensions, with the provider and the number of the connection.
+    /// Converts this listener into connections for tonic's `serve_with_incoming` whose requests have a [`ConnectionInfo`] in
+    /// their extensions, with the provider, the adapter and the number of the connection.
     ///
     /// tonic's `Request::remote_addr` and `Request::local_addr` return `None` for them, because tonic inserts one type only.
-    /// [`HttpInfo`] has both addresses. With tonic's own TLS the type is `TlsConnectInfo<HttpInfo>`.
+    /// [`ConnectionInfo`] has both addresses. With tonic's own TLS the type is `TlsConnectInfo<ConnectionInfo>`.
     pub fn tonic(self) -> impl Stream<Item = io::Result<TonicStream>> + Send + Unpin + 'static {
         self.map_ok(TonicStream)
     }
@@ -66,10 +67,10 @@ impl TonicStream {
 }
 
 impl Connected for TonicStream {
-    type ConnectInfo = HttpInfo;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> HttpInfo {
-        self.0.connection().into()
+    fn connect_info(&self) -> ConnectionInfo {
+        self.0.info()
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_rdma::error::{
     OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError, RegisterFromError,
     ResizeError, Retained, StateError, StreamBroken, StreamError,
 };
-use tokio_rdma::io::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+use tokio_rdma::io::{ConnectionInfo, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use tokio_rdma::mr::{
     DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
 };
@@ -47,6 +47,7 @@ fn handles_go_to_any_thread() {
     counted::<Adapter>();
     counted::<Listener>();
     counted::<Connection>();
+    counted::<ConnectionInfo>();
     counted::<QueuePair>();
     counted::<CompletionQueue>();
     counted::<SharedReceiveQueue>();
@@ -195,7 +196,6 @@ fn every_public_type_is_on_a_list() {
         "LocalAddress",
         "AdapterChoice",
         "HttpConnector",
-        "HttpInfo",
         "TlsListener",
         "TonicStream",
     ];

@@ -30,7 +30,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Barrier, Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_rdma::error::StreamError;
-use tokio_rdma::io::{HttpConnector, HttpInfo, RdmaListener, RdmaStream, TlsListener};
+use tokio_rdma::io::{ConnectionInfo, HttpConnector, RdmaListener, RdmaStream, TlsListener};
 use tokio_rdma::{RdmaConnector, StreamConfig};
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -151,7 +151,7 @@ async fn requests_one_after_the_other_share_a_connection() {
         for _ in 0..5 {
             let response = ask(&client, server.uri("/"), None).await;
             assert_eq!(response.version(), version);
-            let info = *response.extensions().get::<HttpInfo>().expect("the connector's word");
+            let info = response.extensions().get::<ConnectionInfo>().cloned().expect("the connector's word");
             assert_eq!(info.peer_addr, server.address);
             connections.push(info.connection);
             assert_eq!(&whole(response).await[..], b"hello");
@@ -164,20 +164,22 @@ async fn requests_one_after_the_other_share_a_connection() {
 }
 
 /// The text with which a handler or a service names its connection.
-fn text(info: &HttpInfo) -> String {
-    format!("{} {} {} {}", info.provider, info.connection, info.local_addr, info.peer_addr)
+fn text(info: &ConnectionInfo) -> String {
+    let ConnectionInfo { provider, adapter, connection, local_addr, peer_addr, .. } = info;
+    format!("{provider} {adapter} {connection} {local_addr} {peer_addr}")
 }
 
 /// Asks, and compares with what the connector says of the same connection.
 async fn connection_is_known(address: SocketAddr) {
     let client = client(Version::HTTP_11);
     let response = ask(&client, format!("http://{address}/"), None).await;
-    let info = *response.extensions().get::<HttpInfo>().expect("the connector's word");
-    assert_eq!(info.provider, adapter().info().provider);
+    let info = response.extensions().get::<ConnectionInfo>().cloned().expect("the connector's word");
+    let own = adapter().info();
+    assert_eq!((info.provider, &*info.adapter), (own.provider, &*own.name));
     let answer = String::from_utf8(whole(response).await.to_vec()).expect("text");
     let words: Vec<_> = answer.split(' ').collect();
-    let [provider, connection, local, peer] = words[..] else { panic!("{answer}") };
-    assert_eq!(provider, info.provider.to_string());
+    let [provider, adapter, connection, local, peer] = words[..] else { panic!("{answer}") };
+    assert_eq!((provider, adapter), (&*info.provider.to_string(), &*info.adapter));
     assert_ne!(connection, info.connection.to_string(), "each end has a number");
     assert_eq!((local, peer), (&*info.peer_addr.to_string(), &*info.local_addr.to_string()));
 }
@@ -187,9 +189,9 @@ async fn connection_is_known(address: SocketAddr) {
 async fn axum_serves_a_listener() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let address = listener.local_addr().expect("bound");
-    let handler = async |ConnectInfo(info): ConnectInfo<HttpInfo>| text(&info);
+    let handler = async |ConnectInfo(info): ConnectInfo<ConnectionInfo>| text(&info);
     let router = Router::new().route("/", get(handler));
-    let service = router.into_make_service_with_connect_info::<HttpInfo>();
+    let service = router.into_make_service_with_connect_info::<ConnectionInfo>();
     let (shutdown, told) = oneshot::channel::<()>();
     let serve = axum::serve(listener, service).with_graceful_shutdown(async { told.await.unwrap_or(()) });
     let served = tokio::spawn(serve.into_future());
@@ -204,9 +206,9 @@ async fn axum_serves_a_listener_with_tls() {
     let authority = Authority::new();
     let listener = TlsListener::new(listening(&adapter(), &StreamConfig::default()), authority.server());
     let address = listener.local_addr().expect("bound");
-    let handler = async |ConnectInfo(info): ConnectInfo<HttpInfo>| text(&info);
+    let handler = async |ConnectInfo(info): ConnectInfo<ConnectionInfo>| text(&info);
     let router = Router::new().route("/", get(handler));
-    let service = router.into_make_service_with_connect_info::<HttpInfo>();
+    let service = router.into_make_service_with_connect_info::<ConnectionInfo>();
     let served = tokio::spawn(axum::serve(listener, service).into_future());
     let stream = within(RdmaStream::connect_on(&adapter(), address, &StreamConfig::default())).await;
     let stream = stream.expect("connected");
@@ -221,16 +223,21 @@ async fn axum_serves_a_listener_with_tls() {
     served.abort();
 }
 
-// IO-13: a server of hyper has the connection of its stream, and a response has that of the client.
+// IO-13: a server of hyper inserts the connection of its stream into each request, and a response has that of the client.
 #[tokio::test]
 async fn hyper_serves_a_stream() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let address = listener.local_addr().expect("bound");
     let server = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("accepted");
-        let info = HttpInfo::from(stream.connection());
-        let service = service_fn(async |_: Request<Incoming>| {
-            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(text(&info))))
+        let info = stream.info();
+        let answer = async |request: Request<Incoming>| {
+            let info = request.extensions().get::<ConnectionInfo>().expect("inserted");
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(text(info))))
+        };
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(info.clone());
+            answer(request)
         });
         let serve =
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use common::stream::listening;
 use common::{Device, adapter, within};
 use futures::StreamExt;
-use tokio_rdma::io::HttpInfo;
+use tokio_rdma::io::ConnectionInfo;
 use tokio_rdma::{RdmaConnector, StreamConfig};
 use tonic::Request;
 use tonic::service::interceptor::InterceptedService;
@@ -31,7 +31,7 @@ async fn a_request_gives_its_connection() {
     });
     let service =
         InterceptedService::new(EchoServer::new(Probed(Probe::new())), move |request: Request<()>| {
-            let _ = found.send(request.extensions().get::<HttpInfo>().copied());
+            let _ = found.send(request.extensions().get::<ConnectionInfo>().cloned());
             Ok(request)
         });
     let server = tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
@@ -41,7 +41,8 @@ async fn a_request_gives_its_connection() {
     for _ in 0..2 {
         within(client.say(Note::new("hello"))).await.expect("answered");
         let info = infos.recv().await.flatten().expect("it is in the extensions");
-        assert_eq!((info.local_addr, info.provider), (address, adapter.info().provider));
+        let own = adapter.info();
+        assert_eq!((info.local_addr, info.provider, &*info.adapter), (address, own.provider, &*own.name));
         assert_eq!(accepted.lock().expect("no panic")[..], [info.connection]);
     }
     server.abort();
