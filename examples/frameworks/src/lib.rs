@@ -40,6 +40,9 @@ pub mod axum {}
 #[doc = include_str!("../../../docs/snippets/hyper.md")]
 pub mod hyper {}
 
+#[doc = include_str!("../../../docs/snippets/hyper_server.md")]
+pub mod hyper_server {}
+
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub mod readme {}

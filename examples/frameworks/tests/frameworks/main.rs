@@ -1,11 +1,14 @@
 //! Streams under frameworks: tonic, hyper, tarpc, tower, rustls.
 
 mod authority;
+mod dashboard;
 #[path = "../../grpc/echo.rs"]
 mod echo;
 mod grpc;
 mod grpc_tls;
 mod http;
+#[path = "../../metrics/service.rs"]
+mod metrics_example;
 #[path = "../../grpc/service.rs"]
 mod service;
 mod tarpc;
@@ -13,3 +16,5 @@ mod tls;
 mod tls_flood;
 mod tls_sim;
 mod tower;
+#[path = "../../metrics/trace_context.rs"]
+mod trace_context;
