@@ -192,6 +192,42 @@ fn each_direction_ends_for_itself() {
     });
 }
 
+// IO-03: the peer has read everything and is gone, and the way back from it is cut for longer than its disconnect waits. Its
+// answer, and the end of its stream, still come. Without them nothing is certain.
+#[test]
+fn a_shutdown_outlives_the_peer_that_has_read_everything() {
+    sim::check(0..50, async |network: Network| {
+        let (server, client) = hosts(&network);
+        // What is sent when the cut comes has not arrived.
+        let latency = Duration::from_millis(1)..=Duration::from_millis(network.random(1..=30));
+        network.link(&server, &client).latency(latency).segments(1..=network.random(1..=3000) as usize);
+        let (mut theirs, mut ours) = streams(&server, &client).await;
+        transfer(&mut theirs, &mut ours, &pattern(1000)).await;
+        let bytes = pattern(network.random(0..=100_000) as usize);
+        let heals = !network.seed().is_multiple_of(5);
+        // The peer's clock asks for signs of life, and the answers are the last that it sends.
+        sleep(network.random(0..=1) as u32 * PATH_TIMEOUT).await;
+        let writing = async {
+            ours.write_all(&bytes).await.expect("written");
+            ours.shutdown().await
+        };
+        let leaving = async {
+            let mut found = Vec::new();
+            theirs.read_to_end(&mut found).await.expect("read");
+            assert!(found == bytes, "{} of {} bytes", found.len(), bytes.len());
+            let cut =
+                if heals { Duration::from_millis(network.random(5000..=12_000)) } else { 1000 * SECOND };
+            network.partition_one_way(&server, &client, cut);
+            drop(theirs);
+        };
+        let (ended, ()) = tokio::join!(writing, leaving);
+        match ended {
+            Ok(()) => assert!(heals, "nobody has said so"),
+            Err(error) => assert!(!heals && error.kind() == ErrorKind::TimedOut, "{error:?}"),
+        }
+    });
+}
+
 // IO-03: thirty seconds without a byte, while the last ones have been written and the direction has ended.
 #[test]
 fn bytes_written_before_shutdown_arrive() {

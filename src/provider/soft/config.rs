@@ -97,8 +97,8 @@ impl SoftConfig {
 
     /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the peer
     /// acknowledges data. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If the peer has not
-    /// acknowledged all data that completed, the socket is closed in the background instead, and the data still arrives
-    /// as long as the peer acknowledges some of it within each minute.
+    /// acknowledged all data that completed, or the end of a byte stream, the socket is closed in the background instead, and the
+    /// rest still arrives as long as the peer acknowledges some of it within each minute.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout.min(LONGEST);

@@ -295,8 +295,13 @@ impl<O: Observer> Driver<O> {
     /// The peer has not answered in time, or it is time for the first look.
     fn on_timer(&mut self) {
         let acknowledged = self.acknowledged();
+        let unacknowledged = self.unacknowledged();
         let completed = self.connection.send_queue().completed;
+        let is_stream = self.connection.receives.inbox().is_some();
         let State::Closing(closing) = &mut self.state else { return };
+        // To the peer of a byte stream its end is news, too, as is the answer that confirms what has arrived: with a reset in their
+        // place a shutdown would fail although everything has been read.
+        let is_owed = acknowledged < completed || (is_stream && closing.shut && unacknowledged > 0);
         let before = closing.acknowledged.replace(acknowledged);
         if Instant::now() < closing.deadline {
             closing.timer.as_mut().reset(closing.deadline);
@@ -304,8 +309,8 @@ impl<O: Observer> Driver<O> {
             // Without a first look this task is late: the program was stopped.
             closing.deadline = deadline(self.disconnect_timeout);
             closing.timer.as_mut().reset(closing.deadline);
-        } else if closing.orderly && acknowledged < completed {
-            // A reset would throw away what has completed.
+        } else if closing.orderly && is_owed {
+            // A reset would throw it away.
             let _ = self.socket.stream().shut_down(Shutdown::Write);
             self.close_now(End::Lingering);
         } else {
