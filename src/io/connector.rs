@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -165,7 +166,7 @@ impl RdmaConnector {
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
             let resolved =
                 async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
-            let addresses = in_turns(within(None, limit, resolved).await?);
+            let addresses = in_turns(within(None, limit, pin!(resolved)).await?);
             let attempt = |peer: SocketAddr| {
                 let begun = source.adapter_for(from, peer).map(|adapter| attempt(adapter, peer));
                 async move {
@@ -194,14 +195,15 @@ fn one_or_all(mut failed: Vec<(SocketAddr, StreamError)>) -> StreamError {
     }
 }
 
-/// Limits the time of a connect to this peer, or of the resolution of a name.
+/// Limits the time of a connect to this peer, or of the resolution of a name. The future is the caller's: moved into this one, it
+/// would take its place twice.
 ///
 /// # Errors
 /// `TimedOut` after it.
 pub(super) async fn within<T>(
     peer: Option<SocketAddr>,
     limit: Option<Duration>,
-    connect: impl Future<Output = Result<T, StreamError>>,
+    connect: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
 ) -> Result<T, StreamError> {
     let Some(limit) = limit else { return connect.await };
     // Of the runtime that polls, which need not be the adapter's.

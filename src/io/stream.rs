@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -156,7 +156,8 @@ impl RdmaStream {
         peer: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        within(Some(peer), config.connect_timeout, Self::connect_to(adapter, peer, config)).await
+        let connect = pin!(Self::connect_to(adapter, peer, config));
+        within(Some(peer), config.connect_timeout, connect).await
     }
 
     async fn connect_to(

@@ -26,6 +26,15 @@ async fn pair(listener: &RdmaListener) -> (RdmaStream, RdmaStream) {
     (connected.expect("connected"), accepted.expect("accepted").0)
 }
 
+// A task that connects keeps the future of the connect, as long as the task is there.
+#[tokio::test]
+async fn the_future_of_a_connect_is_small() {
+    const LIMIT: usize = 4 << 10;
+    let (adapter, config) = (adapter(), StreamConfig::default());
+    let connect = RdmaStream::connect_on(&adapter, (v4(), 1).into(), &config);
+    assert!(size_of_val(&connect) <= LIMIT, "{} bytes", size_of_val(&connect));
+}
+
 // IO-04: before the first byte the rings are not touched.
 #[tokio::test]
 async fn an_idle_stream_keeps_little_memory() {

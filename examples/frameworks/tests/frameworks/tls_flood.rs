@@ -33,7 +33,7 @@ async fn peers_that_begin_no_handshake_delay_nobody() {
     assert!(raise_descriptors() > 2 * PEERS + 100, "too few descriptors for this test");
     // Small ones, so that the time of a test without optimisation is not that of their preparation.
     let config = StreamConfig::default().send_buffer(1 << 14).receive_buffer(1 << 14);
-    let config = config.send_depth(16).receive_depth(16).handshake_timeout(HOUR);
+    let config = config.send_depth(16).receive_depth(16).handshake_timeout(HOUR).connect_timeout(None);
     let own_adapter = adapter_with(SoftConfig::default().half_open(512).request_timeout(HOUR));
     let authority = Authority::new();
     let listener = TlsListener::new(listening(&own_adapter, &config), authority.server());
