@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::BufMut;
+use tokio::io::ReadBuf;
 
 use super::work::RemoteAddress;
 #[cfg(feature = "soft")]
@@ -48,13 +49,33 @@ pub(crate) enum Streamed {
     Blocked,
 }
 
+/// The buffer of a reader.
+pub(crate) trait ReadInto: BufMut {
+    /// The part of it that is not filled, as far as it is initialised.
+    fn initialized(&mut self) -> &mut [u8];
+
+    /// The first bytes of that part are filled now.
+    fn advance(&mut self, length: usize);
+}
+
+impl ReadInto for ReadBuf<'_> {
+    fn initialized(&mut self) -> &mut [u8] {
+        let filled = self.filled().len();
+        &mut self.initialized_mut()[filled..]
+    }
+
+    fn advance(&mut self, length: usize) {
+        ReadBuf::advance(self, length);
+    }
+}
+
 /// The room of a reader, for payload that the peer writes to the place that is read next.
 #[cfg_attr(
     not(feature = "soft"),
     expect(dead_code, reason = "only the soft provider reads and writes by itself")
 )]
 pub(crate) struct StreamRoom<'a> {
-    into: &'a mut (dyn BufMut + 'a),
+    into: &'a mut (dyn ReadInto + 'a),
     /// The number of bytes that it still takes.
     left: usize,
     filled: usize,
@@ -64,7 +85,7 @@ pub(crate) struct StreamRoom<'a> {
 
 impl<'a> StreamRoom<'a> {
     /// Room for at most `most` of the bytes that are written to `place` and behind it.
-    pub(crate) fn new(into: &'a mut (dyn BufMut + 'a), most: usize, place: RemoteAddress) -> Self {
+    pub(crate) fn new(into: &'a mut (dyn ReadInto + 'a), most: usize, place: RemoteAddress) -> Self {
         let left = most.min(into.remaining_mut());
         Self { into, left, filled: 0, place }
     }
@@ -103,6 +124,24 @@ impl StreamRoom<'_> {
 
     pub(crate) fn is_full(&self) -> bool {
         self.left == 0
+    }
+
+    /// The room as memory, as far as it is initialised, if the next byte is for this place. [`advance`](Self::advance) follows.
+    pub(crate) fn initialized(&mut self, place: RemoteAddress) -> &mut [u8] {
+        if place == self.place { self.rest() } else { &mut [] }
+    }
+
+    /// The room as memory, as far as it is initialised.
+    pub(crate) fn rest(&mut self) -> &mut [u8] {
+        let rest = self.into.initialized();
+        let length = self.left.min(rest.len());
+        &mut rest[..length]
+    }
+
+    /// The next bytes of the memory are those that are next.
+    pub(crate) fn advance(&mut self, length: usize) {
+        self.into.advance(length);
+        self.fill(length);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bytes that a read of the soft provider returns before the message that tells of them, with a raw socket as the peer.
 
-use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, read_request, send, write};
+use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, fpdu, read_request, send, write};
 use common::stream::listening;
 use common::*;
 use tokio::io::AsyncReadExt;
@@ -174,4 +174,104 @@ async fn a_read_of_the_main_task_does_not_wait_either() {
     within(stream.read_exact(&mut bytes)).await.expect("no message is needed");
     assert!(bytes == [2; LARGE]);
     writing.await.expect("no panic");
+}
+
+/// The frames of a message of four large ones and the rest: the place and the length of each.
+const MESSAGE: [(usize, usize); 5] =
+    [(0, LARGE), (LARGE, LARGE), (2 * LARGE, LARGE), (3 * LARGE, LARGE), (4 * LARGE, 100)];
+
+impl Ends {
+    /// The frames of a message whose first byte is for this place of the ring, and the Send behind them. `more` goes before the
+    /// frame with its number.
+    fn frames(
+        &mut self,
+        place: usize,
+        frames: &[(usize, usize)],
+        more: Option<(usize, Vec<u8>)>,
+    ) -> (Vec<u8>, Vec<u8>) {
+        let length = frames.iter().map(|(_, length)| length).sum();
+        let bytes: Vec<u8> = (0..length).map(|byte| ((place + byte) * 7 / 5) as u8).collect();
+        let (key, address) = self.ring;
+        let mut wire = Vec::new();
+        for (index, &(from, length)) in frames.iter().enumerate() {
+            if let Some((_, more)) = more.as_ref().filter(|(before, _)| *before == index) {
+                wire.extend(fpdu(more, false));
+            }
+            let to = address + (place + from) as u64;
+            wire.extend(fpdu(&write(key, to, &bytes[from..from + length]), false));
+        }
+        self.sends += 1;
+        let word = u32::try_from(length).expect("short").to_le_bytes();
+        wire.extend(fpdu(&send(self.sends, &word), false));
+        (wire, bytes)
+    }
+
+    /// Has the stream read these bytes, which come in two parts, and compares them.
+    async fn reads(&mut self, (first, second): (&[u8], &[u8]), expected: &[u8]) {
+        let mut bytes = vec![0; expected.len()];
+        let Self { raw, stream, .. } = self;
+        let writing = async {
+            raw.say(first).await;
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            raw.say(second).await;
+        };
+        let (read, ()) = within(async { tokio::join!(stream.read_exact(&mut bytes), writing) }).await;
+        read.expect("read");
+        assert!(bytes == expected);
+    }
+}
+
+// The frames of a message are expected where those of the last one were. They come so, cut anywhere, or they do not.
+#[tokio::test]
+async fn a_message_is_read_however_its_frames_come() {
+    let (long, short) = (LARGE + 400, LARGE - 400);
+    let mut ends = Ends::new().await;
+    let nothing = read_request(1, (7, 0), 0, (0, 0));
+    let longer = [MESSAGE, [(4 * LARGE + 100, LARGE); 5]].concat();
+    let others: [(&[_], bool); 8] = [
+        (&MESSAGE, false),
+        (&MESSAGE, true),
+        (&MESSAGE[..2], false),
+        (&longer[..6], false),
+        (&[(0, LARGE), (2 * LARGE, LARGE), (LARGE, LARGE), (3 * LARGE, LARGE)], false),
+        (&[(0, LARGE), (LARGE, short), (LARGE + short, LARGE)], false),
+        (&[(0, LARGE), (LARGE, LARGE), (2 * LARGE, long), (2 * LARGE + long, 8)], false),
+        (&[(0, LARGE), (LARGE, 100), (LARGE + 100, LARGE), (2 * LARGE + 100, LARGE)], false),
+    ];
+    for (frames, asks) in others {
+        let stride = LARGE + 20;
+        let cuts = [1, 3].map(|frame| [0, 1, 4, 5, 16, 20, 21, 4000].map(|byte| frame * stride + byte));
+        for cut in cuts.as_flattened() {
+            ends = Ends::new().await;
+            let (wire, expected) = ends.frames(LARGE, &MESSAGE, None);
+            ends.reads((&wire, &[]), &expected).await;
+            let place = LARGE + expected.len();
+            let (mut wire, mut expected) = ends.frames(place, frames, asks.then(|| (2, nothing.clone())));
+            // One more message behind it, of the usual kind.
+            let (next, bytes) = ends.frames(place + expected.len(), &MESSAGE, None);
+            wire.extend(next);
+            expected.extend(bytes);
+            ends.reads(wire.split_at(*cut), &expected).await;
+        }
+    }
+    drop(ends);
+}
+
+// A frame with another key is none of those that are expected.
+#[tokio::test]
+async fn a_key_that_is_wrong_ends_a_message_of_the_usual_kind() {
+    let mut ends = Ends::new().await;
+    let (wire, expected) = ends.frames(LARGE, &MESSAGE, None);
+    ends.reads((&wire, &[]), &expected).await;
+    let place = LARGE + expected.len();
+    let (wire, _) = ends.frames(place, &[(0, LARGE)], None);
+    let (frame, _send) = wire.split_at(LARGE + 20);
+    let (key, address) = ends.ring;
+    let wrong = fpdu(&write(key ^ 1, address + (place + LARGE) as u64, &[0; LARGE]), false);
+    ends.raw.say(&[frame, &wrong].concat()).await;
+    let mut bytes = vec![0; 2 * LARGE];
+    within(ends.stream.read_exact(&mut bytes)).await.expect_err("there is no such key");
+    assert_eq!(ends.raw.last_words().await, Some((1, 1, 0)));
 }

@@ -17,9 +17,9 @@ use crate::wire::rdmap::Opcode;
 /// The most segments that are expected at once: a megabyte of full ones.
 const MOST: usize = 16;
 /// Length field and header of a segment.
-const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
+pub(super) const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
 /// Trailer of one segment and header of the next.
-const GAP: usize = mpa::CRC_SIZE + HEADER;
+pub(super) const GAP: usize = mpa::CRC_SIZE + HEADER;
 
 /// A segment that is expected.
 struct Expected {

@@ -21,7 +21,7 @@ use super::registration::Binding;
 use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
-use super::turn::{Stop, TURN, Turn, Turned, Violation};
+use super::turn::{Stop, TURN, Turn, Turned, Violation, reject};
 use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -32,6 +32,9 @@ use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError, Tagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
+use message::Shape;
+
+mod message;
 
 /// So many bytes cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
@@ -79,6 +82,8 @@ pub(crate) struct Receiver {
     pub(super) word: [u8; WORD],
     /// The peer has written memory, and has not told a byte stream of it.
     pub(super) untold: bool,
+    /// The frames of the messages of a byte stream.
+    pub(super) shape: Shape,
     /// The number of ticks until a stream that is written no more gives memory back; 0 if it has.
     ticks_to_rest: u8,
     /// The number of shared receives that have been taken for messages.
@@ -122,6 +127,7 @@ impl Receiver {
             receive: None,
             word: [0; WORD],
             untold: false,
+            shape: Shape::default(),
             ticks_to_rest: 0,
             messages: 0,
             overflowed: false,
@@ -237,13 +243,10 @@ impl Receiver {
     pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
         let heard = self.heard;
         self.cost = 1;
-        let outcome = self.with_staging(|receiver| match receiver.read(socket, &mut turn.room) {
+        let outcome = self.with_staging(|receiver| match receiver.read_once(socket, &mut turn.room) {
             Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(length) => {
-                receiver.received(length, &mut turn.room)?;
-                receiver.process(turn).map(|()| true)
-            }
+            Ok(_) => receiver.process(turn).map(|()| true),
             Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(stop) => Err(stop),
         });
@@ -288,6 +291,24 @@ impl Receiver {
             }
             Ok(length)
         })
+    }
+
+    /// Reads, and accounts for what has come; 0 is the end.
+    fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
+        if let Some(room) = room.as_deref_mut().filter(|_| !self.connection.crc)
+            && let Some(length) = self.read_message(socket, room)?
+        {
+            return Ok(length);
+        }
+        let length = self.read(socket, room)?;
+        self.account_for_bytes(length);
+        self.received(length, room)?;
+        Ok(length)
+    }
+
+    /// So many bytes have been read.
+    fn account_for_bytes(&mut self, length: usize) {
+        self.cost += u32::try_from(length / BYTES_PER_UNIT).unwrap_or(TURN);
     }
 
     /// One `readv`, into wherever the bytes belong.
@@ -341,9 +362,8 @@ impl Receiver {
         }
     }
 
-    /// Accounts for bytes that `read` brought.
+    /// Distributes the bytes that `read` brought.
     fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) -> Result<(), Stop> {
-        self.cost += u32::try_from(length / BYTES_PER_UNIT).unwrap_or(TURN);
         let direct = match &mut self.state {
             State::Payload { destination, left, .. } => {
                 let placed = length.min(*left);
@@ -701,6 +721,7 @@ impl Receiver {
                     .map_err(named)?;
                 let (access, parts) = (grant.access, Payload::from_iter([grant.slice]));
                 self.untold = true;
+                self.shape.begin(length);
                 self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
                 (Place::Memory(Destination::Remote { access, parts, place }), OnComplete::Nothing)
@@ -772,9 +793,4 @@ impl Receiver {
             | OnComplete::Terminate => {}
         }
     }
-}
-
-/// The peer's header is wrong.
-fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
-    Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
 }

@@ -5,6 +5,7 @@ use std::io;
 use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
 use crate::status::Status;
+use crate::wire::ddp::HeaderError;
 use crate::wire::rdmap::Terminate;
 
 /// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection does no more at a
@@ -68,6 +69,11 @@ impl From<Terminate> for Stop {
     fn from(terminate: Terminate) -> Self {
         Self::Violation(Box::new(Violation { terminate, blame: Status::CANCELED }))
     }
+}
+
+/// The peer's header is wrong.
+pub(super) fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
+    Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
 }
 
 /// The oldest outstanding request is the one that a Terminate is about; this is what it completes with.

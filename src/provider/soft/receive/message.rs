@@ -1,0 +1,170 @@
+//! The frames of a message of a byte stream, which come as those of the last one did: one `readv` for all of them, into the
+//! memory of the reader.
+//!
+//! The peer sends a large message as RDMA Writes of one length, for memory that goes on, and a Send behind them. So payload
+//! may go to where the next frames are expected, and their headers to gaps in between. Until a read returns, its buffer is
+//! its own, whatever is in it: what turns out to be something else is put back into the stream, and taken apart as usual.
+
+use smallvec::SmallVec;
+
+use super::{Receiver, State};
+use crate::memory::Target;
+use crate::provider::soft::connection::Socket;
+use crate::provider::soft::placement::{Content, Destination, Place};
+use crate::provider::soft::predict::{GAP, HEADER};
+use crate::provider::soft::read_ahead::LARGE;
+use crate::provider::soft::turn::Stop;
+use crate::provider::stream::StreamRoom;
+use crate::wire::ddp::{Header, Tagged};
+use crate::wire::mpa;
+use crate::wire::rdmap::{Opcode, Terminate};
+
+/// The most frames that are expected at once.
+const MOST: usize = 16;
+
+/// The large frames of a message, as many as the last one had.
+#[derive(Default)]
+pub(in crate::provider::soft) struct Shape {
+    /// The length of the payload of each.
+    payload: usize,
+    /// The number of those that have begun.
+    begun: usize,
+    /// The number of those of the last message.
+    expected: usize,
+}
+
+impl Shape {
+    /// A Write with so much payload begins.
+    pub(super) fn begin(&mut self, payload: usize) {
+        if payload < LARGE {
+            return;
+        }
+        if payload != self.payload {
+            *self = Self { payload, ..Self::default() };
+        }
+        self.begun += 1;
+    }
+
+    /// The Send behind a message has come.
+    pub(in crate::provider::soft) fn end(&mut self) {
+        self.expected = std::mem::take(&mut self.begun);
+    }
+
+    /// The number of frames that are expected behind the current one.
+    fn rest(&self) -> usize {
+        // Padding would move everything.
+        let is_aligned = mpa::pad_length(Tagged::LEN + self.payload) == 0;
+        if is_aligned { self.expected.saturating_sub(self.begun) } else { 0 }
+    }
+}
+
+impl Receiver {
+    /// Reads the rest of the current frame and those that are expected behind it, and accounts for what has come. `None`, and
+    /// nothing has been read, if none is expected for which there is room.
+    pub(super) fn read_message(
+        &mut self,
+        socket: &Socket,
+        room: &mut StreamRoom<'_>,
+    ) -> Result<Option<usize>, Stop> {
+        let State::Payload { destination: Destination::Remote { access, place, .. }, left, .. } = &self.state
+        else {
+            return Ok(None);
+        };
+        let (expected, payload) = (self.shape.rest().min(MOST), self.shape.payload);
+        if expected == 0 {
+            return Ok(None);
+        }
+        let memory = room.initialized(*place);
+        let expected = expected.min(memory.len().saturating_sub(*left) / payload);
+        if expected == 0 {
+            return Ok(None);
+        }
+        let mut gaps = [[0; GAP]; MOST];
+        let gaps = &mut gaps[..expected];
+        // Payload of the next message would go to the ring: there may be no room for it in this one's.
+        let behind = self.staging.room(self.ahead.headers(true));
+        let asked = *left + expected * (GAP + payload) + behind.len();
+        let (current, next) = memory.split_at_mut(*left);
+        let mut targets: SmallVec<[Target<'_>; 2 * MOST + 2]> = SmallVec::new();
+        targets.push(Target::Bytes(current));
+        for (gap, part) in gaps.iter_mut().zip(next.chunks_exact_mut(payload)) {
+            targets.push(Target::Bytes(gap));
+            targets.push(Target::Bytes(part));
+        }
+        targets.push(Target::Bytes(behind));
+        let valid = access.guard();
+        if valid.is_none() {
+            return Err(Terminate::INVALID_STAG_TAGGED.with_header(&self.header).into());
+        }
+        let length = socket.read(&mut targets, asked)?;
+        drop(targets);
+        drop(valid);
+        self.account_for_bytes(length);
+        self.verify(length, gaps, payload, room)?;
+        Ok(Some(length))
+    }
+
+    /// Compares `came` bytes with what was expected behind each gap. What is as expected is received.
+    fn verify(
+        &mut self,
+        mut came: usize,
+        gaps: &[[u8; GAP]],
+        payload: usize,
+        room: &mut StreamRoom<'_>,
+    ) -> Result<(), Stop> {
+        came -= self.place_in_room(came, room);
+        for (index, gap) in gaps.iter().enumerate() {
+            let bytes = &gap[mpa::CRC_SIZE..];
+            let header = self.next_header().filter(|next| came >= GAP && next.encode(payload) == bytes);
+            let Some(header) = header else {
+                self.put_back(came, &gaps[index..], payload, room);
+                return Ok(());
+            };
+            came -= GAP;
+            self.frame_done();
+            self.header[..HEADER].copy_from_slice(bytes);
+            let content = self.begin(&Header::Tagged(header), payload, HEADER)?;
+            // There is no padding.
+            let trailer = mpa::CRC_SIZE;
+            self.ahead.begin(HEADER + payload + trailer);
+            if let Some(Content::Payload { place: Place::Memory(destination), on_complete }) = content {
+                self.state = State::Payload { destination, left: payload, trailer, on_complete };
+            }
+            came -= self.place_in_room(came, room);
+        }
+        self.staging.filled(came);
+        Ok(())
+    }
+
+    /// The first of `came` bytes are payload of the current frame, and in the room. Returns how many.
+    fn place_in_room(&mut self, came: usize, room: &mut StreamRoom<'_>) -> usize {
+        let State::Payload { destination, left, .. } = &mut self.state else { return 0 };
+        let placed = came.min(*left);
+        room.advance(placed);
+        destination.shrink(placed);
+        *left -= placed;
+        placed
+    }
+
+    /// The header of a frame that goes on where the current one has ended.
+    fn next_header(&self) -> Option<Tagged> {
+        let State::Payload { destination: Destination::Remote { place, .. }, left: 0, .. } = &self.state
+        else {
+            return None;
+        };
+        let (stag, to) = (place.key, place.address);
+        Some(Tagged { last: true, opcode: Opcode::Write, stag, to })
+    }
+
+    /// The rest is something else: `came` bytes in these gaps, in the room behind each, and in the staging buffer.
+    fn put_back(&mut self, came: usize, gaps: &[[u8; GAP]], payload: usize, room: &mut StreamRoom<'_>) {
+        let behind = came.saturating_sub(gaps.len() * (GAP + payload));
+        let behind = self.staging.room(behind.max(1))[..behind].to_vec();
+        let mut left = came - behind.len();
+        for (gap, part) in gaps.iter().zip(room.rest().chunks_exact(payload)) {
+            left -= self.staging.push_back(&gap[..left.min(GAP)]);
+            left -= self.staging.push_back(&part[..left.min(payload)]);
+        }
+        self.staging.push_back(&behind);
+    }
+}
