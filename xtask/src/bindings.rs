@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use rdma_guest::messages::Program;
+
 use crate::exec::{self, minutes};
-use crate::guest;
 use crate::packages;
 use crate::steps;
 use crate::tally::Tally;
@@ -36,7 +37,8 @@ pub(crate) fn build() -> Result<(), String> {
         let command = exec::cargo(&["test", "--no-run", "--lib", "--features", feature, format]);
         exec::lines(command, minutes(30), |line| match line.strip_prefix('{') {
             Some(message) => {
-                built = guest::executable(message, "lib").map(|(_, path)| path).or(built.take());
+                let program = Program::parse(message).filter(|program| program.kind == "lib");
+                built = program.map(|program| program.path).or(built.take());
             }
             None => println!("{line}"),
         })?;

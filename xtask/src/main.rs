@@ -1,11 +1,13 @@
 //! Developer commands: `cargo xtask help` lists them.
 //!
-//! Plain standard library, so that building it takes a second on a fresh clone.
+//! Plain standard library, so that building it takes seconds on a fresh clone.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
+
+use rdma_guest::{failure, libtest, tally};
 
 mod bench;
 mod bindings;
@@ -13,14 +15,12 @@ mod callgrind;
 mod citations;
 mod examples;
 mod exec;
-mod failure;
 mod fake;
 mod fake_bench;
 mod guest;
 mod headers;
 mod instructions;
 mod layers;
-mod libtest;
 mod oldest;
 mod packages;
 mod pages;
@@ -29,7 +29,6 @@ mod rows;
 mod simulate;
 mod source;
 mod steps;
-mod tally;
 mod test;
 
 /// One word that may follow `cargo xtask`.
@@ -78,7 +77,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "guest",
-        arguments: "[--siw stock|p2p] [--timeout SECONDS] -- COMMAND [ARGUMENTS]",
+        arguments: "[--siw stock|p2p] [--timeout SECONDS] [--env NAME] -- COMMAND [ARGUMENTS]",
         about: "run a command in a virtual machine that has the RDMA devices rxe0 and siw0",
         run: guest::main,
     },

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::machine::Siw;
-use super::{Request, exit_code};
+use rdma_guest::command::Request;
+use rdma_guest::machine::Siw;
+
+use super::exit_code;
 use crate::{Usage, exec};
 
 /// The program that measures; see `benches/verbs/README.md`.
@@ -21,8 +23,8 @@ const LIMIT: Duration = exec::minutes(30);
 /// The command: the arguments are those of the program's `compare`.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let status = build().and_then(|()| {
-        let request = Request { siw: Siw::Stock, limit: LIMIT, command: command(arguments) };
-        request.run()
+        let (siw, named, command) = (Siw::Stock, Vec::new(), command(arguments));
+        Request { siw, limit: LIMIT, named, command }.run(super::places(), crate::origin())
     });
     Ok(exit_code(status))
 }

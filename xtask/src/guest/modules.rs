@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rdma_guest::suite::Unit;
+
 use crate::exec::{self, minutes};
 use crate::layers;
 
@@ -28,7 +30,7 @@ pub(crate) struct Module {
 
 /// A module with its tests, as one process runs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct Tests {
     /// Its name in the output, such as `api accept::refused`.
     pub(crate) name: String,
     /// The path of the program.
@@ -37,11 +39,14 @@ pub(crate) struct Unit {
     pub(crate) tests: Vec<String>,
 }
 
-#[cfg(test)]
-impl Unit {
-    /// One with so many tests.
-    pub(super) fn new(name: &str, tests: usize) -> Self {
-        Self { name: name.to_owned(), program: PathBuf::from("/x"), tests: vec!["test".into(); tests] }
+impl Tests {
+    /// The process that runs them.
+    pub(crate) fn unit(self) -> Unit {
+        let tests = Some(self.tests.len());
+        let mut command = vec![self.program.display().to_string()];
+        command.extend(self.tests);
+        command.extend(["--exact", "--test-threads=2", "--show-output"].map(str::to_owned));
+        Unit { name: self.name, command, tests }
     }
 }
 
@@ -96,7 +101,12 @@ fn runs_on(text: &str, words: &[&str]) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// A sentence, if the program does not list its tests, or if a module has none: they would be left out unseen.
-pub(crate) fn units(word: &str, modules: &[Module], name: &str, program: &Path) -> Result<Vec<Unit>, String> {
+pub(crate) fn units(
+    word: &str,
+    modules: &[Module],
+    name: &str,
+    program: &Path,
+) -> Result<Vec<Tests>, String> {
     let mut command = Command::new(program);
     command.args(["--list", "--format", "terse"]);
     let mut tests = Vec::new();
@@ -112,7 +122,7 @@ pub(crate) fn units(word: &str, modules: &[Module], name: &str, program: &Path) 
         if tests.is_empty() {
             return Err(format!("{name} says that it runs on {word}, and has no test"));
         }
-        units.push(Unit { name, program: program.to_owned(), tests });
+        units.push(Tests { name, program: program.to_owned(), tests });
     }
     Ok(units)
 }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::image::{self, Image};
-use super::machine::{Machine, Processors, Siw};
-use super::modules::{self, Module, Unit};
-use super::permits;
-use super::progress::Progress;
+use rdma_guest::image::{self, Image};
+use rdma_guest::machine::Processors;
+use rdma_guest::{messages, permits, suite};
+
+use super::modules::{self, Module, Tests};
 use crate::bindings;
 use crate::exec::{self, minutes};
 use crate::fake;
@@ -16,9 +16,6 @@ use crate::packages;
 use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
-
-/// What runs the programs in the guest, one after the other.
-const RUNNER: &str = include_str!("../../guest/tests.sh");
 
 /// The word in the line `Runs on` that stands for the soft provider, which the tests of the host use.
 const HOST: &str = "soft";
@@ -46,7 +43,7 @@ struct Suite {
 }
 
 /// All of them.
-const SUITES: [Suite; permits::SUITES] = [
+const SUITES: [Suite; 3] = [
     Suite { word: "rxe", place: "guest rxe", device: Some("rxe"), seconds: 300 },
     Suite { word: "siw", place: "guest siw", device: Some("siw"), seconds: 300 },
     Suite { word: "guest", place: "guest interop", device: None, seconds: 900 },
@@ -90,7 +87,7 @@ fn step(suite: &Suite, settings: &Settings) -> Tally {
 fn unless_lacking(settings: &Settings, run: impl FnOnce(Processors) -> Tally) -> Tally {
     // First of all: the steps run in the order in which they are listed.
     let permit = permits::acquire();
-    let packages = [packages::RDMA_SYS, packages::ASYNC_RDMA, packages::GUEST].concat();
+    let packages = [packages::RDMA_SYS, packages::ASYNC_RDMA, &packages::guest()].concat();
     packages::skipped(&packages, settings).unwrap_or_else(|| run(permit.processors()))
 }
 
@@ -116,7 +113,7 @@ impl Prepared {
         static PREPARED: OnceLock<Result<Prepared, String>> = OnceLock::new();
         let prepare = || {
             let modules = modules::all(&words())?;
-            let image = image::prepare()?;
+            let image = image::prepare(&super::places().cache)?;
             let programs = build(sanitizer)?;
             let is_built = |module: &&Module| programs.iter().any(|program| program.name == module.program);
             match modules.iter().find(|module| !module.runs_on.is_empty() && !is_built(module)) {
@@ -129,60 +126,42 @@ impl Prepared {
 }
 
 impl Suite {
-    /// Runs the modules in as few starts of the machine as it takes: one, unless its kernel breaks.
+    /// Runs the modules.
     fn run(&self, settings: &Settings, processors: Processors) -> Result<Tally, String> {
         let Prepared { image, modules, programs } = Prepared::get(settings.sanitizer)?;
         let mut units = Vec::new();
         for program in programs {
-            units.extend(modules::units(self.word, modules, &program.name, &program.path)?);
+            let found = modules::units(self.word, modules, &program.name, &program.path)?;
+            units.extend(found.into_iter().map(Tests::unit));
         }
         if units.is_empty() {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
         }
-
         let factor = if settings.sanitizer { SANITIZED } else { 1 };
-        let seconds = self.seconds * u64::from(factor);
-        let deadline = Instant::now() + SUITE_LIMIT * factor;
-        let mut tally = Tally::default();
-        let mut left = &units[..];
-        while !left.is_empty() {
-            let time = deadline.saturating_duration_since(Instant::now());
-            if time.is_zero() {
-                println!("{}: error: no time is left for {} modules", self.place, left.len());
-                tally.failed += left.len();
-                break;
-            }
-            let folder = crate::root();
-            let machine = Machine { image, siw: Siw::Stock, limit: time, folder: &folder, processors };
-            let mut progress = Progress::new(self.place, left, seconds, settings);
-            let command = self.command(left, seconds);
-            let ended = machine.run_lines(&command, |line| progress.line(line));
-            let (begun, sum) = progress.finish(ended.map(|_| ()));
-            tally += sum;
-            if begun == 0 {
-                // None of them has run.
-                tally.failed += left.len().saturating_sub(sum.failed);
-                break;
-            }
-            left = &left[begun..];
-        }
-        Ok(tally)
-    }
-
-    /// The command in the guest.
-    fn command(&self, units: &[Unit], seconds: u64) -> Vec<String> {
         let root = crate::root();
-        let mut words = vec!["env".to_owned(), "RUST_BACKTRACE=0".to_owned()];
-        // As cargo would have it for these programs; it is that of this one otherwise.
-        words.push(format!("CARGO_MANIFEST_DIR={}", root.display()));
-        words.extend(self.device.map(|device| format!("TOKIO_RDMA_TEST_DEVICE={device}")));
-        words.extend(["sh", "-c", RUNNER, "tests"].map(str::to_owned));
-        words.push(seconds.to_string());
-        // A line each for the program and for its tests.
-        let word = |unit: &Unit| [&[unit.program.display().to_string()], &unit.tests[..]].concat().join("\n");
-        words.extend(units.iter().map(word));
-        words
+        let suite = suite::Suite {
+            place: self.place,
+            device: self.device,
+            image,
+            units: &units,
+            // As cargo would have it for these programs; it is that of this one otherwise.
+            variables: &[
+                ("RUST_BACKTRACE".into(), "0".into()),
+                ("CARGO_MANIFEST_DIR".into(), root.display().to_string()),
+            ],
+            named: &[],
+            folder: &root,
+            runs: &super::places().runs,
+            seconds: self.seconds * u64::from(factor),
+            limit: SUITE_LIMIT * factor,
+            processors,
+            ci: settings.ci,
+            shows_all: false,
+        };
+        let (tally, failures) = suite.run();
+        settings.remember(failures);
+        Ok(tally)
     }
 }
 
@@ -240,54 +219,7 @@ pub(crate) fn build(sanitizer: bool) -> Result<Vec<Program>, String> {
 
 /// The test program that a message of cargo tells of, if it does.
 fn program(message: &str) -> Option<Program> {
-    let (name, path) = executable(message, "test")?;
-    let is_ours = text_of(message, "src_path")?.ends_with(&format!("tests/{name}/main.rs"));
-    is_ours.then_some(Program { path, name })
-}
-
-/// The name and the program of a target of this kind that a message of cargo tells of, if it does.
-pub(crate) fn executable(message: &str, kind: &str) -> Option<(String, PathBuf)> {
-    let is_kind = message.contains(&format!("\"kind\":[\"{kind}\"]"));
-    if !message.contains("\"reason\":\"compiler-artifact\"") || !is_kind {
-        return None;
-    }
-    Some((text_of(message, "name")?, text_of(message, "executable")?.into()))
-}
-
-/// The text with this name in a line of JSON: the first, wherever it is.
-fn text_of(message: &str, name: &str) -> Option<String> {
-    let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
-    let mut text = String::new();
-    let mut characters = rest.chars();
-    loop {
-        match characters.next()? {
-            '"' => return Some(text),
-            // Of what can be escaped, a path has these two.
-            '\\' => text.push(characters.next()?),
-            character => text.push(character),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_of_cargo_names_the_program() {
-        let message = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["test"],"name":"cm","src_path":"/a/tests/cm/main.rs"},"executable":"/a \"b\"/deps/cm-1","fresh":true}"#;
-        let program = program(message).expect("a program");
-        assert_eq!((program.name.as_str(), program.path), ("cm", PathBuf::from("/a \"b\"/deps/cm-1")));
-    }
-
-    #[test]
-    fn other_messages_of_cargo_name_none() {
-        for message in [
-            r#"{"reason":"build-finished","success":true}"#,
-            r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"x"},"executable":null}"#,
-            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"x"},"executable":null}"#,
-        ] {
-            assert_eq!(program(message), None);
-        }
-    }
+    let messages::Program { name, path, source, is_test, .. } = messages::Program::parse(message)?;
+    let is_ours = is_test && source.ends_with(format!("tests/{name}/main.rs"));
+    is_ours.then_some(Program { name, path })
 }

@@ -9,7 +9,7 @@ const SKIPPED: &str = "skipped: ";
 /// The reason for skipping that must not happen in CI.
 const NEEDS_ADMIN: &str = "skipped: needs CAP_NET_ADMIN";
 
-/// Where in the output of one test binary we are.
+/// The part of the output of one test binary that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Section {
     /// Between binaries: what cargo and the compiler say.
@@ -24,12 +24,12 @@ enum Section {
 
 /// The state of reading.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     /// Whether a test that lacks CAP_NET_ADMIN counts as failed.
     ci: bool,
     /// The counts so far.
     tally: Tally,
-    /// Where we are.
+    /// The part that is being read.
     section: Section,
     /// The test whose output is being read, and whether it has said that it was skipped.
     current: (String, bool),
@@ -41,11 +41,13 @@ pub(crate) struct Report {
     failures: Vec<Failure>,
     /// The last of them is the one whose output is being read.
     in_failure: bool,
+    /// Whether the result of a binary has been read.
+    has_results: bool,
 }
 
 impl Report {
     /// Nothing read yet.
-    pub(crate) fn new(ci: bool) -> Self {
+    pub fn new(ci: bool) -> Self {
         Self {
             ci,
             tally: Tally::default(),
@@ -55,11 +57,12 @@ impl Report {
             must_run: 0,
             failures: Vec::new(),
             in_failure: false,
+            has_results: false,
         }
     }
 
     /// Reads one line; returns what to show of it.
-    pub(crate) fn line(&mut self, line: &str) -> Option<String> {
+    pub fn line(&mut self, line: &str) -> Option<String> {
         if let Some(result) = parse_result(line).filter(|_| self.section != Section::Between) {
             self.end_binary(result);
             return Some(line.to_owned());
@@ -100,15 +103,20 @@ impl Report {
     }
 
     /// The tests that failed, with what they said.
-    pub(crate) fn take_failures(&mut self) -> Vec<Failure> {
+    pub fn take_failures(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.failures)
+    }
+
+    /// Whether a binary has said how its tests went: those with a harness of their own do not.
+    pub fn has_results(&self) -> bool {
+        self.has_results
     }
 
     /// The counts, given how the command itself ended.
     ///
     /// A binary that died before its result line, and a command that failed without any failed test (it did
     /// not compile, it took too long), count as one failure.
-    pub(crate) fn finish(mut self, outcome: Result<(), String>) -> Tally {
+    pub fn finish(mut self, outcome: Result<(), String>) -> Tally {
         if self.section != Section::Between {
             self.lost_binary();
         }
@@ -158,6 +166,7 @@ impl Report {
         result.skipped += skipped - must_run;
         result.failed += must_run;
         self.tally += result;
+        self.has_results = true;
         self.reset();
     }
 
@@ -170,8 +179,8 @@ impl Report {
 
     /// Ready for the next binary.
     fn reset(&mut self) {
-        let failures = self.take_failures();
-        *self = Self { tally: self.tally, failures, ..Self::new(self.ci) };
+        let (failures, has_results) = (self.take_failures(), self.has_results);
+        *self = Self { tally: self.tally, failures, has_results, ..Self::new(self.ci) };
     }
 }
 

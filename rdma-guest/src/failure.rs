@@ -1,4 +1,4 @@
-//! What is shown of a failed test at the end of the run: enough to understand it, and never a flood.
+//! The part of a failed test's output that the end of the run shows: enough to understand it, and never a flood.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +12,7 @@ const WIDTH: usize = 200;
 
 /// A test that failed, and the beginning and the end of its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// Its name.
     name: String,
     /// The first lines.
@@ -25,18 +25,18 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// The test with this name; nothing is known of its output yet.
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), first: Vec::new(), left_out: 0, last: VecDeque::new() }
     }
 
     /// The same, named with the place where it ran.
-    pub(crate) fn at(mut self, place: &str) -> Self {
+    pub fn at(mut self, place: &str) -> Self {
         self.name = format!("{place}: {}", self.name);
         self
     }
 
     /// One more line of its output. Empty ones say nothing.
-    pub(crate) fn push(&mut self, line: &str) {
+    pub fn push(&mut self, line: &str) {
         if line.is_empty() {
             return;
         }

@@ -5,25 +5,25 @@ use std::ops::AddAssign;
 
 /// How many tests and checks passed, failed and were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Did what they should.
-    pub(crate) passed: usize,
+    pub passed: usize,
     /// Did not.
-    pub(crate) failed: usize,
+    pub failed: usize,
     /// Could not run here.
-    pub(crate) skipped: usize,
+    pub skipped: usize,
 }
 
 impl Tally {
     /// One check that passed.
-    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
+    pub const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
     /// One check that failed.
-    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    pub const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
     /// One check that could not run here.
-    pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+    pub const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
 
     /// One check, from its result; prints the sentence of a failure.
-    pub(crate) fn check(result: Result<(), String>) -> Self {
+    pub fn check(result: Result<(), String>) -> Self {
         match result {
             Ok(()) => Self::PASSED,
             Err(sentence) => {

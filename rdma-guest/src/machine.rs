@@ -1,7 +1,6 @@
 //! One start of the guest machine, which runs one command.
 
-use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,18 +10,19 @@ use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::image::Image;
-use crate::{Usage, exec};
+use crate::environment::{assignment, quoted};
+use crate::image::Image;
+use crate::{Usage, environment, exec};
 
 /// How long the machine may take to start and to end, beside its command; ten seconds is usual.
 const START_LIMIT: Duration = exec::minutes(4);
 
 /// The programs of every run: their place in its folder, their text and their mode.
 const PROGRAMS: &[(&str, &str)] =
-    &[("start", include_str!("../../guest/start.sh")), ("bin/guest-siw", include_str!("../../guest/siw.sh"))];
+    &[("start", include_str!("../guest/start.sh")), ("bin/guest-siw", include_str!("../guest/siw.sh"))];
 
-/// What the machine's devices are called and where they are, for the commands in it.
-const DEVICES: &[(&str, &str)] = &[
+/// The names and addresses of the machine's devices, as variables for the commands in it.
+pub(crate) const DEVICES: &[(&str, &str)] = &[
     ("TOKIO_RDMA_GUEST", "1"),
     ("TOKIO_RDMA_SCRATCH", "/run/scratch"),
     ("TOKIO_RDMA_RXE_DEVICE", "rxe0"),
@@ -43,7 +43,7 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitig
 
 /// How the two processors of the machine share those of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Processors {
+pub enum Processors {
     /// Each has a thread of the host.
     AtOnce,
     /// They take turns in one thread. Machines that run side by side then have a processor of the host each, where threads
@@ -61,16 +61,16 @@ impl Processors {
     }
 }
 
-/// What the kernel says on its console when it is broken.
+/// Words on the console that tell of a broken kernel.
 const BROKEN: &[&str] =
     &["Kernel panic", "Oops:", "BUG:", "general protection fault", "Out of memory:", "guest:"];
 
-/// What it says there when something is wrong that it can live with.
+/// Words that tell of a fault that the kernel survives.
 const DOUBTFUL: &[&str] = &["WARNING:", "blocked for more than", "refcount_t:"];
 
 /// A build of siw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Siw {
+pub enum Siw {
     /// As it is in the kernel's source.
     Stock,
     /// With peer-to-peer mode, and CRC required.
@@ -79,7 +79,7 @@ pub(super) enum Siw {
 
 impl Siw {
     /// Reads the argument of `--siw`.
-    pub(super) fn parse(word: &str) -> Result<Self, Usage> {
+    pub fn parse(word: &str) -> Result<Self, Usage> {
         match word {
             "stock" => Ok(Self::Stock),
             "p2p" => Ok(Self::PeerToPeer),
@@ -97,17 +97,21 @@ impl Siw {
 }
 
 /// How the machine is to be started.
-pub(super) struct Machine<'a> {
+pub struct Machine<'a> {
     /// Its parts.
-    pub(super) image: &'a Image,
+    pub image: &'a Image,
     /// The build of siw that it loads.
-    pub(super) siw: Siw,
+    pub siw: Siw,
     /// How long the command may take.
-    pub(super) limit: Duration,
+    pub limit: Duration,
     /// The folder in which the command starts.
-    pub(super) folder: &'a Path,
+    pub folder: &'a Path,
+    /// Variables that it is given besides those of the list of [`environment`].
+    pub named: &'a [String],
+    /// The folder of all runs. Each run has a folder there that it shares with the machine.
+    pub runs: &'a Path,
     /// How its processors run.
-    pub(super) processors: Processors,
+    pub processors: Processors,
 }
 
 impl Machine<'_> {
@@ -115,7 +119,7 @@ impl Machine<'_> {
     ///
     /// # Errors
     /// A sentence, if the machine did not start, broke, or took too long.
-    pub(super) fn run(&self, command: &[String]) -> Result<u8, String> {
+    pub fn run(&self, command: &[String]) -> Result<u8, String> {
         self.start(command, exec::pass)
     }
 
@@ -123,7 +127,7 @@ impl Machine<'_> {
     ///
     /// # Errors
     /// As for `run`.
-    pub(super) fn run_lines(&self, command: &[String], each: impl FnMut(&str)) -> Result<u8, String> {
+    pub fn run_lines(&self, command: &[String], each: impl FnMut(&str)) -> Result<u8, String> {
         self.start(command, |machine, limit| exec::quiet_lines(machine, limit, each))
     }
 
@@ -133,7 +137,7 @@ impl Machine<'_> {
         command: &[String],
         execute: impl FnOnce(Command, Duration) -> Result<(), String>,
     ) -> Result<u8, String> {
-        let folder = Folder::new()?;
+        let folder = Folder::new(self.runs)?;
         folder.write(self, command).map_err(|error| format!("{}: {error}", folder.0.display()))?;
         let outcome = execute(self.qemu(&folder.0), START_LIMIT + self.limit);
         folder.status(outcome, self.limit)
@@ -187,9 +191,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     /// A new one. Those of processes that are gone were kept to be looked at, until now.
-    fn new() -> Result<Self, String> {
-        let all = crate::root().join("target/guest");
-        for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+    fn new(all: &Path) -> Result<Self, String> {
+        for entry in fs::read_dir(all).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let process = name.to_str().and_then(|name| name.strip_prefix("run-")?.split('-').next());
             if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
@@ -199,7 +202,11 @@ impl Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = all.join(format!("run-{}-{count}", process::id()));
-        fs::create_dir_all(path.join("bin")).map_err(|error| format!("{}: {error}", path.display()))?;
+        // Others than the user have no business with the variables.
+        let created = fs::create_dir_all(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o700)))
+            .and_then(|()| fs::create_dir(path.join("bin")));
+        created.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -211,18 +218,19 @@ impl Folder {
         }
         let variables = machine.variables();
         let mut settings = fs::File::create(self.0.join("settings"))?;
-        settings.write_all(&assignment("GUEST_FOLDER", machine.image.folder.as_os_str()))?;
-        settings.write_all(&assignment("GUEST_SIW", machine.siw.word().as_ref()))?;
-        settings.write_all(&assignment("GUEST_SECONDS", machine.limit.as_secs().to_string().as_ref()))?;
+        settings.write_all(&assignment("GUEST_FOLDER".as_ref(), machine.image.folder.as_os_str()))?;
+        settings.write_all(&assignment("GUEST_SIW".as_ref(), machine.siw.word().as_ref()))?;
+        settings
+            .write_all(&assignment("GUEST_SECONDS".as_ref(), machine.limit.as_secs().to_string().as_ref()))?;
         for (name, value) in &variables {
-            settings.write_all(&assignment(name, value.as_os_str()))?;
+            settings.write_all(&assignment(name.as_ref(), value.as_os_str()))?;
         }
         let mut script = fs::File::create(self.0.join("command"))?;
-        for (name, value) in env::vars_os().filter(|(name, _)| is_variable(name)) {
-            script.write_all(&assignment(&name.to_string_lossy(), &value))?;
+        for (name, value) in environment::passed_on(machine.named) {
+            script.write_all(&assignment(&name, &value))?;
         }
         for (name, value) in &variables {
-            script.write_all(&assignment(name, value.as_os_str()))?;
+            script.write_all(&assignment(name.as_ref(), value.as_os_str()))?;
         }
         script.write_all(b"PATH=/run/guest/bin:$PATH:/usr/sbin:/sbin\ncd -- ")?;
         script.write_all(&quoted(machine.folder.as_os_str()))?;
@@ -236,6 +244,8 @@ impl Folder {
 
     /// The exit status of the command, given how the machine ended.
     fn status(self, outcome: Result<(), String>, limit: Duration) -> Result<u8, String> {
+        // It has the variables, which nobody needs to look at a broken machine.
+        let _ = fs::remove_file(self.0.join("command"));
         let read = |name| fs::read(self.0.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
         let console = read("console").unwrap_or_default();
         let status = read("status").ok().and_then(|status| status.trim().parse::<u8>().ok());
@@ -246,7 +256,7 @@ impl Folder {
         } else if let Err(error) = outcome {
             format!("the guest: {error}")
         } else if let Some(status) = status {
-            // What `timeout -s KILL` says of a command that it ended.
+            // `timeout -s KILL` reports this of a command that it ended.
             if status == 137 {
                 eprintln!("the command in the guest was killed; it may take {} s", limit.as_secs());
             }
@@ -278,54 +288,9 @@ fn option(start: &str, path: &Path) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// `export NAME='value'`.
-fn assignment(name: &str, value: &OsStr) -> Vec<u8> {
-    [b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat()
-}
-
-/// A word as the shell reads it: in single quotes, each quote in it closed, escaped and opened again.
-fn quoted(word: &OsStr) -> Vec<u8> {
-    let mut text = vec![b'\''];
-    for &byte in word.as_bytes() {
-        match byte {
-            b'\'' => text.extend(b"'\\''"),
-            _ => text.push(byte),
-        }
-    }
-    text.push(b'\'');
-    text
-}
-
-/// Whether the shell can have a variable of this name.
-fn is_variable(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    name.first().is_some_and(|first| !first.is_ascii_digit())
-        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
-        && name != b"PWD"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_survive_the_shell() {
-        let words = ["it's", "$HOME `x` \"y\" \\", "", "two\nlines"];
-        for word in words {
-            let script = [b"printf %s ", &quoted(word.as_ref())[..]].concat();
-            let output =
-                Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output().expect("a shell");
-            assert_eq!(output.stdout, word.as_bytes());
-        }
-    }
-
-    #[test]
-    fn names_that_the_shell_cannot_have_are_left_out() {
-        assert!(is_variable("_A9".as_ref()));
-        for name in ["", "9A", "A-B", "BASH_FUNC_x%%", "PWD"] {
-            assert!(!is_variable(name.as_ref()), "{name}");
-        }
-    }
 
     #[test]
     fn a_comma_in_a_path_is_no_option() {

@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::machine::Processors;
+use crate::machine::Processors;
 
 /// The memory of one machine in KiB, with what QEMU adds.
 const MACHINE: usize = 3 << 20;
 
-/// How many machines there is work for: a suite each.
-pub(super) const SUITES: usize = 3;
+/// How many machines run at the same time at most.
+const MOST: usize = 3;
 
 /// A semaphore.
 struct Semaphore {
@@ -23,10 +23,10 @@ struct Semaphore {
 }
 
 /// The permission to run one machine, until it is dropped.
-pub(super) struct Permit(&'static Semaphore);
+pub struct Permit(&'static Semaphore);
 
 /// Waits until one more machine may run.
-pub(super) fn acquire() -> Permit {
+pub fn acquire() -> Permit {
     static MACHINES: OnceLock<Semaphore> = OnceLock::new();
     let semaphore = MACHINES.get_or_init(|| {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) fn acquire() -> Permit {
 
 impl Permit {
     /// How the processors of the machine are to run.
-    pub(super) fn processors(&self) -> Processors {
+    pub fn processors(&self) -> Processors {
         self.0.processors
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Permit {
 /// How many machines fit into this much memory, with a processor for each: an emulated machine that has to wait for one
 /// misses the time limits of its tests. One is tried in any case.
 fn machines(available: usize, processors: usize) -> usize {
-    (available / MACHINE).min(processors).clamp(1, SUITES)
+    (available / MACHINE).min(processors).clamp(1, MOST)
 }
 
 /// How the two processors of each of these machines run on those of the host.
