@@ -20,6 +20,7 @@ pub mod permits;
 mod progress;
 pub mod suite;
 pub mod tally;
+pub mod test;
 
 /// The command line was not understood; the sentence says what was wrong with it.
 #[derive(Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use crate::Usage;
 
 pub(crate) mod bench;
 pub(crate) mod modules;
+pub(crate) mod project;
 mod suite;
 
 pub(crate) use suite::{Program, build, interop, rxe, simulated, siw, words};

@@ -67,6 +67,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "guest-interop", place: "guest interop", beside: false, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
     Step { name: "guest-rxe", place: "guest rxe", beside: true, about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
     Step { name: "guest-siw", place: "guest siw", beside: true, about: "the same, verbs over siw", run: guest::siw },
+    // By itself: it starts machines of its own.
+    Step { name: "rdma-guest", place: "guest project", beside: false, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
 ];
 
 /// What the steps may look at, and the place for what the end of the run says of them.
@@ -255,12 +257,12 @@ mod tests {
         assert_eq!(names("").len(), STEPS.len());
         assert_eq!(names("--filter=doc"), ["doc"]);
         assert_eq!(names("--filter test"), ["tests", "doctests"]);
-        assert_eq!(names("--filter guest"), ["guest-interop", "guest-rxe", "guest-siw"]);
+        assert_eq!(names("--filter guest"), ["guest-interop", "guest-rxe", "guest-siw", "rdma-guest"]);
     }
 
     #[test]
     fn the_guest_can_be_left_out() {
-        assert!(names("--no-guest").iter().all(|name| !name.starts_with("guest")));
+        assert!(names("--no-guest").iter().all(|name| !name.contains("guest")));
         assert_eq!(names("--no-guest").len() + names("--filter guest").len(), STEPS.len());
         assert!(parse("--no-guest --filter guest").and_then(|settings| settings.chosen()).is_err());
     }
