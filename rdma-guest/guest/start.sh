@@ -15,9 +15,10 @@ fail() {
     end
 }
 
+# Not every system has the package `mount`, and busybox is there in any case.
 mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+busybox mount -t devpts devpts /dev/pts
+busybox mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 ln -s /proc/self/fd /dev/fd
 for stream in 0:stdin 1:stdout 2:stderr; do
     ln -s "/proc/self/fd/${stream%:*}" "/dev/${stream#*:}"
@@ -25,7 +26,7 @@ done
 
 kernel=$(uname -r)
 mkdir -p "/lib/modules/$kernel"
-mount --bind "$GUEST_FOLDER/lib/modules/$kernel" "/lib/modules/$kernel"
+busybox mount -o bind "$GUEST_FOLDER/lib/modules/$kernel" "/lib/modules/$kernel"
 # rxe fails without a generic CRC-32, which it does not load by itself.
 modprobe -a crc32_generic crc32c_generic libcrc32c rdma_rxe rdma_ucm ib_umad ib_uverbs veth || fail "cannot load the modules"
 

@@ -45,9 +45,9 @@ pub fn prepare(cache: &Path) -> Result<Image, String> {
     eprintln!("making the guest machine in {} (once, about two minutes)", cache.display());
     let lists =
         Lists::fetch(&cache.join("apt")).map_err(|error| format!("cannot fetch Debian's lists: {error}"))?;
-    let kernel = lists.current_kernel().ok_or(
-        "apt-cache knows no package `linux-image-amd64`: the guest machine is made of it, on Debian 12",
-    )?;
+    let kernel = lists
+        .current_kernel()
+        .ok_or("apt-cache knows no package `linux-image-amd64`, of which the guest machine is made")?;
     let image = Image::new(cache, kernel);
     image.build(&lists).map_err(|error| format!("cannot make the guest machine: {error}"))?;
     Ok(image)
@@ -136,7 +136,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// Fetches them into this folder, from where the system has its packages.
+    /// Fetches them into this folder: those of Debian 12.
     fn fetch(folder: &Path) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("{}: {error}", folder.display());
         for part in ["lists/partial", "cache/archives/partial"] {
@@ -150,7 +150,14 @@ impl Lists {
             // With its rights dropped, apt of root could not write here.
             "APT::Sandbox::User \"root\";\n".to_owned(),
         ];
-        fs::write(&config, text.concat()).map_err(wrong)?;
+        let mut text = text.concat();
+        if let Some(line) = packages::debian_12() {
+            let sources = folder.join("sources.list");
+            fs::write(&sources, format!("{line}\n")).map_err(wrong)?;
+            text += &place("Dir::Etc::SourceList", sources);
+            text += &place("Dir::Etc::SourceParts", "/dev/null".into());
+        }
+        fs::write(&config, text).map_err(wrong)?;
         let lists = Self { config };
         eprintln!("-- lists of packages");
         let mut update = lists.command("apt-get");

@@ -51,6 +51,10 @@ pub fn has_apt() -> bool {
 pub fn missing(packages: &[&'static str]) -> Vec<&'static str> {
     let mut query = Command::new("dpkg-query");
     query.args(["--show", "--showformat", "${db:Status-Status} ${Package}\\n"]).args(packages);
+    // Libraries have this ending since their time_t has 64 bits: Debian 13, Ubuntu 24.04.
+    query.args(
+        packages.iter().filter(|package| package.starts_with("lib")).map(|package| format!("{package}t64")),
+    );
     let mut lines = Vec::new();
     // It fails when it does not know one of them, and still tells of the others.
     let _ = exec::quiet_lines(query, exec::minutes(1), |line| lines.push(line.to_owned()));
@@ -59,7 +63,8 @@ pub fn missing(packages: &[&'static str]) -> Vec<&'static str> {
 
 /// Those of the packages that no line tells to be installed.
 fn not_installed(packages: &[&'static str], lines: &[String]) -> Vec<&'static str> {
-    let installed = |package: &str| lines.iter().any(|line| line.strip_prefix("installed ") == Some(package));
+    let names = || lines.iter().filter_map(|line| line.strip_prefix("installed "));
+    let installed = |package: &str| names().any(|name| name.strip_suffix("t64").unwrap_or(name) == package);
     packages.iter().copied().filter(|package| !installed(package)).collect()
 }
 
@@ -110,9 +115,15 @@ impl System {
         self.kinds.split_whitespace().any(|one| one == kind)
     }
 
-    /// Whether its packages are Debian's.
-    fn is_debian(&self) -> bool {
-        self.kinds.split_whitespace().next() == Some("debian")
+    /// Whether it is Debian 12, whose kernel the machine has.
+    fn is_debian_12(&self) -> bool {
+        self.kinds.split_whitespace().next() == Some("debian") && self.version == "12"
+    }
+
+    /// The packages that make the machine.
+    fn packages(&self) -> Vec<&'static str> {
+        let keys: &[_] = if self.is_debian_12() { &[] } else { &["debian-archive-keyring"] };
+        [MACHINE, keys].concat()
     }
 
     /// The command that installs what these programs are in.
@@ -150,20 +161,23 @@ pub fn can_run() -> Result<(), String> {
 /// A sentence that says what is missing, and how to install it or what to do instead.
 pub fn can_make() -> Result<(), String> {
     let system = System::this();
-    if !system.is_debian() {
+    if !system.is("debian") {
         return Err(elsewhere(&system));
     }
-    if system.version != "12" {
-        eprintln!("the guest machine is tested on Debian 12, and this is {}", system.name);
-    }
-    lacking(MACHINE).map_or(Ok(()), Err)
+    lacking(&system.packages()).map_or(Ok(()), Err)
 }
 
-/// The advice for a system whose packages are not Debian's.
+/// apt's line for the packages of Debian 12, on a system that does not have them itself.
+pub(crate) fn debian_12() -> Option<&'static str> {
+    let line = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main";
+    (!System::this().is_debian_12()).then_some(line)
+}
+
+/// The advice for a system without apt.
 fn elsewhere(system: &System) -> String {
     let name = if system.name.is_empty() { "not Debian" } else { &system.name };
     format!(
-        "the guest machine is made from packages of Debian 12, and this system is {name}.\n\
+        "the guest machine is made with apt from packages of Debian 12, and this system is {name}.\n\
         A container of Debian 12 needs neither root nor a privilege:\n    {CONTAINER}\n\
         In it: cargo install rdma-guest && apt-get update && apt-get install --no-install-recommends {}",
         MACHINE.join(" ")
@@ -181,6 +195,7 @@ mod tests {
         let lines = lines.map(str::to_owned);
         assert_eq!(not_installed(&["a", "b", "c", "d"], &lines), ["b", "c", "d"]);
         assert_eq!(not_installed(&["a", "b"], &[]), ["a", "b"]);
+        assert!(not_installed(&["liba1"], &["installed liba1t64".to_owned()]).is_empty());
     }
 
     #[test]
@@ -194,11 +209,15 @@ mod tests {
         let ubuntu = System::parse(
             "PRETTY_NAME=\"Ubuntu 24.04.1 LTS\"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n",
         );
-        assert!(!ubuntu.is_debian() && ubuntu.version == "24.04");
-        let sentence = elsewhere(&ubuntu);
-        assert!(sentence.contains("Ubuntu 24.04") && sentence.contains("podman"), "{sentence}");
-        assert!(System::parse("ID=debian\nVERSION_ID=\"12\"\n").is_debian());
-        assert!(!System::parse("").is_debian());
+        assert!(ubuntu.is("debian") && !ubuntu.is_debian_12());
+        assert!(ubuntu.packages().contains(&"debian-archive-keyring"));
+        let debian = System::parse("ID=debian\nVERSION_ID=\"12\"\n");
+        assert!(debian.is_debian_12() && debian.packages() == MACHINE);
+        assert!(!System::parse("ID=debian\nVERSION_ID=\"13\"\n").is_debian_12());
+        let fedora = System::parse("PRETTY_NAME=\"Fedora Linux 41\"\nID=fedora\n");
+        assert!(!fedora.is("debian") && !System::parse("").is("debian"));
+        let sentence = elsewhere(&fedora);
+        assert!(sentence.contains("Fedora Linux 41") && sentence.contains("podman"), "{sentence}");
     }
 
     #[test]
