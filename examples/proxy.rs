@@ -84,7 +84,7 @@ async fn main() -> Result<(), report::Report> {
                 .await?;
         }
         Role::RdmaToTcp { listen, connect } => {
-            let listener = RdmaListener::bind(&listen).await.map_err(io::Error::from);
+            let listener = RdmaListener::bind(&listen).await;
             rdma_to_tcp(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
                 .await?;
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::pending;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -262,12 +263,14 @@ impl RdmaStream {
     /// route to each address. To open many streams, reuse one [`RdmaConnector`]: it keeps adapters open.
     ///
     /// # Errors
-    /// Those of [`RdmaConnector::connect`].
+    /// Those of [`RdmaConnector::connect`]. The type is that of tokio's method; the [`StreamError`] is inside, for
+    /// [`get_ref`](io::Error::get_ref).
     ///
     /// # Cancel safety
     /// Dropping the future aborts the connection attempt.
-    pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = Result<Self, StreamError>> + use<A> {
-        RdmaConnector::new().connect(address)
+    pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = io::Result<Self>> + use<A> {
+        let connect = RdmaConnector::new().connect(address);
+        async move { Ok(connect.await?) }
     }
 }
 

@@ -64,12 +64,13 @@ impl RdmaListener {
     ///
     /// # Errors
     /// `Resolve` or `NoAddress` if the name has no address. If one address was tried, its `Open` or `Bind` error; if
-    /// several, `Attempts` with the error of each.
+    /// several, `Attempts` with the error of each. The type is that of tokio's method; the [`StreamError`] is inside, for
+    /// [`get_ref`](io::Error::get_ref).
     ///
     /// # Cancel safety
     /// Dropping the future binds nothing.
-    pub async fn bind<A: ToSocketAddrs>(address: A) -> Result<Self, StreamError> {
-        Self::bind_with(address, &StreamConfig::default()).await
+    pub async fn bind<A: ToSocketAddrs>(address: A) -> io::Result<Self> {
+        Ok(Self::bind_with(address, &StreamConfig::default()).await?)
     }
 
     /// Listens like [`bind`](Self::bind), with the given settings.

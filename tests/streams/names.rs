@@ -2,13 +2,17 @@
 //!
 //! Runs on: rxe
 
+use std::fmt::Debug;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use common::device::{Holder, nobody, silent};
 use common::stream::listening;
 use common::*;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_rdma::error::{ConnectError, OpenError, StreamError};
 use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream, Status, StreamConfig};
 
@@ -27,7 +31,7 @@ async fn answer(listener: &RdmaListener) -> SocketAddr {
 
 /// What comes of a connect works, in both directions.
 async fn works(
-    connect: impl Future<Output = Result<RdmaStream, StreamError>>,
+    connect: impl Future<Output = Result<RdmaStream, impl Debug>>,
     listener: &RdmaListener,
 ) -> RdmaStream {
     let asking = async {
@@ -126,8 +130,37 @@ async fn unknown_names_are_an_error() {
     let error = within(connector().connect("224.0.0.1:7")).await.expect_err("a group");
     assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     // 192.0.2.0/24 is for documentation: no machine has it.
-    let error = within(RdmaListener::bind("192.0.2.1:0")).await.expect_err("not ours");
+    let config = StreamConfig::default();
+    let error = within(RdmaListener::bind_with("192.0.2.1:0", &config)).await.expect_err("not ours");
     assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
+}
+
+// IO-12: the errors of `connect` and `bind` have the type and the kind of tokio's.
+#[tokio::test]
+async fn a_program_that_passes_the_errors_on_needs_no_change() {
+    async fn connect(address: SocketAddr) -> io::Result<RdmaStream> {
+        match timeout(Duration::from_secs(20), RdmaStream::connect(address)).await {
+            Ok(outcome) => outcome,
+            Err(elapsed) => Err(elapsed.into()),
+        }
+    }
+    let taken = listening(&adapter(), &StreamConfig::default());
+    let held = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let kinds = [
+        connect(nobody(v4())).await.expect_err("nobody").kind(),
+        RdmaListener::bind(taken.local_addr().expect("bound")).await.expect_err("taken").kind(),
+        RdmaListener::bind("192.0.2.1:0").await.expect_err("not ours").kind(),
+    ];
+    let of_tokio = [
+        tokio::net::TcpStream::connect(nobody(Ipv4Addr::LOCALHOST.into())).await.expect_err("nobody").kind(),
+        tokio::net::TcpListener::bind(held.local_addr().expect("bound")).await.expect_err("taken").kind(),
+        tokio::net::TcpListener::bind("192.0.2.1:0").await.expect_err("not ours").kind(),
+    ];
+    assert_eq!(kinds, of_tokio);
+    // The error of this crate is inside.
+    let error = connect(nobody(v4())).await.expect_err("nobody");
+    let inside = error.get_ref().and_then(|error| error.downcast_ref::<StreamError>());
+    assert!(matches!(inside, Some(StreamError::Connect(ConnectError::Refused { .. }))), "{error:?}");
 }
 
 #[tokio::test]
@@ -186,11 +219,11 @@ async fn the_unspecified_address_is_every_address() {
                 assert_eq!(stream.peer_addr().expect("an address"), SocketAddr::new(ip, port));
             } else {
                 let refused = within(RdmaStream::connect((ip, port))).await.expect_err("not of its family");
-                assert_eq!(refused.status(), Status::CONNECTION_REFUSED, "{refused:?}");
+                assert_eq!(Status::from_io(&refused), Status::CONNECTION_REFUSED, "{refused:?}");
             }
         }
         let other = RdmaListener::bind((unspecified, port)).await.expect_err("taken");
-        assert_eq!(other.status(), Status::SHARING_VIOLATION, "{other:?}");
+        assert_eq!(Status::from_io(&other), Status::SHARING_VIOLATION, "{other:?}");
     }
 }
 

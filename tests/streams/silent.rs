@@ -32,7 +32,9 @@ async fn a_connect_gives_up_after_ten_seconds() {
     let (_listener, address) = mute().await;
     let adapter = adapter_with(SoftConfig::default());
     let start = tokio::time::Instant::now();
-    assert_late(RdmaStream::connect(address).await, address, LIMIT);
+    let error = RdmaStream::connect(address).await.expect_err("nobody answers");
+    let inside = error.into_inner().expect("an error of this crate").downcast::<StreamError>();
+    assert_late::<()>(Err(*inside.expect("of a stream")), address, LIMIT);
     assert_late(RdmaConnector::new().connect(address).await, address, LIMIT);
     assert_late(RdmaStream::connect_on(&adapter, address, &StreamConfig::default()).await, address, LIMIT);
     assert!(start.elapsed() >= 3 * LIMIT && start.elapsed() < 4 * LIMIT, "{:?}", start.elapsed());

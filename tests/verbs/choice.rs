@@ -10,7 +10,7 @@ use common::verbs::{connected_at, fake};
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::{OpenError, StreamError};
-use tokio_rdma::io::{RdmaListener, RdmaStream};
+use tokio_rdma::io::{RdmaConnector, RdmaListener, RdmaStream};
 use tokio_rdma::verbs::{CheckUp, Fault, VerbsConfig, check_up};
 use tokio_rdma::{Adapter, Provider, ProviderKind, Status};
 
@@ -179,7 +179,7 @@ async fn a_rival_beside_a_device_that_works_is_named() {
     fake(&format!("rival fake1 {}", libc::EPROTO));
     let listener = RdmaListener::bind((v6(), 0)).await.expect("listening");
     let address = listener.local_addr().expect("listening");
-    let error = within(RdmaStream::connect(address)).await.expect_err("it cannot connect");
+    let error = within(RdmaConnector::new().connect(address)).await.expect_err("it cannot connect");
     assert!(matches!(error, StreamError::Connect(_)), "{error:?}");
     let found = within(check_up(None)).await;
     let [fault @ Fault::Rival { device, address, .. }] = &found.faults[..] else { panic!("{found:?}") };

@@ -1,7 +1,6 @@
 //! A service over HTTP, its client, and failures of each kind that is counted.
 
 use std::error::Error;
-use std::io;
 
 use axum::extract::ConnectInfo;
 use axum::http::HeaderMap;
@@ -80,8 +79,7 @@ pub(crate) async fn failures() -> Outcome<()> {
     }
     let listener = RdmaListener::bind("127.0.0.1:0").await?;
     let connect = RdmaStream::connect(listener.local_addr()?);
-    let (connected, accepted) =
-        tokio::try_join!(async { connect.await.map_err(io::Error::from) }, listener.accept())?;
+    let (connected, accepted) = tokio::try_join!(connect, listener.accept())?;
     connected.set_zero_linger()?;
     drop(connected);
     let mut aborted = accepted.0;
