@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::places::{listener, places};
-use crate::cm::{Adapter, Listener, Provider, ProviderKind};
+use crate::cm::{Adapter, Listener, ProviderKind};
 use crate::provider::net::kernel::monitor::AddressMonitor;
 
 /// The time between a change of the addresses and the second look at them.
@@ -64,9 +64,17 @@ impl Looks {
     }
 }
 
-/// The time until the next look; `None` without a device, which is all that is waited for.
+/// The time until the next look; `None` in a process that cannot use devices, which are all that is waited for. A machine
+/// that has none now may get one, and nothing tells that either: a driver can be loaded for an interface that has its
+/// address for long.
+#[cfg(feature = "verbs")]
 fn after(pause: Duration) -> Option<Duration> {
-    (Provider::all().len() > 1).then_some(pause)
+    crate::sys::load().is_ok().then_some(pause)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn after(_pause: Duration) -> Option<Duration> {
+    None
 }
 
 /// The addresses that have a listener, or cannot get one.

@@ -57,8 +57,8 @@ impl RdmaListener {
     /// The unspecified address means every address of this machine, with devices and without, all on one port:
     /// `0.0.0.0` those of IPv4, `[::]` those of both families. Addresses that are added later are served, too, if
     /// the port is free there. They must fit the settings; an address that cannot be served is logged.
-    /// A device may take an address some time after the kernel has it. From then on the device serves it, too, at most
-    /// 30 seconds later.
+    /// A device may take an address some time after the kernel has it, and may be plugged in later. From then on the device
+    /// serves its addresses, too, at most 30 seconds later.
     ///
     /// The listener ends when its last adapter is removed, and does not wait for addresses to come back.
     ///

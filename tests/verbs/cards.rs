@@ -15,7 +15,7 @@ use common::*;
 use tokio::time::sleep;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream,
+    AcceptParams, Adapter, ConnectParams, Provider, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream,
     RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
 };
 
@@ -266,6 +266,25 @@ async fn an_address_that_the_device_takes_late_is_served_by_it() {
     let listener = RdmaListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("bound");
     let address = SocketAddr::new(v4(), listener.local_addr().expect("bound").port());
     fake(&format!("place {} 1 0", v4()));
+    assert_served_by_the_device(&listener, address).await;
+}
+
+// IO-11: a machine without a device gets one.
+#[tokio::test]
+async fn an_address_of_a_device_that_comes_late_is_served_by_it() {
+    if !alone(module_path!(), "an_address_of_a_device_that_comes_late_is_served_by_it") {
+        return;
+    }
+    let Some(_) = fake(&format!("refuse rdma_create_event_channel {}", libc::ENODEV)) else { return };
+    assert!(Provider::verbs().is_err(), "there is none yet");
+    let listener = RdmaListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("bound");
+    let address = SocketAddr::new(v4(), listener.local_addr().expect("bound").port());
+    fake("reset");
+    assert_served_by_the_device(&listener, address).await;
+}
+
+/// Connects by the device, as soon as the listener has looked for addresses.
+async fn assert_served_by_the_device(listener: &RdmaListener, address: SocketAddr) {
     let connector = RdmaConnector::new().provider(Device::under_test().provider());
     let connect = async {
         // Nothing tells when the listener has looked.
