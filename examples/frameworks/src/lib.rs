@@ -23,6 +23,7 @@ mod guide {
         porting_async_rdma = "porting-async-rdma",
         porting_librdmacm = "porting-librdmacm",
         porting_nd = "porting-nd",
+        porting_tokio = "porting-tokio",
         porting_udapl = "porting-udapl",
         rdma_guest = "rdma-guest",
         rpc = "rpc",
