@@ -20,7 +20,8 @@
 //!
 //! let server = async {
 //!     let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
-//!     // Post the receive before accepting: the peer may send as soon as the connection is established.
+//!     // Post the receive before accepting: the peer may send as soon as
+//!     // the connection is established.
 //!     let receive = queue_pair.receive(adapter.buffer(64)?)?;
 //!     let request = listener.request().await?;
 //!     assert_eq!(&request.private_data()[..], b"version=1");
@@ -97,8 +98,8 @@
 //! # The guide
 //!
 //! `docs/guide` in the repository is a book about tasks: streams, RPC, negotiation, data, memory, errors, time limits, the end of a
-//! connection, security, tuning, devices, tests without hardware, and porting from NetworkDirect, NDK, uDAPL, librdmacm and
-//! async-rdma.
+//! connection, security, tuning, devices, tests without hardware, and porting from NetworkDirect, NDK, uDAPL, librdmacm,
+//! async-rdma and tokio's TCP.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
