@@ -95,6 +95,19 @@ impl StreamError {
         self.status().io_kind()
     }
 
+    /// Returns whether the same call may succeed later, without a change: for a loop that tries again after a while.
+    ///
+    /// It may if [`ConnectError::is_retryable`] says so, if the peer left while it was being connected to, if nobody answered
+    /// in time, and if the name was not resolved. Of several addresses, one is enough.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Resolve(_) | Self::TimedOut { .. } | Self::Connect(ConnectError::Aborted { .. }) => true,
+            Self::Connect(error) => error.is_retryable(),
+            Self::Attempts(attempts) => attempts.iter().any(|(_, error)| error.is_retryable()),
+            _ => false,
+        }
+    }
+
     /// The ND status. For [`Attempts`](Self::Attempts), the status of the last attempt.
     pub fn status(&self) -> Status {
         match self {

@@ -105,6 +105,7 @@ async fn an_error_tells_every_attempt() {
     let addresses = [nobody(v4()), nobody(v4()), nobody(v6())];
     let error = within(connector().connect(&addresses[..])).await.expect_err("nobody");
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+    assert!(error.is_retryable(), "somebody may listen soon");
     let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
     // The families take turns.
     let tried: Vec<_> = attempts.iter().map(|(address, _)| *address).collect();
@@ -119,14 +120,15 @@ async fn an_error_tells_every_attempt() {
     // Of an only address it is just what went wrong there.
     let error = within(connector().connect(addresses[0])).await.expect_err("nobody");
     assert!(matches!(error, StreamError::Connect(ConnectError::Refused { .. })), "{error:?}");
+    assert!(error.is_retryable());
 }
 
 #[tokio::test]
 async fn unknown_names_are_an_error() {
     let error = within(connector().connect("host.invalid:7")).await.expect_err("no such host");
-    assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
+    assert!(matches!(error, StreamError::Resolve(_)) && error.is_retryable(), "{error:?}");
     let error = within(connector().connect(&[][..])).await.expect_err("no address");
-    assert!(matches!(error, StreamError::NoAddress), "{error:?}");
+    assert!(matches!(error, StreamError::NoAddress) && !error.is_retryable(), "{error:?}");
     let error = within(connector().connect("224.0.0.1:7")).await.expect_err("a group");
     assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     // 192.0.2.0/24 is for documentation: no machine has it.
