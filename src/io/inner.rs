@@ -37,10 +37,13 @@ const RESULTS: usize = 64;
 /// The number of times that one poll of the stream polls the queues before it yields to other tasks.
 const TURNS: usize = 16;
 
-/// The kinds of requests of the send queue, as contexts in the completion queue.
+/// The kinds of requests of the send queue: the low bits of their contexts in the completion queue. The other bits are the
+/// number of transfers of which the completion tells.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 const CONFIRMATION: u64 = 2;
+const KIND_BITS: u32 = 2;
+const KIND: u64 = (1 << KIND_BITS) - 1;
 
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
 pub(super) struct StreamInner {
@@ -425,11 +428,14 @@ impl StreamInner {
                 let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
                 self.receive(state, message);
             }
-            (Status::SUCCESS, _) if result.context == DATA => state.machine.transferred(),
-            (Status::SUCCESS, _) if result.context == CONFIRMATION => {
-                state.confirmation = Confirmation::Given;
+            (Status::SUCCESS, _) => {
+                state.machine.transferred(usize::try_from(result.context >> KIND_BITS).unwrap_or_default());
+                match result.context & KIND {
+                    CONTROL => state.machine.controlled(),
+                    CONFIRMATION => state.confirmation = Confirmation::Given,
+                    _ => {}
+                }
             }
-            (Status::SUCCESS, _) => state.machine.controlled(),
             _ => self.failed(state),
         }
     }
@@ -477,7 +483,7 @@ impl StreamInner {
         Ok(())
     }
 
-    /// Posts the control messages that are due.
+    /// Posts the control messages that are due, and what else has to be sent for the end of the stream.
     fn advance(&self, state: &mut State) {
         loop {
             while state.ended.is_none()
@@ -486,6 +492,12 @@ impl StreamInner {
                 if let Err(kind) = self.post_control(state, control) {
                     self.refused(state, kind);
                 }
+            }
+            if state.ended.is_none()
+                && state.machine.has_to_tell()
+                && let Err(kind) = self.post_nothing(state)
+            {
+                self.refused(state, kind);
             }
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
             self.wakers.set_eager(blocked);

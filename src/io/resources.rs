@@ -75,7 +75,8 @@ impl StreamResources {
             .receive_depth(receives)
             .send_entries(1)
             .receive_entries(1)
-            .inline(inline);
+            .inline(inline)
+            .credited();
         let (queue_pair, incoming, initiator) = if frames {
             let inbox = StreamInbox::new(receives);
             let sent = adapter.completion_queue(CompletionQueueConfig::default().depth(sends))?;

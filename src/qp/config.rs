@@ -24,6 +24,8 @@ pub struct QueuePairConfig {
     pub(crate) shared: Option<SharedReceiveQueue>,
     /// The destination of what the peer of a byte stream sends.
     pub(crate) inbox: Option<Arc<StreamInbox>>,
+    /// The peer has a receive for each message.
+    pub(crate) credited: bool,
 }
 
 impl Default for QueuePairConfig {
@@ -40,6 +42,7 @@ impl Default for QueuePairConfig {
             send_completions: None,
             shared: None,
             inbox: None,
+            credited: false,
         }
     }
 }
@@ -127,6 +130,13 @@ impl QueuePairConfig {
     #[must_use]
     pub(crate) fn inbox(mut self, inbox: &Arc<StreamInbox>) -> Self {
         self.inbox = Some(inbox.clone());
+        self
+    }
+
+    /// Promises that the peer has posted a receive for each message before it is sent.
+    #[must_use]
+    pub(crate) fn credited(mut self) -> Self {
+        self.credited = true;
         self
     }
 

@@ -123,6 +123,7 @@ impl QueuePair {
             initiator: sink(&config.send_completions, &table),
             shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
             inbox: config.inbox.clone(),
+            credited: config.credited,
             send_queue,
             receive_queue,
         })?;

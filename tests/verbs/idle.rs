@@ -19,8 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::{Reason, StreamBroken};
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
-    AcceptParams, Adapter, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider, QueuePairConfig,
-    RdmaStream, Status,
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider,
+    QueuePairConfig, RdmaStream, Status, WorkOptions,
 };
 
 const PATH_TIMEOUT: Duration = Duration::from_secs(4);
@@ -237,6 +237,32 @@ async fn idle_peers_that_live_are_not_disturbed() {
     [of_left, of_right].into_iter().for_each(stream_is_given_up);
     drop((pair, queue, left, right, adapter));
     nothing_is_left().await;
+}
+
+// SEC-04: the last requests were silent, and the device does not tell of them. The first question is behind them, and they may wait
+// for a receive of the peer; its answer tells that they do not.
+#[tokio::test]
+async fn a_dead_peer_is_noticed_behind_silent_requests() {
+    const SHORT: Duration = Duration::from_secs(1);
+    if !alone(module_path!(), "a_dead_peer_is_noticed_behind_silent_requests") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = open(Some(SHORT));
+    let pair = idle_at(&adapter, v4()).await;
+    let sink = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
+    let options = WorkOptions::default().silent();
+    let queue_pair = &pair.active.queue_pair;
+    let silent = queue_pair.write_with(room(&adapter, 8), &sink.remote(), options).expect("posted");
+    let (ended, silent) = (pair.active.connection.disconnected(), within(silent));
+    tokio::select! {
+        reason = ended => panic!("{reason:?}"),
+        (outcome, _) = silent => drop(outcome.expect("the question was answered")),
+    }
+    fake("port 1 down");
+    let ends = join(pair.active.connection.disconnected(), pair.passive.connection.disconnected());
+    let (ours, theirs) = noticed(SHORT, ends).await;
+    [ours, theirs].iter().for_each(is_given_up);
 }
 
 // SEC-04: a device that gives up a packet before that says so. Few and short repeats.

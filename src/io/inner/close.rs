@@ -63,7 +63,7 @@ impl StreamInner {
         if state.confirmation == Confirmation::Unasked && state.ended.is_none() {
             state.confirmation = Confirmation::Asked;
             // Nothing but a few control messages is in the send queue: there is room.
-            if let Err(kind) = self.post_confirmation() {
+            if let Err(kind) = self.post_confirmation(state) {
                 self.refused(state, kind);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::{CONFIRMATION, CONTROL, DATA, Source, State, StreamInner};
+use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamInner};
 use crate::error::{PostErrorKind, StreamBroken};
 use crate::io::resources::{ENTRIES, NO_PLACE};
 use crate::mr::RemoteRegion;
@@ -30,7 +30,7 @@ impl StreamInner {
             Ok(Streamed::Sent(length)) => {
                 state.machine.transfer(length);
                 // It is with the provider: there is no memory to wait for.
-                state.machine.transferred();
+                state.machine.transferred(1);
                 Ok(Some(length))
             }
             Ok(Streamed::Blocked) => Ok(None),
@@ -69,7 +69,12 @@ impl StreamInner {
         }
         let Transfer { from, to, message } = state.machine.transfer(length);
         let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
-        self.post(state, Some((source, to)), message, DATA).map(|()| length).map_err(|kind| {
+        // A request that fails is told of in any case.
+        let options = match state.machine.is_silent() {
+            true => WorkOptions::default().silent(),
+            false => telling(state, DATA),
+        };
+        self.post(state, Some((source, to)), message, options).map(|()| length).map_err(|kind| {
             self.refused(state, kind);
             state.ended.clone().unwrap_or(StreamBroken::Post(kind))
         })
@@ -83,7 +88,13 @@ impl StreamInner {
             let _ = self.memory.own.write(start, &entry);
             (Source::Own(start..start + Span::LEN), place)
         });
-        self.post(state, target, control.message, CONTROL)
+        let options = telling(state, CONTROL);
+        self.post(state, target, control.message, options)
+    }
+
+    /// Posts a write of nothing, whose completion tells of the transfers before it.
+    pub(super) fn post_nothing(&self, state: &mut State) -> Result<(), PostErrorKind> {
+        self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), telling(state, DATA))
     }
 
     /// Posts a message, and a write before it.
@@ -92,9 +103,8 @@ impl StreamInner {
         state: &mut State,
         write: Option<(Source<'_>, Span)>,
         message: Message,
-        context: u64,
+        options: WorkOptions,
     ) -> Result<(), PostErrorKind> {
-        let options = WorkOptions::default().context(context);
         match (self.carrier, write) {
             (Carrier::Immediate, write) => {
                 // A message without data is an empty write.
@@ -152,11 +162,16 @@ impl StreamInner {
     }
 
     /// Posts an empty read, which completes when the peer's device has received all that was sent before.
-    pub(super) fn post_confirmation(&self) -> Result<(), PostErrorKind> {
+    pub(super) fn post_confirmation(&self, state: &mut State) -> Result<(), PostErrorKind> {
         let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
-        let options = WorkOptions::default().context(CONFIRMATION);
+        let options = telling(state, CONFIRMATION);
         self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
     }
+}
+
+/// The options of a request of this kind whose completion is told, and tells of the transfers before it.
+fn telling(state: &mut State, kind: u64) -> WorkOptions {
+    WorkOptions::default().context(kind | (state.machine.tell() as u64) << KIND_BITS)
 }
 
 /// The payload of the send behind so many bytes.

@@ -45,6 +45,10 @@ pub(crate) const TARGETS: usize = 2;
 /// The room in the send ring that a message waits for, unless it is shorter (`RS_SNDLOWAT`).
 const LOW_WATER: usize = 2048;
 
+/// The number of data messages in a row of which nobody is told that they have completed: beyond a few there is nothing
+/// left to be saved, and each keeps its place in the queue.
+const MOST_SILENT: usize = 32;
+
 /// Returns the number of receives, out of `receives`, that are kept back for control messages, which take no
 /// credit.
 const fn reserve(receives: u16) -> u16 {
@@ -146,6 +150,9 @@ struct Sending {
     limit: u16,
     /// Data messages that have not completed, by the bytes of the ring that they free, oldest first.
     outstanding: VecDeque<usize>,
+    /// The last of these of whose completion no request tells that has been posted: their number and their bytes.
+    untold: usize,
+    untold_bytes: usize,
     /// Of the ring: where the next byte goes, and how many bytes are not free.
     at: usize,
     used: usize,
@@ -186,6 +193,8 @@ impl Machine {
                 sent: 0,
                 limit: peer.credits,
                 outstanding: VecDeque::new(),
+                untold: 0,
+                untold_bytes: 0,
                 at: 0,
                 used: 0,
             },
@@ -346,12 +355,11 @@ impl Machine {
             Carrier::Send => reserve(self.peer.credits),
         };
         let credits = sending.limit.wrapping_sub(sending.sent);
-        let messages = self.settings.send_entries / carrier.entries() - CONTROLS;
         let blocked = !self.speaks
             || self.closes.is_some()
             || self.is_peer_gone()
             || credits <= kept
-            || sending.outstanding.len() >= messages;
+            || sending.outstanding.len() >= self.messages();
         let target = sending.targets.front().map_or(0, |target| target.length as usize);
         let most = target.min(wanted);
         if blocked || most == 0 {
@@ -359,6 +367,11 @@ impl Machine {
         }
         let (_, piece) = self.piece(most);
         if piece < most.min(LOW_WATER) { 0 } else { piece.min(most) }
+    }
+
+    /// Returns the number of data messages that the send queue has room for.
+    fn messages(&self) -> usize {
+        self.settings.send_entries / self.settings.carrier.entries() - CONTROLS
     }
 
     /// The free part of the send ring in which the next message begins: its place and its length. It is in front of the
@@ -409,14 +422,46 @@ impl Machine {
         sending.at = if from.end == self.settings.send_ring { 0 } else { from.end };
         sending.used += skipped + length;
         sending.outstanding.push_back(skipped + length);
+        sending.untold += 1;
+        sending.untold_bytes += skipped + length;
         sending.sent = sending.sent.wrapping_add(1);
         Transfer { from, to, message: Message::Data(bytes) }
     }
 
-    /// The oldest transfer that was on its way has completed.
-    pub(crate) fn transferred(&mut self) {
-        let length = self.sending.outstanding.pop_front().unwrap_or_default();
-        self.sending.used -= length;
+    /// Returns whether nobody need be told that the last transfer completes: ring and queue have room for a message of any
+    /// length behind it, so that nothing waits for it, and a later request tells soon enough for them not to run full. Over
+    /// iWARP the completion of a later request says nothing of an earlier one.
+    pub(crate) fn is_silent(&self) -> bool {
+        let Sending { outstanding, untold, untold_bytes, .. } = &self.sending;
+        let messages = self.messages();
+        self.settings.carrier == Carrier::Immediate
+            && *untold < MOST_SILENT.min(messages / 4)
+            && *untold_bytes < self.settings.send_ring / 4
+            && outstanding.len() < messages
+            && self.piece(LOW_WATER).1 >= LOW_WATER
+    }
+
+    /// A request goes out whose completion is told. Returns the number of transfers before it of which that tells, too: for
+    /// [`transferred`](Self::transferred).
+    pub(crate) fn tell(&mut self) -> usize {
+        self.sending.untold_bytes = 0;
+        std::mem::take(&mut self.sending.untold)
+    }
+
+    /// Returns whether this end waits for transfers of whose completion no request tells: it closes, and has no message left
+    /// to send. A request without a message has to tell.
+    pub(crate) fn has_to_tell(&self) -> bool {
+        self.sending.untold > 0 && self.closes.is_some() && self.has_said_so()
+    }
+
+    /// So many of the oldest transfers that were on their way have completed.
+    pub(crate) fn transferred(&mut self, count: usize) {
+        let sending = &mut self.sending;
+        let completed = count.min(sending.outstanding.len());
+        sending.used -= sending.outstanding.drain(..completed).sum::<usize>();
+        if sending.outstanding.is_empty() {
+            (sending.untold, sending.untold_bytes) = (0, 0);
+        }
     }
 
     /// The next control message that is due, if one can be sent. Call it until there is none, whenever something has changed.

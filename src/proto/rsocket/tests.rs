@@ -17,8 +17,9 @@ struct Side {
     send_ring: Vec<u8>,
     /// Messages that arrive, in the order of the queue.
     inbox: VecDeque<Arrival>,
-    /// Requests that have not completed: whether each is a transfer.
-    outstanding: VecDeque<bool>,
+    /// Requests that have not completed and whose completion is told: of how many transfers each tells, and whether it is a
+    /// control message.
+    outstanding: VecDeque<(usize, bool)>,
     written: u64,
     read: u64,
 }
@@ -89,22 +90,25 @@ impl Side {
         let Transfer { from, to, message } = self.machine.transfer(length);
         assert_eq!(from, at..at + length);
         assert_eq!(message, Message::Data(length as u32));
-        self.outstanding.push_back(true);
+        if !self.machine.is_silent() {
+            self.outstanding.push_back((self.machine.tell(), false));
+        }
         Some(Arrival { write: Some((to, self.send_ring[from].to_vec())), message })
     }
 
     fn control(&mut self) -> Option<Arrival> {
         let Control { target, message } = self.machine.control()?;
-        self.outstanding.push_back(false);
-        assert!(self.outstanding.iter().filter(|data| !**data).count() <= CONTROLS);
+        self.outstanding.push_back((self.machine.tell(), true));
+        assert!(self.outstanding.iter().filter(|(_, is_control)| *is_control).count() <= CONTROLS);
         Some(Arrival { write: target.map(|(entry, place)| (place, entry.to_vec())), message })
     }
 
     fn complete(&mut self) {
-        match self.outstanding.pop_front() {
-            Some(true) => self.machine.transferred(),
-            Some(false) => self.machine.controlled(),
-            None => {}
+        if let Some((transfers, is_control)) = self.outstanding.pop_front() {
+            self.machine.transferred(transfers);
+            if is_control {
+                self.machine.controlled();
+            }
         }
     }
 
@@ -231,6 +235,9 @@ proptest! {
         for who in 0..2 {
             prop_assert_eq!(sides[1 - who].read, sides[who].written);
             prop_assert!(sides[who].machine.room(usize::MAX) > 0, "it goes on");
+            // Nobody has told of the last transfers yet.
+            let untold = sides[who].machine.tell();
+            sides[who].machine.transferred(untold);
             prop_assert!(sides[who].machine.is_settled());
             // And so for ever.
             let before = sides[who].written;
@@ -464,14 +471,54 @@ fn an_empty_ring_is_used_from_its_start() {
     assert_eq!((writer.machine.room(1), writer.machine.room(2)), (1, 0));
     writer.complete();
     assert_eq!(writer.machine.send_at(100), 0, "nothing is on its way");
-    // Behind 1,000 bytes on their way are 3,096, and then the 96 behind are left out.
-    writer.write(1000).expect("room");
-    assert_eq!(writer.write(3000).map(|_| writer.machine.sending.at), Some(4000));
+    // Behind 1,100 bytes on their way are 2,996, and then the 96 behind are left out.
+    writer.write(1100).expect("room");
+    assert_eq!(writer.write(2900).map(|_| writer.machine.sending.at), Some(4000));
     assert_eq!(writer.machine.room(200), 0, "neither the end nor the start is long enough");
     writer.complete();
     assert_eq!((writer.machine.room(200), writer.machine.send_at(200)), (200, 0));
     writer.write(200).expect("room");
-    assert_eq!(writer.machine.sending.used, 3000 + 96 + 200);
+    assert_eq!(writer.machine.sending.used, 2900 + 96 + 200);
+}
+
+// One of many small messages is told of, and each of few large ones: before the ring or the queue is full, and for all before it.
+#[test]
+fn few_transfers_are_told_of_while_there_is_room_behind_them() {
+    let told = |carrier, depth, length, count| {
+        let settings = settings(carrier, 1 << 20, 1 << 17, depth);
+        let [mut side, _] = sides(settings, settings);
+        (0..count).for_each(|_| drop(side.write(length).expect("room")));
+        side.outstanding.iter().map(|(transfers, _)| *transfers).collect::<Vec<_>>()
+    };
+    assert_eq!(told(Carrier::Immediate, 384, 64, 100), [32, 32, 32]);
+    assert_eq!(told(Carrier::Immediate, 384, 1 << 14, 8), [2; 4]);
+    assert_eq!(told(Carrier::Immediate, 384, (1 << 17) - 2047, 1), [1], "it fills the ring");
+    assert_eq!(told(Carrier::Immediate, 16, 64, 12), [3, 3, 3, 3]);
+    assert_eq!(told(Carrier::Send, 384, 64, 5), [1; 5]);
+}
+
+// Whoever closes waits for what was silent: a message tells of it, or a request without one where the peer is gone.
+#[test]
+fn the_end_of_a_stream_is_told_of_all_transfers() {
+    let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
+    side.write(64).expect("room");
+    assert!(side.outstanding.is_empty(), "it is silent");
+    side.machine.shutdown();
+    assert!(!side.machine.has_to_tell(), "there is a message to come");
+    side.control().expect("the end of this direction");
+    assert!(!side.machine.has_to_tell() && !side.machine.is_settled());
+    side.complete();
+    assert!(side.machine.is_settled());
+
+    let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
+    side.write(64).expect("room");
+    side.machine.received(Message::Disconnect).expect("a message");
+    assert!(!side.machine.has_to_tell(), "it may close later");
+    side.machine.disconnect();
+    assert!(side.control().is_none() && side.machine.has_to_tell() && !side.machine.is_settled());
+    assert_eq!(side.machine.tell(), 1);
+    side.machine.transferred(1);
+    assert!(side.machine.is_settled() && !side.machine.has_to_tell());
 }
 
 #[test]

@@ -29,6 +29,12 @@ pub(crate) struct QueuePairParts {
         expect(dead_code, reason = "only the soft provider delivers by itself")
     )]
     pub(crate) inbox: Option<Arc<StreamInbox>>,
+    /// Its user sends no message for which the peer has no receive, so that none waits for the peer's application.
+    #[cfg_attr(
+        not(feature = "verbs"),
+        expect(dead_code, reason = "the soft provider has its own signs of life")
+    )]
+    pub(crate) credited: bool,
     /// The completion queues of a device for its two queues.
     pub(crate) send_queue: CompletionQueue,
     pub(crate) receive_queue: CompletionQueue,

@@ -58,6 +58,8 @@ pub(crate) struct QueuePair {
     /// The number of requests of the send queue that the user may have outstanding.
     send_depth: u32,
     capacities: Capacities,
+    /// The peer has a receive for each message.
+    credited: bool,
     /// The shared receive queue, if it has no receive queue of its own.
     shared: Option<Arc<SharedReceives>>,
     /// The completion queues of its two queues.
@@ -236,6 +238,7 @@ impl QueuePair {
             me: me.clone(),
             send_depth,
             capacities,
+            credited: parts.credited,
             shared,
             completions,
             inner: Mutex::new(Inner {

@@ -123,12 +123,25 @@ impl WorkQueue {
             .get_mut(place)
             .is_some_and(|outstanding| outstanding.result.replace(result).is_none());
         if found {
-            let before = self.outstanding.range_mut(..place).rev();
-            for outstanding in before.take_while(|other| other.unsignaled && other.result.is_none()) {
-                outstanding.result = Some(WcResult::SUCCESS);
-            }
+            self.succeeded_before(place);
         }
         found
+    }
+
+    /// The device has finished all requests before the one with this number, if there are any.
+    pub(crate) fn finished_before(&mut self, sequence: u32) {
+        let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
+        if place <= self.outstanding.len() {
+            self.succeeded_before(place);
+        }
+    }
+
+    /// The requests before this place of which the device does not tell have succeeded.
+    fn succeeded_before(&mut self, place: usize) {
+        let before = self.outstanding.range_mut(..place).rev();
+        for outstanding in before.take_while(|other| other.unsignaled && other.result.is_none()) {
+            outstanding.result = Some(WcResult::SUCCESS);
+        }
     }
 
     /// The oldest request, if it has this number. It has finished.

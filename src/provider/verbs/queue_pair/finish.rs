@@ -103,6 +103,11 @@ impl QueuePair {
             debug!(sequence, receive, "completion of an unknown request");
             return;
         }
+        self.finish_ready(inner, key, receive, found);
+    }
+
+    /// Finishes the oldest requests of a queue of which the result is known.
+    pub(super) fn finish_ready(&self, inner: &mut Inner, key: u32, receive: bool, found: &mut Found<'_, '_>) {
         while let Some((outstanding, result)) = inner.queue(receive).pop() {
             self.finished(inner, key, receive, outstanding, result, found);
         }

@@ -8,7 +8,8 @@
 //! Requests of the application that are outstanding are left to the device. It repeats them, and says when it gives up; and a
 //! peer that is slow to post receives lets them wait for longer than any timeout. On iWARP they are complete as soon as TCP
 //! has them, so there the empty request may wait behind them: a peer that reads nothing for half of the path timeout is
-//! given up.
+//! given up. Requests whose completion the device leaves out may have been executed long ago. The empty request tells of them, and
+//! where their user knows that the peer has receives, it is as good as alone.
 
 use tracing::debug;
 
@@ -35,8 +36,10 @@ pub(super) struct Silence {
 struct Probe {
     /// Since it was posted.
     ticks: u32,
-    /// No request of the application is ahead of it, which might wait for the peer's application.
+    /// No request is ahead of it that might wait for the peer's application.
     alone: bool,
+    /// The number of the first request behind it.
+    next: u32,
 }
 
 impl Silence {
@@ -101,7 +104,7 @@ impl QueuePair {
         if !inner.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
             return;
         }
-        let alone = outstanding.is_empty();
+        let alone = outstanding.is_empty() || self.credited;
         let nowhere = RemoteMemory { address: 0, key: 0 };
         let reads = self.adapter.is_iwarp() && inner.reads > 0;
         let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
@@ -110,7 +113,10 @@ impl QueuePair {
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
         match unsafe { device.queue_pair.post_send(&[request]) } {
-            Ok(()) => inner.silence.probe = Some(Probe { ticks: 0, alone }),
+            Ok(()) => {
+                let next = inner.initiator.next();
+                inner.silence.probe = Some(Probe { ticks: 0, alone, next });
+            }
             // The queue is full after all, or the connection is ending.
             Err(refused) => debug!(error = %refused.source, "probe not posted"),
         }
@@ -118,9 +124,16 @@ impl QueuePair {
 
     /// The empty request has completed.
     pub(super) fn probed(&self, inner: &mut Inner, key: u32, status: u32, found: &mut Found<'_, '_>) {
-        inner.silence.probe = None;
+        let probe = inner.silence.probe.take();
         match status {
-            wc_status::SUCCESS => inner.silence.heard(),
+            wc_status::SUCCESS => {
+                inner.silence.heard();
+                // Of those before it that are not told of it tells, so that the next probe is alone.
+                if let Some(Probe { next, .. }) = probe {
+                    inner.initiator.finished_before(next);
+                    self.finish_ready(inner, key, false, found);
+                }
+            }
             // For a reason that an event, or the request that failed, tells.
             wc_status::WR_FLUSH_ERR => {}
             _ => {
@@ -150,7 +163,7 @@ mod tests {
             assert!(!silence.tick());
         }
         assert!(silence.is_due());
-        silence.probe = Some(Probe { ticks: 0, alone: true });
+        silence.probe = Some(Probe { ticks: 0, alone: true, next: 0 });
         assert!(!silence.is_due(), "one at a time");
         for _ in 1..TICKS / 2 {
             assert!(!silence.tick());
@@ -163,7 +176,7 @@ mod tests {
     fn a_sign_of_life_begins_anew() {
         let mut silence = Silence::default();
         (0..TICKS / 2).for_each(|_| assert!(!silence.tick()));
-        silence.probe = Some(Probe { ticks: 0, alone: true });
+        silence.probe = Some(Probe { ticks: 0, alone: true, next: 0 });
         (0..TICKS / 2 - 1).for_each(|_| assert!(!silence.tick()));
         silence.heard();
         (0..TICKS - 1).for_each(|_| assert!(!silence.tick()));
@@ -173,7 +186,8 @@ mod tests {
     // SEC-04: what is ahead of the probe may wait for a receive.
     #[test]
     fn a_probe_behind_other_requests_is_left_to_the_device() {
-        let mut silence = Silence { quiet: TICKS, probe: Some(Probe { ticks: TICKS, alone: false }) };
+        let mut silence =
+            Silence { quiet: TICKS, probe: Some(Probe { ticks: TICKS, alone: false, next: 0 }) };
         assert!(!silence.tick());
     }
 }
