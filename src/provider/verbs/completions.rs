@@ -53,6 +53,8 @@ pub(crate) struct CompletionGroup {
     polled: bool,
     /// The number of those who wait, of a polled one.
     waiting: AtomicUsize,
+    /// How often something was found, by whomever, but for who polls.
+    finds: AtomicUsize,
     /// The task that reads the channel.
     task: Mutex<Option<AbortHandle>>,
     _registered: Registered,
@@ -160,6 +162,7 @@ impl CompletionGroup {
             own,
             polled,
             waiting: AtomicUsize::new(0),
+            finds: AtomicUsize::new(0),
             task: Mutex::default(),
             _registered: registered,
         })
@@ -221,14 +224,29 @@ impl CompletionGroup {
         }
     }
 
-    /// Takes what a queue has, and does what follows from it. Returns whether there was something.
-    pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) -> bool {
+    /// Takes what a queue has, and does what follows from it.
+    pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) {
         let mut ready = Ready::default();
+        let polls = polling.is_some();
         let mut found = Found::by(polling);
         self.collect(queue, &mut ready, Some(&mut found));
+        if !polls && !ready.is_empty() {
+            self.finds.fetch_add(1, Ordering::Relaxed);
+        }
         found.wakes.wake_all();
         ready.progress();
-        !ready.is_empty()
+    }
+
+    /// Returns how often something was found, by whomever, but for who polls. It wraps around.
+    pub(crate) fn finds(&self) -> usize {
+        self.finds.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the channel has no other event that matters when one with this key has been taken: there is no other
+    /// queue, and nobody but the task of the group arms it.
+    pub(crate) fn tells_once(&self, key: u64) -> bool {
+        let slots = self.queues.lock();
+        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key() == key)
     }
 
     /// Returns whether the device is to tell of the next completion.

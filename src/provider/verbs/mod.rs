@@ -39,6 +39,7 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod context;
+mod cq_poller;
 mod device_filter;
 mod device_qp;
 pub(crate) mod devices;

@@ -4,12 +4,11 @@
 //! | task | descriptor | what it does with it |
 //! |---|---|---|
 //! | connections | event channel of rdma_cm | hands every event to its id |
-//! | completions | completion channel of a group | arms the queue, polls it until it is empty, wakes the futures |
+//! | completions | completion channel of a group | polls the queue until it is empty, wakes the futures, arms the queue |
 //! | device | asynchronous events of the context | removes the adapter, breaks connections |
 //!
-//! epoll reports edges, so each is drained before it is waited for again. The completion channel is looked at once more
-//! after the tasks that it has woken have run: what they posted has often completed by then, and where it has not, the
-//! look is the one that finds the channel empty. A task holds the adapter only while it works for it: the last handle of
+//! epoll reports edges, so each is drained before it is waited for again. Between two looks, the tasks run that the first has
+//! woken. A task holds the adapter only while it works for it: the last handle of
 //! the user ends the tasks.
 
 use std::future::Future;
@@ -26,17 +25,13 @@ use tracing::{debug, warn};
 
 use super::completions::CompletionGroup;
 use super::context::{AdapterContext, Opened};
+use super::cq_poller::CqPoller;
 use super::routes::TICKS;
 use crate::provider::net::kernel::readiness::{Descriptor, readable};
-use crate::sync::Spin;
-use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
+use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, async_event};
 
 /// The number of events that are handled, or of queue pairs that are looked at, before other tasks have a turn.
-const TURN: usize = 64;
-
-/// The number of times that the queues are polled before the channel is, while spinning: the other queues
-/// behind the channel must not wait for long.
-const LOOKS: u32 = 16;
+pub(super) const TURN: usize = 64;
 
 /// Starts the tasks of an adapter, but for those of its completion queues.
 ///
@@ -180,73 +175,13 @@ async fn run_completions(
     source: AsyncFd<Arc<CompletionChannel>>,
 ) {
     let spin = adapter.upgrade().map_or(Duration::ZERO, |adapter| adapter.config.spin);
-    let mut looking = CqPoller { spin: Spin::new(spin), ..CqPoller::default() };
+    let mut looking = CqPoller::new(spin);
     let outcome = run(source, |channel| {
         let group = reading.0.upgrade()?;
         Some(looking.turn(&group, channel))
     })
     .await;
     report_source(&adapter, "completions", outcome);
-}
-
-/// The state of polling the completion channel and the queues behind it.
-#[derive(Default)]
-struct CqPoller {
-    /// The queues of the last events.
-    keys: Keys,
-    /// The number of events that are taken in the next turn: one after a sleep, as there most often is no
-    /// other, then more.
-    most: usize,
-    /// The time during which the queues are polled without an event.
-    spin: Spin,
-    /// The number of times that the queues were polled since the channel was.
-    looks: u32,
-}
-
-impl CqPoller {
-    /// Handles what is there. Whether to look again before the next sleep.
-    fn turn(&mut self, group: &CompletionGroup, channel: &CompletionChannel) -> io::Result<bool> {
-        let spinning = self.spin.is_spinning() && group.is_armed();
-        if spinning && self.looks < LOOKS {
-            // Armed still or told already: no call into the system.
-            self.looks += 1;
-            self.find(group, false);
-            return Ok(true);
-        }
-        self.looks = 0;
-        if !self.spin.is_started() {
-            self.keys.clear();
-        }
-        let most = self.most.clamp(1, TURN);
-        let more = channel.next(most, &mut self.keys)?;
-        self.most = if more { most * 2 } else { 0 };
-        self.keys.sort_unstable();
-        self.keys.dedup();
-        // Before a sleep a queue is armed and looked at once more.
-        let found = self.find(group, true);
-        if !spinning && !found {
-            self.spin.stop();
-        }
-        Ok(more || found && self.spin.is_started() || spinning)
-    }
-
-    /// Takes the completions of the queues. Whether there were any.
-    fn find(&mut self, group: &CompletionGroup, arm: bool) -> bool {
-        let mut found = false;
-        let arm = arm && group.is_armed();
-        for key in &self.keys {
-            let Some(queue) = group.by_key(*key) else { continue };
-            // Arm first, then look: what comes in between is told.
-            if arm && let Err(error) = queue.arm() {
-                debug!(%error, "completion queue not armed");
-            }
-            found |= group.process(&queue, None);
-        }
-        if found && group.is_armed() {
-            self.spin.start();
-        }
-        found
-    }
 }
 
 async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {

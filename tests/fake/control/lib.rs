@@ -10,7 +10,7 @@
 //! | `access FLAGS` | the number of registrations with exactly these access flags |
 //! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `vector NUMBER` | the number of completion queues whose events come by this vector |
-//! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` is counted, too |
+//! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` and `ibv_req_notify_cq` are counted, too |
 //! | `send_queue BYTES ERRNO` | a send queue that would have more bytes than this is refused with this error. Requests with more entries or inline bytes are longer, as those of mlx5 |
 //! | `shared_queue BYTES ERRNO` | the same for shared receive queues |
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |

@@ -246,6 +246,7 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
 
 pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let mut world = world::lock();
+    world.script.count("ibv_req_notify_cq");
     let queue = live(&mut world.queues, raw);
     queue.armed = Some(Arm::asked(queue.armed, solicited_only));
     0
