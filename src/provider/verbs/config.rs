@@ -42,7 +42,7 @@ impl VerbsConfig {
     /// each [`CompletionQueue`](crate::CompletionQueue). It yields to other tasks after each poll, but keeps the core busy. Default: zero. A time beyond what the clock can
     /// represent counts as zero.
     ///
-    /// With zero, too, such a task polls up to 64 times before it sleeps, which takes about ten microseconds. It does so while this finds
+    /// With zero, too, such a task polls up to 256 times before it sleeps, which takes ten to twenty microseconds. It does so while this finds
     /// completions. If not, it sleeps at once, up to 63 times in a row, before it tries again.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {

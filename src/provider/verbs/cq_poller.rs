@@ -23,7 +23,7 @@ use crate::sys::{CompletionChannel, Keys};
 const LOOKS: u32 = 16;
 
 /// The number of looks before a sleep after which other tasks have a turn. A turn for others wakes another thread of the runtime.
-const AT_ONCE: u32 = 16;
+const AT_ONCE: u32 = 64;
 
 /// The state of polling the completion channel and the queues behind it.
 pub(super) struct CqPoller {
@@ -168,8 +168,8 @@ struct Patience {
 }
 
 impl Patience {
-    /// The number of looks. They take some ten microseconds of a processor of today.
-    const LOOKS: u32 = 64;
+    /// The number of looks. They take ten to twenty microseconds of a processor of today.
+    const LOOKS: u32 = 256;
     /// At most 2 to this power sleeps come before the next looks.
     const DOUBTS: u32 = 6;
 
