@@ -205,3 +205,31 @@ fn a_reset_after_the_start_up_is_a_loss() {
         assert!(matches!(connection.disconnected().await, DisconnectReason::Lost { .. }));
     });
 }
+
+// NEG-07: an initiator that is not peer-to-peer may say nothing. It is sent to a while after the reply, and only when it has that:
+// siw drops a connection whose first frame it finds behind the reply.
+#[test]
+fn nothing_is_sent_before_the_reply_has_arrived() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let passive = adapter(&server);
+        let listener = passive.listener();
+        listener.bind(address(&server)).expect("bound");
+        listener.listen(0).expect("listening");
+        let mut raw = client.tcp_connect(address(&server)).await.expect("connected");
+        raw.write_all(REQUEST).await.expect("written");
+        let request = listener.request().await.expect("a request");
+        // The reply is lost, and sent again.
+        let cut = Duration::from_millis(network.random(1..=3000));
+        network.partition_one_way(&server, &client, cut);
+        let queue_pair = queue_pair(&passive);
+        let _connection = request.accept(&queue_pair, AcceptParams::default()).await.expect("accepted");
+        let sent = queue_pair.send(passive.buffer(8).expect("memory")).expect("posted");
+        let mut bytes = [0; 100];
+        let length = timeout(10 * SECOND, raw.read(&mut bytes)).await.expect("in time").expect("read");
+        assert_eq!(&bytes[..length], REPLY);
+        let length = timeout(10 * SECOND, raw.read(&mut bytes)).await.expect("in time").expect("read");
+        assert!(length > 0, "the message");
+        sent.await.0.expect("sent");
+    });
+}

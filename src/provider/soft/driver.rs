@@ -296,6 +296,10 @@ impl<O: Observer> Driver<O> {
             Tick::Nudge if self.reader.receiver().has_heard() => {}
             Tick::Nudge => match self.connection.role {
                 Role::Active => write_on(&self.connection, SendQueue::nudge),
+                Role::Passive if path_timeout.postpones_nudge(self.unacknowledged() == 0) => {
+                    self.path_timeout = Some(path_timeout);
+                    return Poll::Ready(());
+                }
                 Role::Passive => self.connection.release(),
             },
             Tick::Check if self.reader.receiver().awaits_receive() => {

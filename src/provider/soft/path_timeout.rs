@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 ///
 /// An initiator that is not peer-to-peer has to send first (RFC 5044 section 7.1.3), but with siw it is up to the
 /// application, and some let the server begin. So a responder waits this long, because siw drops a connection whose
-/// first frame comes together with the reply, and then sends what it has.
+/// first frame comes together with the reply, and then sends what it has. If the reply is lost, it waits until that has arrived.
 const NUDGE: Duration = Duration::from_millis(200);
 /// So many ticks divide the path timeout while a connection is busy or awaits an answer. A loss is noticed at most one tick
 /// late.
@@ -75,6 +75,8 @@ pub(super) struct PathTimeout {
     /// `None` if there is no path timeout, and only the nudge is due.
     timeout: Option<Duration>,
     next: Tick,
+    /// At the last nudge, the peer's host did not have the reply.
+    late: bool,
     /// Reads since the last tick.
     reads: u32,
     /// Each read is stamped with its time.
@@ -97,6 +99,7 @@ impl PathTimeout {
             armed: false,
             timeout,
             next,
+            late: false,
             reads: 0,
             stamps: true,
             heard: now,
@@ -130,6 +133,20 @@ impl PathTimeout {
         self.sleep.as_mut().reset(next);
         self.armed = false;
         true
+    }
+
+    /// Puts the nudge off if the peer's host has the reply not yet, or not for long. Returns `false` if it is due, or the first
+    /// check would be before it.
+    pub(super) fn postpones_nudge(&mut self, has_reply: bool) -> bool {
+        let next = Instant::now() + NUDGE;
+        let was_late = std::mem::replace(&mut self.late, !has_reply);
+        let is_before_check = self.timeout.is_none_or(|timeout| next < self.heard + timeout / 2);
+        let postpones = (was_late || !has_reply) && is_before_check;
+        if postpones {
+            self.sleep.as_mut().reset(next);
+            self.armed = false;
+        }
+        postpones
     }
 
     /// Something has come from the peer.
