@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime::Id;
 use tokio::task::JoinHandle;
@@ -269,8 +270,8 @@ impl RdmaStream {
     /// # Cancel safety
     /// Dropping the future aborts the connection attempt.
     pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = io::Result<Self>> + use<A> {
-        let connect = RdmaConnector::new().connect(address);
-        async move { Ok(connect.await?) }
+        // An async block would hold the future twice.
+        RdmaConnector::new().connect(address).err_into()
     }
 }
 

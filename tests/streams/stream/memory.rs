@@ -11,7 +11,7 @@ use common::stream::listening;
 use common::*;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 
 /// The most that an end of a stream may keep before its first byte, and a while after its last one.
 const LIMIT: usize = 16 << 10;
@@ -33,6 +33,10 @@ async fn the_future_of_a_connect_is_small() {
     let (adapter, config) = (adapter(), StreamConfig::default());
     let connect = RdmaStream::connect_on(&adapter, (v4(), 1).into(), &config);
     assert!(size_of_val(&connect) <= LIMIT, "{} bytes", size_of_val(&connect));
+    // By name: it has the race of the addresses, and their lists.
+    let (named, of_connector) =
+        (RdmaStream::connect("localhost:1"), RdmaConnector::new().connect("localhost:1"));
+    assert!(size_of_val(&named) <= size_of_val(&of_connector) + 64, "{} bytes", size_of_val(&named));
 }
 
 // IO-04: before the first byte the rings are not touched.

@@ -294,9 +294,12 @@ impl<O: Observer> Driver<O> {
 
     /// The peer has not answered in time, or it is time for the first look.
     fn on_timer(&mut self) {
-        let acknowledged = self.acknowledged();
+        let (written, completed) = {
+            let queue = self.connection.send_queue();
+            (queue.written, queue.completed)
+        };
         let unacknowledged = self.unacknowledged();
-        let completed = self.connection.send_queue().completed;
+        let acknowledged = written.saturating_sub(unacknowledged);
         let is_stream = self.connection.receives.inbox().is_some();
         let State::Closing(closing) = &mut self.state else { return };
         // To the peer of a byte stream its end is news, too, as is the answer that confirms what has arrived: with a reset in their
