@@ -494,7 +494,7 @@ impl StreamInner {
                 }
             }
             if state.ended.is_none()
-                && state.machine.has_to_tell()
+                && state.machine.needs_signaled()
                 && let Err(kind) = self.post_nothing(state)
             {
                 self.refused(state, kind);

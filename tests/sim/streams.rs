@@ -198,7 +198,7 @@ fn each_direction_ends_for_itself() {
 fn a_shutdown_outlives_the_peer_that_has_read_everything() {
     sim::check(0..50, async |network: Network| {
         let (server, client) = hosts(&network);
-        // What is sent when the cut comes has not arrived.
+        // Bytes that are on their way when the cut comes have not arrived.
         let latency = Duration::from_millis(1)..=Duration::from_millis(network.random(1..=30));
         network.link(&server, &client).latency(latency).segments(1..=network.random(1..=3000) as usize);
         let (mut theirs, mut ours) = streams(&server, &client).await;

@@ -24,7 +24,7 @@ async fn carry(from: &mut RdmaStream, to: &mut RdmaStream) {
     within(to.read_exact(&mut [0; 64])).await.expect("read");
 }
 
-// QP-09, IO-06: the completions of receives find room in the queue, and those of writes would not. Whoever closes hears of all of them.
+// QP-09, IO-06: the completions of receives find room in the queue, and those of writes would not. A close hears of all of them.
 #[tokio::test]
 async fn a_device_tells_of_few_writes() {
     const MESSAGES: usize = 20;

@@ -72,7 +72,7 @@ impl StreamInner {
         // A request that fails is told of in any case.
         let options = match state.machine.is_silent() {
             true => WorkOptions::default().silent(),
-            false => telling(state, DATA),
+            false => signaled(state, DATA),
         };
         self.post(state, Some((source, to)), message, options).map(|()| length).map_err(|kind| {
             self.refused(state, kind);
@@ -88,13 +88,13 @@ impl StreamInner {
             let _ = self.memory.own.write(start, &entry);
             (Source::Own(start..start + Span::LEN), place)
         });
-        let options = telling(state, CONTROL);
+        let options = signaled(state, CONTROL);
         self.post(state, target, control.message, options)
     }
 
     /// Posts a write of nothing, whose completion tells of the transfers before it.
     pub(super) fn post_nothing(&self, state: &mut State) -> Result<(), PostErrorKind> {
-        self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), telling(state, DATA))
+        self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), signaled(state, DATA))
     }
 
     /// Posts a message, and a write before it.
@@ -164,14 +164,14 @@ impl StreamInner {
     /// Posts an empty read, which completes when the peer's device has received all that was sent before.
     pub(super) fn post_confirmation(&self, state: &mut State) -> Result<(), PostErrorKind> {
         let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
-        let options = telling(state, CONFIRMATION);
+        let options = signaled(state, CONFIRMATION);
         self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
     }
 }
 
 /// The options of a request of this kind whose completion is told, and tells of the transfers before it.
-fn telling(state: &mut State, kind: u64) -> WorkOptions {
-    WorkOptions::default().context(kind | (state.machine.tell() as u64) << KIND_BITS)
+fn signaled(state: &mut State, kind: u64) -> WorkOptions {
+    WorkOptions::default().context(kind | (state.machine.take_unsignaled() as u64) << KIND_BITS)
 }
 
 /// The payload of the send behind so many bytes.

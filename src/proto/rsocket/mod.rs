@@ -47,7 +47,7 @@ const LOW_WATER: usize = 2048;
 
 /// The number of data messages in a row of which nobody is told that they have completed: beyond a few there is nothing
 /// left to be saved, and each keeps its place in the queue.
-const MOST_SILENT: usize = 32;
+const MOST_UNSIGNALED: usize = 32;
 
 /// Returns the number of receives, out of `receives`, that are kept back for control messages, which take no
 /// credit.
@@ -151,8 +151,8 @@ struct Sending {
     /// Data messages that have not completed, by the bytes of the ring that they free, oldest first.
     outstanding: VecDeque<usize>,
     /// The last of these of whose completion no request tells that has been posted: their number and their bytes.
-    untold: usize,
-    untold_bytes: usize,
+    unsignaled: usize,
+    unsignaled_bytes: usize,
     /// Of the ring: where the next byte goes, and how many bytes are not free.
     at: usize,
     used: usize,
@@ -193,8 +193,8 @@ impl Machine {
                 sent: 0,
                 limit: peer.credits,
                 outstanding: VecDeque::new(),
-                untold: 0,
-                untold_bytes: 0,
+                unsignaled: 0,
+                unsignaled_bytes: 0,
                 at: 0,
                 used: 0,
             },
@@ -422,8 +422,8 @@ impl Machine {
         sending.at = if from.end == self.settings.send_ring { 0 } else { from.end };
         sending.used += skipped + length;
         sending.outstanding.push_back(skipped + length);
-        sending.untold += 1;
-        sending.untold_bytes += skipped + length;
+        sending.unsignaled += 1;
+        sending.unsignaled_bytes += skipped + length;
         sending.sent = sending.sent.wrapping_add(1);
         Transfer { from, to, message: Message::Data(bytes) }
     }
@@ -432,26 +432,26 @@ impl Machine {
     /// length behind it, so that nothing waits for it, and a later request tells soon enough for them not to run full. Over
     /// iWARP the completion of a later request says nothing of an earlier one.
     pub(crate) fn is_silent(&self) -> bool {
-        let Sending { outstanding, untold, untold_bytes, .. } = &self.sending;
+        let Sending { outstanding, unsignaled, unsignaled_bytes, .. } = &self.sending;
         let messages = self.messages();
         self.settings.carrier == Carrier::Immediate
-            && *untold < MOST_SILENT.min(messages / 4)
-            && *untold_bytes < self.settings.send_ring / 4
+            && *unsignaled < MOST_UNSIGNALED.min(messages / 4)
+            && *unsignaled_bytes < self.settings.send_ring / 4
             && outstanding.len() < messages
             && self.piece(LOW_WATER).1 >= LOW_WATER
     }
 
     /// A request goes out whose completion is told. Returns the number of transfers before it of which that tells, too: for
     /// [`transferred`](Self::transferred).
-    pub(crate) fn tell(&mut self) -> usize {
-        self.sending.untold_bytes = 0;
-        std::mem::take(&mut self.sending.untold)
+    pub(crate) fn take_unsignaled(&mut self) -> usize {
+        self.sending.unsignaled_bytes = 0;
+        std::mem::take(&mut self.sending.unsignaled)
     }
 
     /// Returns whether this end waits for transfers of whose completion no request tells: it closes, and has no message left
     /// to send. A request without a message has to tell.
-    pub(crate) fn has_to_tell(&self) -> bool {
-        self.sending.untold > 0 && self.closes.is_some() && self.has_said_so()
+    pub(crate) fn needs_signaled(&self) -> bool {
+        self.sending.unsignaled > 0 && self.closes.is_some() && self.has_said_so()
     }
 
     /// So many of the oldest transfers that were on their way have completed.
@@ -460,7 +460,7 @@ impl Machine {
         let completed = count.min(sending.outstanding.len());
         sending.used -= sending.outstanding.drain(..completed).sum::<usize>();
         if sending.outstanding.is_empty() {
-            (sending.untold, sending.untold_bytes) = (0, 0);
+            (sending.unsignaled, sending.unsignaled_bytes) = (0, 0);
         }
     }
 

@@ -91,14 +91,14 @@ impl Side {
         assert_eq!(from, at..at + length);
         assert_eq!(message, Message::Data(length as u32));
         if !self.machine.is_silent() {
-            self.outstanding.push_back((self.machine.tell(), false));
+            self.outstanding.push_back((self.machine.take_unsignaled(), false));
         }
         Some(Arrival { write: Some((to, self.send_ring[from].to_vec())), message })
     }
 
     fn control(&mut self) -> Option<Arrival> {
         let Control { target, message } = self.machine.control()?;
-        self.outstanding.push_back((self.machine.tell(), true));
+        self.outstanding.push_back((self.machine.take_unsignaled(), true));
         assert!(self.outstanding.iter().filter(|(_, is_control)| *is_control).count() <= CONTROLS);
         Some(Arrival { write: target.map(|(entry, place)| (place, entry.to_vec())), message })
     }
@@ -236,8 +236,8 @@ proptest! {
             prop_assert_eq!(sides[1 - who].read, sides[who].written);
             prop_assert!(sides[who].machine.room(usize::MAX) > 0, "it goes on");
             // Nobody has told of the last transfers yet.
-            let untold = sides[who].machine.tell();
-            sides[who].machine.transferred(untold);
+            let unsignaled = sides[who].machine.take_unsignaled();
+            sides[who].machine.transferred(unsignaled);
             prop_assert!(sides[who].machine.is_settled());
             // And so for ever.
             let before = sides[who].written;
@@ -497,28 +497,28 @@ fn few_transfers_are_told_of_while_there_is_room_behind_them() {
     assert_eq!(told(Carrier::Send, 384, 64, 5), [1; 5]);
 }
 
-// Whoever closes waits for what was silent: a message tells of it, or a request without one where the peer is gone.
+// A close waits for the silent requests: a message tells of them, or a request without one where the peer is gone.
 #[test]
 fn the_end_of_a_stream_is_told_of_all_transfers() {
     let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
     side.write(64).expect("room");
     assert!(side.outstanding.is_empty(), "it is silent");
     side.machine.shutdown();
-    assert!(!side.machine.has_to_tell(), "there is a message to come");
+    assert!(!side.machine.needs_signaled(), "there is a message to come");
     side.control().expect("the end of this direction");
-    assert!(!side.machine.has_to_tell() && !side.machine.is_settled());
+    assert!(!side.machine.needs_signaled() && !side.machine.is_settled());
     side.complete();
     assert!(side.machine.is_settled());
 
     let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
     side.write(64).expect("room");
     side.machine.received(Message::Disconnect).expect("a message");
-    assert!(!side.machine.has_to_tell(), "it may close later");
+    assert!(!side.machine.needs_signaled(), "it may close later");
     side.machine.disconnect();
-    assert!(side.control().is_none() && side.machine.has_to_tell() && !side.machine.is_settled());
-    assert_eq!(side.machine.tell(), 1);
+    assert!(side.control().is_none() && side.machine.needs_signaled() && !side.machine.is_settled());
+    assert_eq!(side.machine.take_unsignaled(), 1);
     side.machine.transferred(1);
-    assert!(side.machine.is_settled() && !side.machine.has_to_tell());
+    assert!(side.machine.is_settled() && !side.machine.needs_signaled());
 }
 
 #[test]

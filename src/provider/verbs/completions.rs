@@ -244,7 +244,7 @@ impl CompletionGroup {
 
     /// Returns whether the channel has no other event that matters when one with this key has been taken: there is no other
     /// queue, and nobody but the task of the group arms it.
-    pub(crate) fn tells_once(&self, key: u64) -> bool {
+    pub(crate) fn notifies_once(&self, key: u64) -> bool {
         let slots = self.queues.lock();
         !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key() == key)
     }

@@ -123,7 +123,7 @@ impl CqPoller {
 
     /// Returns whether there is no other queue than the last one that has told.
     fn is_alone(&self, group: &CompletionGroup) -> bool {
-        !self.spins && matches!(self.last.as_slice(), [key] if group.tells_once(*key))
+        !self.spins && matches!(self.last.as_slice(), [key] if group.notifies_once(*key))
     }
 
     /// Has the queues tell of the next completion that have told of one.
@@ -240,7 +240,7 @@ mod tests {
             patience.rewarded();
         }
         assert_eq!(until_sleep(&mut patience), Patience::LOOKS);
-        // What has ended a sleep is no merit of the looks before it.
+        // A completion that has ended a sleep is no merit of the looks before it.
         patience.rewarded();
         assert_eq!(until_sleep(&mut patience), 0);
     }
