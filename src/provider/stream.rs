@@ -50,6 +50,7 @@ pub(crate) enum Streamed {
 }
 
 /// The buffer of a reader.
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider reads by itself"))]
 pub(crate) trait ReadInto: BufMut {
     /// The part of it that is not filled, as far as it is initialised.
     fn initialized(&mut self) -> &mut [u8];

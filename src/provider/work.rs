@@ -38,6 +38,7 @@ pub(crate) struct InlineRequest<'a> {
 
 /// A Send or a Write that the provider may execute within the posting call.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider takes them"))]
 pub(crate) struct DirectRequest<'a> {
     pub(crate) operation: &'a Operation,
     pub(crate) source: Source<'a>,
@@ -46,6 +47,7 @@ pub(crate) struct DirectRequest<'a> {
 
 /// The bytes of a request.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider takes them"))]
 pub(crate) enum Source<'a> {
     Memory(&'a Payload),
     /// Bytes that the call copies.
