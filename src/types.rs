@@ -205,6 +205,14 @@ bitflags! {
     }
 }
 
+impl Access {
+    /// The rights of the peer among these.
+    pub(crate) fn remote(self) -> Self {
+        let remote = [Self::REMOTE_READ, Self::REMOTE_WRITE, Self::REMOTE_ATOMIC];
+        remote.into_iter().filter(|right| self.contains(*right)).collect()
+    }
+}
+
 impl fmt::Display for Access {
     /// Writes the names of the rights, for example `LOCAL_WRITE | READ_SINK`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -105,7 +105,7 @@ struct Allocation {
     recycler: Option<Arc<dyn Recycler>>,
     /// Whether the memory is read-only.
     frozen: AtomicBool,
-    /// Whether the memory has or had a remote key.
+    /// Whether peers have or had rights to the memory.
     #[cfg(feature = "soft")]
     remotely_addressable: AtomicBool,
 }
@@ -308,9 +308,9 @@ impl Shared {
         unsafe { self.0.memory.block.discard(range) }
     }
 
-    /// Notes that the memory gets a remote key.
+    /// Notes that peers get rights to the memory.
     #[cfg(feature = "soft")]
-    pub(crate) fn set_named(&self) {
+    pub(crate) fn set_remotely_addressable(&self) {
         self.0.remotely_addressable.store(true, Ordering::Relaxed);
     }
 
@@ -361,7 +361,7 @@ impl Slice {
         self.length
     }
 
-    /// Returns whether the memory has or had a remote key.
+    /// Returns whether peers have or had rights to the memory.
     #[cfg(feature = "soft")]
     pub(crate) fn is_remotely_addressable(&self) -> bool {
         self.memory.0.remotely_addressable.load(Ordering::Relaxed)

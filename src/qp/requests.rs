@@ -193,8 +193,7 @@ impl QueuePair {
         options: WorkOptions,
     ) -> Result<Op<()>, PostErrorKind> {
         // Only the rights of the peer are a window's.
-        let remote = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
-        let asked: Access = remote.into_iter().filter(|right| access.contains(*right)).collect();
+        let asked = access.remote();
         let changes = asked.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let local = if changes { Access::LOCAL_WRITE } else { Access::empty() };
         let ours = window.domain() == self.handle.domain

@@ -1,9 +1,9 @@
 //! The rest of a Read Response, whose layout is known before it comes: one `readv` for many segments.
 //!
-//! A sink that is no region is private until the read completes, so payload may go to where the next segments are expected,
-//! and their headers to gaps in between. What turns out to be something else is put back into the stream and taken apart as
-//! usual. Memory with a key will not do, as others could see or change there what is not meant for it; nor will Writes,
-//! as only their headers say what the peer may reach.
+//! A sink to which no peer has rights is private until the read completes, so payload may go to where the next segments are
+//! expected, and their headers to gaps in between. What turns out to be something else is put back into the stream and taken
+//! apart as usual. Memory of which peers have a key will not do, as they could see or change there what is not meant for it;
+//! nor will Writes, as only their headers say what the peer may reach.
 
 use smallvec::SmallVec;
 
@@ -69,6 +69,11 @@ impl PredictedSegments {
             expected.push(Expected { header, slice, to, last, gap: [0; GAP] });
         }
         (!expected.is_empty()).then(|| Box::new(Self { stag, expected, behind: [0; GAP] }))
+    }
+
+    /// Returns whether a peer has got rights to the sink meanwhile.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.expected.iter().any(|expected| expected.slice.is_remotely_addressable())
     }
 
     /// Adds where the stream goes behind the payload of the current segment, and says how many bytes that are.

@@ -14,27 +14,27 @@ use super::connection::{ConnectionShared, Socket};
 use super::frame::Frame;
 use super::last_words::LastWords;
 use super::placement::{Content, Destination, OnComplete, Place, place_in};
-use super::predict::{Arrived, PredictedSegments};
-use super::read_ahead::{LARGE, ReadAhead};
+use super::predict::PredictedSegments;
+use super::read_ahead::ReadAhead;
 use super::receive_queue::Interrupted;
 use super::registration::Binding;
 use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
-use super::turn::{Stop, TURN, Turn, Turned, Violation, reject};
+use super::turn::{Stop, TURN, Turn, Turned, reject};
 use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::{StreamRoom, WORD};
 use crate::provider::work::RemoteAddress;
-use crate::status::Status;
 use crate::wire::crc::{self, crc32c};
-use crate::wire::ddp::{Header, HeaderError, Tagged};
+use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
 use message::Shape;
 
 mod message;
+mod response;
 
 /// So many bytes cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
@@ -317,6 +317,7 @@ impl Receiver {
         let headers_only = room.is_some() && !self.connection.crc;
         let most = if headers_only { self.ahead.headers(in_payload) } else { self.ahead.whole_frames() };
         let staging = self.staging.room(most);
+        self.predicted.take_if(|predicted| predicted.is_exposed());
         match &self.state {
             State::Payload { destination: Destination::Local(parts), left, .. }
                 if self.predicted.is_some() =>
@@ -382,43 +383,7 @@ impl Receiver {
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
-        let behind = length - direct;
-        let Some(predicted) = self.predicted.take_if(|_| behind > 0) else {
-            self.staging.filled(behind);
-            return Ok(());
-        };
-        let (arrived, predicted) = predicted.verify(behind, &mut self.staging);
-        for segment in arrived {
-            self.arrived(&segment)?;
-        }
-        self.predicted = predicted;
-        Ok(())
-    }
-
-    /// The current segment of a Read Response is complete, and the next one has come as expected.
-    fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
-        let Arrived { header, stag, to, length, last, placed } = *segment;
-        trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
-        self.heard = true;
-        self.header[..header.len()].copy_from_slice(&header);
-        let sink = self.sink((stag, to), (length, last), header.len())?;
-        let destination = Destination::Local(inflight::range(&sink, placed, usize::MAX));
-        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
-        self.state = State::Payload {
-            destination,
-            left: length - placed,
-            trailer,
-            on_complete: OnComplete::Response { last },
-        };
-        Ok(())
-    }
-
-    /// The memory that a segment of a Read Response goes to.
-    fn sink(&self, from: (u32, u64), (length, last): (usize, bool), header: usize) -> Result<Payload, Stop> {
-        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
-            let terminate = terminate.with_header(&self.header[..header]);
-            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-        })
+        self.received_behind(length - direct)
     }
 
     /// Takes staged bytes apart until there are too few, or the work of a turn is done.
@@ -524,20 +489,6 @@ impl Receiver {
         }
         self.frame_done();
         Ok(Step::Continue)
-    }
-
-    /// The segments that follow this one, of which a part has come, if they can be told.
-    fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
-        let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
-            return None;
-        };
-        if length < LARGE {
-            return None;
-        }
-        let end = to.wrapping_add(length as u64);
-        // Ours counts from 0.
-        let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
-        PredictedSegments::new(stag, end, length, &rest)
     }
 
     /// The memory of a place.

@@ -99,7 +99,9 @@ impl KeyTable {
         }
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
-        memory.set_named();
+        if !access.remote().is_empty() {
+            memory.set_remotely_addressable();
+        }
         let registration = Registration::new(key, memory, access);
         keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)
@@ -146,6 +148,7 @@ impl KeyTable {
             return Err(PostErrorKind::ForeignMemory);
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
+        registration.memory().set_remotely_addressable();
         let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;

@@ -8,8 +8,12 @@ use common::*;
 use tokio_rdma::error::Reason;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    AcceptParams, ConnectParams, DisconnectReason, QueuePairConfig, RemoteRegion, SharedReceiveConfig, Status,
+    AcceptParams, Access, ConnectParams, DisconnectReason, QueuePairConfig, RemoteRegion,
+    SharedReceiveConfig, Status, WorkOptions,
 };
+
+/// The payload of the longest segment that needs no padding.
+const FULL: usize = 65_520;
 
 #[tokio::test]
 async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
@@ -109,7 +113,7 @@ async fn spinning_changes_nothing_but_the_time() {
 
 #[tokio::test]
 async fn an_answer_in_segments_of_any_size_arrives_whole() {
-    const FULL: usize = 65_520;
+    const MARGIN: usize = 16;
     let adapter = adapter();
     // As many as fit, and what nobody would expect behind them: shorter, longer, padded.
     let ways: [&[usize]; 5] = [
@@ -126,10 +130,17 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
             let content: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
             let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), length as u32);
             let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
-            let read = || end.queue_pair.read(room(&adapter, length), &somewhere).expect("posted");
-            let reads = [read(), read()];
+            // The place of the next segments may be told from the first, in memory that is nobody else's.
+            let mut sinks = Vec::new();
+            for access in [Access::LOCAL_WRITE, Access::LOCAL_WRITE | Access::REMOTE_READ] {
+                let region = adapter.register(length + 2 * MARGIN, access).await.expect("registered");
+                region.write(0, &vec![7; region.len()]).expect("as long");
+                let sink = region.slice(MARGIN..MARGIN + length).expect("a part");
+                sinks.push((region, end.queue_pair.read(sink, &somewhere).expect("posted")));
+            }
+            let read = end.queue_pair.read(room(&adapter, length), &somewhere).expect("posted");
             let mut stream = Vec::new();
-            for number in 0..2 {
+            for number in 0..3 {
                 let request = peer.message().await.expect("a read");
                 let mut from = 0;
                 for &size in sizes {
@@ -150,12 +161,79 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
             };
             // QP-03: every byte is in its place, and what comes behind is still understood.
             let all = async {
-                let [first, second] = reads;
                 assert_eq!(&success(receive).await.1[..7], b"between", "{sizes:?} by {at_once}");
-                assert!(success(first).await.1[..] == content[..], "{sizes:?} by {at_once}");
-                assert!(success(second).await.1[..] == content[..], "{sizes:?} by {at_once}");
+                for (region, read) in sinks {
+                    success(read).await;
+                    let mut found = vec![0; region.len()];
+                    region.read(0, &mut found).expect("as long");
+                    let (before, rest) = found.split_at(MARGIN);
+                    let (sink, behind) = rest.split_at(length);
+                    assert!(sink == content, "{sizes:?} by {at_once}");
+                    assert_eq!(
+                        (before, behind),
+                        (&[7; MARGIN][..], &[7; MARGIN][..]),
+                        "{sizes:?} by {at_once}"
+                    );
+                }
+                assert!(success(read).await.1[..] == content[..], "{sizes:?} by {at_once}");
             };
             within(async { tokio::join!(say, all) }).await;
+        }
+    }
+}
+
+// SEC-14: what comes in place of the next segment is not for those who may read the sink, be it from the start or by a window
+// that is bound meanwhile.
+#[tokio::test]
+async fn a_message_between_the_segments_of_an_answer_is_never_in_memory_that_peers_can_read() {
+    const HALF: usize = FULL / 2;
+    let adapter = adapter();
+    for access in [Access::LOCAL_WRITE | Access::REMOTE_READ, Access::LOCAL_WRITE] {
+        let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
+        let region = adapter.register(3 * FULL, access).await.expect("registered");
+        let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 3 * FULL as u32);
+        let receive = end.queue_pair.receive(room(&adapter, FULL)).expect("posted");
+        let (window, whole) =
+            (adapter.memory_window().expect("a window"), region.slice(0..3 * FULL).expect("all of it"));
+        let mut read = end.queue_pair.read(whole.clone(), &somewhere).expect("posted");
+        let request = peer.message().await.expect("the read");
+        let segment = |number: usize| {
+            let (last, to) = (number == 2, request.long(22) + (number * FULL) as u64);
+            raw::fpdu(&raw::tagged(raw::READ_RESPONSE, last, request.word(18), to, &[1; FULL]), false)
+        };
+        let at = |place: usize| {
+            let mut byte = [0];
+            region.read(place, &mut byte).expect("in the region");
+            byte[0]
+        };
+        let second = segment(1);
+        let (half, rest) = second.split_at(HALF);
+        peer.say(&segment(0)).await;
+        peer.say(half).await;
+        within(async {
+            while at(FULL + HALF - 100) != 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let bind = (access == Access::LOCAL_WRITE).then(|| {
+            let bind = end.queue_pair.bind(&window, &whole, Access::REMOTE_READ, WorkOptions::default());
+            bind.expect("posted")
+        });
+        // As long as the segment that is missing: of a message whose last part is still to come.
+        peer.say(rest).await;
+        peer.say(&raw::fpdu(&raw::untagged(raw::SEND, false, 0, 1, 0, &[9; FULL - 64]), false)).await;
+        peer.say(&raw::fpdu(&raw::untagged(raw::SEND, true, 0, 1, FULL as u32 - 64, &[9; 64]), false)).await;
+        success(receive).await;
+        let mut third = vec![0; FULL];
+        region.read(2 * FULL, &mut third).expect("in the region");
+        assert!(third.iter().all(|byte| *byte == 0), "{access}");
+        assert!(futures::poll!(&mut read).is_pending());
+        peer.say(&segment(2)).await;
+        success(read).await;
+        assert_eq!((at(0), at(3 * FULL - 1)), (1, 1));
+        if let Some(bind) = bind {
+            success(bind).await;
         }
     }
 }

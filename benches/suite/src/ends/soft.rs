@@ -22,7 +22,12 @@ const MESSAGE: usize = 64;
 /// Either end, until the orders end.
 pub(super) async fn run(end: End, mut orders: Orders) -> io::Result<()> {
     let adapter = open(end.peer.unwrap_or(end.listen).ip(), &end)?;
-    let region = adapter.register(LARGEST, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
+    let access = match end.peer {
+        None => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        // Only requests of this end use it.
+        Some(_) => Access::LOCAL_WRITE,
+    };
+    let region = adapter.register(LARGEST, access).await?;
     match end.peer {
         None => {
             let listener = adapter.listener();

@@ -1,0 +1,76 @@
+//! The segments of a Read Response: their place in the sink, and those that come as they were predicted.
+
+use tracing::trace;
+
+use super::{Receiver, State};
+use crate::inflight::{self, Payload};
+use crate::provider::soft::placement::{Destination, OnComplete};
+use crate::provider::soft::predict::{Arrived, PredictedSegments};
+use crate::provider::soft::read_ahead::LARGE;
+use crate::provider::soft::turn::{Stop, Violation};
+use crate::status::Status;
+use crate::wire::ddp::{Header, Tagged};
+use crate::wire::mpa;
+use crate::wire::rdmap::Opcode;
+
+impl Receiver {
+    /// The segments that follow this one, of which a part has come, if they can be told.
+    pub(super) fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
+        let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
+            return None;
+        };
+        if length < LARGE {
+            return None;
+        }
+        let end = to.wrapping_add(length as u64);
+        // Ours counts from 0.
+        let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
+        PredictedSegments::new(stag, end, length, &rest)
+    }
+
+    /// So many bytes have come behind the payload of the current frame: where the next segments are expected, or in the staging
+    /// buffer.
+    pub(super) fn received_behind(&mut self, length: usize) -> Result<(), Stop> {
+        let Some(predicted) = self.predicted.take_if(|_| length > 0) else {
+            self.staging.filled(length);
+            return Ok(());
+        };
+        let (arrived, predicted) = predicted.verify(length, &mut self.staging);
+        for segment in arrived {
+            self.arrived(&segment)?;
+        }
+        self.predicted = predicted;
+        Ok(())
+    }
+
+    /// The current segment of a Read Response is complete, and the next one has come as expected.
+    fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
+        let Arrived { header, stag, to, length, last, placed } = *segment;
+        trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
+        self.heard = true;
+        self.header[..header.len()].copy_from_slice(&header);
+        let sink = self.sink((stag, to), (length, last), header.len())?;
+        let destination = Destination::Local(inflight::range(&sink, placed, usize::MAX));
+        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
+        self.state = State::Payload {
+            destination,
+            left: length - placed,
+            trailer,
+            on_complete: OnComplete::Response { last },
+        };
+        Ok(())
+    }
+
+    /// The memory that a segment of a Read Response goes to.
+    pub(super) fn sink(
+        &self,
+        from: (u32, u64),
+        (length, last): (usize, bool),
+        header: usize,
+    ) -> Result<Payload, Stop> {
+        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
+            let terminate = terminate.with_header(&self.header[..header]);
+            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
+        })
+    }
+}
