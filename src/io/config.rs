@@ -21,10 +21,10 @@ const MAX_BUFFER: usize = (1 << 29) - 1;
 /// The default buffers on devices, rsocket's own sizes: a device pins all of the memory.
 const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
-/// The default buffers over TCP. There is none to send from: the first is the longest message. A granted half has to last
-/// until the peer has woken up and granted the other. A longer ring makes a stream between two cores faster, and one on a
-/// single core slower, where what waits in it leaves the caches; and all of it may stay in memory.
-const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 20];
+/// The default buffers over TCP. There is none to send from: the first is the longest message. The peer grants the other by
+/// halves, so a half should take the longest message, and has to last until the peer has woken up and granted the other
+/// half. What waits in a longer ring leaves the caches, and all of it may stay in memory.
+const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 21];
 
 /// The time that a connect waits for the peer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// Buffers of 128 KiB in each direction, or on the soft provider 1 MiB to receive and messages of up to
+    /// Buffers of 128 KiB in each direction, or on the soft provider 2 MiB to receive and messages of up to
     /// 1 MiB; 384 messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
     /// to close.
     fn default() -> Self {
