@@ -221,6 +221,7 @@ proptest! {
         prop_assert_eq!((machine.state(), machine.next_timeout()), (state, Some(start + PATIENCE)));
         let actions = step(&mut machine, start + PATIENCE, Kind::TimedOut).unwrap();
         let op = if state == State::Connecting { Op::Connect } else { Op::Disconnect };
-        prop_assert_eq!(actions.last(), Some(&Action::Finish { op, status: Status::IO_TIMEOUT }));
+        let finish = Action::Finish { op, status: Status::IO_TIMEOUT };
+        prop_assert_eq!(actions.last(), Some(&finish));
     }
 }
