@@ -176,6 +176,8 @@ async fn a_read_of_the_main_task_does_not_wait_either() {
     writing.await.expect("no panic");
 }
 
+/// The frames of a message of one large one and the rest.
+const SHORTEST: [(usize, usize); 2] = [(0, LARGE), (LARGE, 100)];
 /// The frames of a message of four large ones and the rest: the place and the length of each.
 const MESSAGE: [(usize, usize); 5] =
     [(0, LARGE), (LARGE, LARGE), (2 * LARGE, LARGE), (3 * LARGE, LARGE), (4 * LARGE, 100)];
@@ -242,18 +244,19 @@ async fn a_message_is_read_however_its_frames_come() {
     ];
     for (frames, asks) in others {
         let stride = LARGE + 20;
-        let cuts = [1, 3].map(|frame| [0, 1, 4, 5, 16, 20, 21, 4000].map(|byte| frame * stride + byte));
-        for cut in cuts.as_flattened() {
+        let cuts = [1, 3, 4].map(|frame| [0, 1, 4, 5, 16, 20, 21, 4000].map(|byte| frame * stride + byte));
+        for (cut, usual) in cuts.as_flattened().iter().flat_map(|cut| [(cut, &MESSAGE[..]), (cut, &SHORTEST)])
+        {
             ends = Ends::new().await;
-            let (wire, expected) = ends.frames(LARGE, &MESSAGE, None);
+            let (wire, expected) = ends.frames(LARGE, usual, None);
             ends.reads((&wire, &[]), &expected).await;
             let place = LARGE + expected.len();
             let (mut wire, mut expected) = ends.frames(place, frames, asks.then(|| (2, nothing.clone())));
             // One more message behind it, of the usual kind.
-            let (next, bytes) = ends.frames(place + expected.len(), &MESSAGE, None);
+            let (next, bytes) = ends.frames(place + expected.len(), usual, None);
             wire.extend(next);
             expected.extend(bytes);
-            ends.reads(wire.split_at(*cut), &expected).await;
+            ends.reads(wire.split_at(wire.len().min(*cut)), &expected).await;
         }
     }
     drop(ends);

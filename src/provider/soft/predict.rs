@@ -2,8 +2,9 @@
 //!
 //! A sink to which no peer has rights is private until the read completes, so payload may go to where the next segments are
 //! expected, and their headers to gaps in between. What turns out to be something else is put back into the stream and taken
-//! apart as usual. Memory of which peers have a key will not do, as they could see or change there what is not meant for it;
-//! nor will Writes, as only their headers say what the peer may reach.
+//! apart as usual; a program that writes to the sink of its own read meanwhile may change that. Memory to which peers have
+//! rights will not do, as they could see or change there what is not meant for it; nor will Writes, as only their headers say
+//! what the peer may reach, and where a message ends.
 
 use smallvec::SmallVec;
 

@@ -315,7 +315,11 @@ impl Receiver {
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
-        let most = if headers_only { self.ahead.headers(in_payload) } else { self.ahead.whole_frames() };
+        let most = match self.shape.tail(0).filter(|_| in_payload) {
+            _ if !headers_only => self.ahead.whole_frames(),
+            Some(tail) => tail,
+            None => self.ahead.headers(in_payload),
+        };
         let staging = self.staging.room(most);
         self.predicted.take_if(|predicted| predicted.is_exposed());
         match &self.state {

@@ -14,47 +14,67 @@ use crate::provider::soft::placement::{Content, Destination, Place};
 use crate::provider::soft::predict::{GAP, HEADER};
 use crate::provider::soft::read_ahead::LARGE;
 use crate::provider::soft::turn::Stop;
-use crate::provider::stream::StreamRoom;
-use crate::wire::ddp::{Header, Tagged};
+use crate::provider::stream::{StreamRoom, WORD};
+use crate::wire::ddp::{Header, Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
 
 /// The most frames that are expected at once.
 const MOST: usize = 16;
 
-/// The large frames of a message, as many as the last one had.
+/// The longest end of a message that is read with its last large frame: it is copied.
+const LONGEST_TAIL: usize = 4096;
+/// The Send that ends a message, as a frame.
+const SEND: usize = mpa::fpdu_length(Untagged::LEN + WORD);
+
+/// The frames of a message, as the last one had them.
 #[derive(Default)]
 pub(in crate::provider::soft) struct Shape {
-    /// The length of the payload of each.
+    /// The length of the payload of each large one.
     payload: usize,
-    /// The number of those that have begun.
-    begun: usize,
-    /// The number of those of the last message.
-    expected: usize,
+    this: Frames,
+    last: Frames,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Frames {
+    /// The number of large ones.
+    large: usize,
+    /// The number of bytes of those behind them.
+    tail: usize,
 }
 
 impl Shape {
     /// A Write with so much payload begins.
     pub(super) fn begin(&mut self, payload: usize) {
         if payload < LARGE {
+            self.this.tail += mpa::fpdu_length(Tagged::LEN + payload);
             return;
         }
         if payload != self.payload {
             *self = Self { payload, ..Self::default() };
         }
-        self.begun += 1;
+        self.this = Frames { large: self.this.large + 1, tail: 0 };
     }
 
     /// The Send behind a message has come.
     pub(in crate::provider::soft) fn end(&mut self) {
-        self.expected = std::mem::take(&mut self.begun);
+        self.last = std::mem::take(&mut self.this);
+        self.last.tail += SEND;
     }
 
-    /// The number of frames that are expected behind the current one.
+    /// The number of large frames that are expected behind the current one.
     fn rest(&self) -> usize {
         // Padding would move everything.
         let is_aligned = mpa::pad_length(Tagged::LEN + self.payload) == 0;
-        if is_aligned { self.expected.saturating_sub(self.begun) } else { 0 }
+        if is_aligned { self.last.large.saturating_sub(self.this.large) } else { 0 }
+    }
+
+    /// The number of bytes from the trailer of the last large frame to the end of the message, if so many large frames are yet
+    /// to be read.
+    pub(super) fn tail(&self, large: usize) -> Option<usize> {
+        let is_last = self.this.large + large == self.last.large && self.this.tail == 0;
+        (is_last && self.last.tail <= LONGEST_TAIL).then_some(mpa::CRC_SIZE + self.last.tail)
     }
 }
 
@@ -82,7 +102,8 @@ impl Receiver {
         let mut gaps = [[0; GAP]; MOST];
         let gaps = &mut gaps[..expected];
         // Payload of the next message would go to the ring: there may be no room for it in this one's.
-        let behind = self.staging.room(self.ahead.headers(true));
+        let behind = self.shape.tail(expected).unwrap_or(self.ahead.headers(true));
+        let behind = self.staging.room(behind);
         let asked = *left + expected * (GAP + payload) + behind.len();
         let (current, next) = memory.split_at_mut(*left);
         let mut targets: SmallVec<[Target<'_>; 2 * MOST + 2]> = SmallVec::new();
