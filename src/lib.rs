@@ -150,9 +150,9 @@ pub mod soft {
 /// the child, and the device and this process keep theirs. This crate does not call `ibv_fork_init`, which has no effect on
 /// such kernels. Before 5.12, set `RDMAV_FORK_SAFE=1` in the environment (ibv_fork_init(3)).
 ///
-/// Buffers and regions of 128 KiB and more, and each [`Mapping`](crate::mr::Mapping) without reserved huge pages, need neither:
-/// children do not share their pages, and read zeros there. A child must not use the adapters, connections and regions of its
-/// parent.
+/// Buffers, and regions of [`Adapter::register`](crate::Adapter::register), of 128 KiB and more, and each
+/// [`Mapping`](crate::mr::Mapping) without reserved huge pages, need neither: children do not share their pages, and read zeros
+/// there. A child must not use the adapters, connections and regions of its parent.
 #[cfg(feature = "verbs")]
 pub mod verbs {
     pub use crate::cm::check_up::{CheckUp, Choice, check_up};
