@@ -15,7 +15,7 @@ const NEWEST_LIBCLANG: u32 = 15;
 /// The libraries with the version that the bindings are for: that of rdma-core 28.
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs", "1.8.28"), ("librdmacm", "1.2.28")];
 
-/// What decides the outcome, beside files.
+/// The variables that decide the outcome, beside files.
 const VARIABLES: [&str; 7] = [
     "LIBCLANG_PATH",
     "LLVM_CONFIG_PATH",
@@ -28,7 +28,7 @@ const VARIABLES: [&str; 7] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // What a cross-compiler would need is where only the build script of the bindings knows to look.
+    // The files that a cross-compiler would need are where only the build script of the bindings knows to look.
     if env::var_os("CARGO_FEATURE_RDMA_SYS").is_none() || env::var_os("HOST") != env::var_os("TARGET") {
         return;
     }
@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// What is wrong with this machine, given its environment variables.
+/// The fault of this machine, given its environment variables.
 pub(crate) fn complaint(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let pkg_config = variable("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     for (library, version) in LIBRARIES {
@@ -85,7 +85,7 @@ fn libclang(variable: &impl Fn(&str) -> Option<OsString>) -> Option<(u32, PathBu
     Some((linked.map_or(version, |linked| linked.max(version)), path))
 }
 
-/// Where the generator looks for libclang unless it is told.
+/// The folders in which the generator looks for libclang unless it is told.
 fn folders(variable: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let llvm_config = variable("LLVM_CONFIG_PATH").unwrap_or_else(|| "llvm-config".into());

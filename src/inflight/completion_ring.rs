@@ -258,7 +258,7 @@ impl CompletionRing {
         let mut wakes = WakeList::default();
         let mut inner = self.lock();
         let count = most.min(inner.entries.len());
-        // Under the lock, because it takes longer to move them than to hand them on. What `wakes` has runs behind it.
+        // Under the lock, because it takes longer to move them than to hand them on. The wakers in `wakes` run behind it.
         for Entry { queue_pair, table, ticket, completed } in inner.entries.drain(..count) {
             take(hand_over(&table, ticket, completed, queue_pair, &mut wakes));
         }

@@ -60,7 +60,7 @@ pub(crate) fn room(targets: &[Target<'_>]) -> usize {
     lengths.sum()
 }
 
-/// Copies bytes into the targets, in order: how many had room. What [`receive`] does with the bytes of a socket.
+/// Copies bytes into the targets, in order: how many had room. [`receive`] does so with the bytes of a socket.
 ///
 /// # Errors
 /// `PermissionDenied` for memory that may not be written.
@@ -86,7 +86,7 @@ pub(crate) fn scatter(bytes: &[u8], targets: &mut [Target<'_>]) -> io::Result<us
     Ok(bytes.len() - rest.len())
 }
 
-/// Appends the pieces, in order, to at most `room` bytes: how many these were. What [`send`] does for a socket.
+/// Appends the pieces, in order, to at most `room` bytes: how many these were. [`send`] does so for a socket.
 ///
 /// # Errors
 /// `EFAULT` if not even the first piece is in host memory.

@@ -102,7 +102,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The attempt came to nothing. What follows for receives, when nobody can use them any more, is for the caller to
+    /// The attempt came to nothing. The consequences for receives, when nobody can use them any more, are for the caller to
     /// settle without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
         let released = {

@@ -422,7 +422,7 @@ impl Connector {
         match goodbye {
             Goodbye::Asking => self.begin_disconnect(inner),
             Goodbye::Leaving => {
-                // What the call fails to tell the peer, the destruction of the id does.
+                // The destruction of the id tells the peer what the call fails to tell it.
                 let _ = Self::part(inner);
                 self.let_go(inner);
             }

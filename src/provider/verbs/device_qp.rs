@@ -97,9 +97,9 @@ impl DeviceQp {
 /// The way of the completions of a queue pair of the device to its owner.
 struct Route {
     sends: Room,
-    /// Where its own receives complete, if that is another group.
+    /// The room in which its own receives complete, if that is another group.
     receives: Option<Room>,
-    /// Where its receives complete, if they are of a shared queue.
+    /// The room in which its receives complete, if they are of a shared queue.
     shared: Option<Arc<Room>>,
     key: u32,
     /// The number of the queue pair, where its completions need that to be told apart.
@@ -131,7 +131,7 @@ impl Route {
         Ok(route)
     }
 
-    /// Where its receives complete.
+    /// The room in which its receives complete.
     fn received(&self) -> &Room {
         self.shared.as_deref().or(self.receives.as_ref()).unwrap_or(&self.sends)
     }

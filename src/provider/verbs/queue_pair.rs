@@ -72,7 +72,7 @@ pub(crate) struct QueuePair {
     _registered: Registered,
 }
 
-/// Where a queue pair completes.
+/// The groups in which a queue pair completes.
 struct Groups {
     sends: Arc<CompletionGroup>,
     receives: Arc<CompletionGroup>,
@@ -475,7 +475,7 @@ impl QueuePair {
         }
     }
 
-    /// Uses this queue pair of the device from now on, with these receives. What it does not take finishes CANCELED.
+    /// Uses this queue pair of the device from now on, with these receives. Those that it does not take finish CANCELED.
     fn begin_anew(
         &self,
         inner: &mut Inner,

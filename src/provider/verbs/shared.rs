@@ -48,7 +48,7 @@ pub(crate) struct Receives {
     adapter: Arc<AdapterContext>,
 }
 
-/// Where the receives of a queue complete.
+/// The rooms in which the receives of a queue complete.
 struct Rooms {
     /// The number of receives, all of which may be taken by the queue pairs of one room.
     depth: u32,

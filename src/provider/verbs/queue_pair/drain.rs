@@ -105,7 +105,7 @@ impl QueuePair {
     }
 
     /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device has
-    /// finished by then. What it has not stays outstanding, or drains with `status`. Returns whether the memory of what is
+    /// finished by then. The other requests stay outstanding, or drain with `status`. Returns whether the memory of what is
     /// outstanding is free.
     pub(super) fn stop(&self, detached: Detached, status: Status) -> bool {
         let Detached { device, lent, idle, used, windows } = detached;

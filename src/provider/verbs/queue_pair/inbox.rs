@@ -23,7 +23,7 @@ impl Inbox {
         !self.filled.load(Ordering::Acquire)
     }
 
-    /// Adds some. Who does has somebody look for them.
+    /// Adds some. The caller has somebody look for them.
     pub(super) fn add(&self, letters: impl Iterator<Item = Letter>) {
         let mut all = self.letters.lock();
         all.extend(letters);
