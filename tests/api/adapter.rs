@@ -225,7 +225,7 @@ async fn every_adapter_has_the_loopback_flag_and_connects_to_itself() {
     }
 }
 
-/// What one of many futures was waiting for.
+/// The event that one of many futures was waiting for.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Request(usize),

@@ -60,7 +60,7 @@ fn swap(adapter: &Adapter, queue_pair: &QueuePair, there: &RemoteRegion, [from, 
     queue_pair.compare_swap(room(adapter, 8), there, from, to, WorkOptions::default()).expect("posted")
 }
 
-/// What was there before.
+/// The value that was there before.
 async fn original(op: Op<Buffer>, kind: OpKind) -> u64 {
     let (outcome, buffer) = within(op).await;
     let outcome = outcome.expect("it succeeds");

@@ -34,7 +34,7 @@ impl Drop for Folder {
     }
 }
 
-/// What is said where `LIBCLANG_PATH` and the program pkg-config are these.
+/// The complaint where `LIBCLANG_PATH` and the program pkg-config are these.
 fn complaint(libclang: &PathBuf, pkg_config: &str) -> Option<String> {
     build::complaint(|name| match name {
         "LIBCLANG_PATH" => Some(libclang.into()),

@@ -377,7 +377,7 @@ async fn a_result_is_told_once_and_never_forgotten() {
     // Met, and dropped before it could say so: the next one is told instead.
     drop(next);
     results.notify(NotifyKind::Any).now_or_never().expect("at once").expect("told");
-    // What has been polled is no news.
+    // A result that has been polled is no news.
     send(&adapter, &pair.active.queue_pair, b"3", WorkOptions::default()).await;
     within(results_len(&results, 3)).await;
     assert_eq!(polled(&results, 9).len(), 3);

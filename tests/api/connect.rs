@@ -187,7 +187,7 @@ async fn the_peer_s_accept_is_pending_until_complete() {
         };
         let reply = reply.expect("the peer accepts");
         if three_phase {
-            // What the peer can learn without a complete has reached it when another connection has come and gone.
+            // Everything that the peer can learn without a complete has reached it when another connection has come and gone.
             assert_usable(&adapter, &queue_pair(&adapter)).await;
             assert!(futures::poll!(&mut accepting).is_pending());
         }

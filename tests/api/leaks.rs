@@ -18,7 +18,7 @@ use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, Listener, QueuePair, Status,
 };
 
-/// What became of the peer of a future that was dropped.
+/// The fate of the peer of a future that was dropped.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// It never got its connection.
@@ -116,7 +116,7 @@ async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
         }
         attempts += 1;
     }
-    // What the kernel does between the calls wakes nobody, and on a simulated network a host reaches itself in no time.
+    // The kernel's work between the calls wakes nobody, and on a simulated network a host reaches itself in no time.
     let least = if Device::under_test() == Device::Soft { 3 } else { 2 };
     assert!(attempts >= least, "it waits for the network, not {attempts} times");
     if !both_steps {
@@ -155,7 +155,7 @@ async fn dropped_accepts(adapter: &Adapter, with_the_request: bool) {
             let fate = within(peer).await.expect("no panic");
             assert!(is_listed(&fate), "after {attempts} polls: {fate:?}");
         } else {
-            // What was dropped before it had the request has left it to the next one.
+            // An accept that was dropped before it had the request has left it to the next one.
             refuse_all_until(&listener, peer).await;
         }
         if finished.is_some() {

@@ -321,7 +321,7 @@ async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
     for queue_pair in &unfetched {
         assert_usable(&adapter, queue_pair).await;
     }
-    // What was fetched can still be accepted, what is connected still works.
+    // A request that was fetched can still be accepted, and a queue pair that is connected still works.
     let other = queue_pair(&adapter);
     let accepted = within(fetched.accept(&other, AcceptParams::default())).await.map(drop);
     let asked = outcome(fetched_asking).await;

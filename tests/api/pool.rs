@@ -211,7 +211,7 @@ async fn bytes_of_others_are_copied_into_the_pool() {
     let mut theirs = within(other.get()).await.expect("memory");
     theirs.copy_from_slice(b"another!");
     let theirs = theirs.freeze(8);
-    // What is in the memory of the pool and is not frozen is not its own to share.
+    // Bytes in the memory of the pool that are not frozen are not its own to share.
     let owner = Bytes::from_owner(within(pool.get()).await.expect("memory"));
     assert_eq!(counts(&pool), (1, 1));
     for (message, copies) in [

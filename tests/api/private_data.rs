@@ -146,7 +146,7 @@ async fn a_short_buffer_is_filled_and_the_size_is_told() {
     let asked = requested(&adapter, v4(), params).await;
     let data = asked.request.private_data();
     assert_data(&adapter, data, b"ten bytes!");
-    // What was sent, or the length that the transport pads it to.
+    // The length that was sent, or the one that the transport pads it to.
     let size = data.len();
     // Without a buffer it is a query of the size.
     let short = data.copy_to(&mut []).expect_err("no room");
@@ -205,7 +205,7 @@ async fn private_data_has_its_moments() {
     within(asked.request.reject(b"no")).await.expect("rejected");
     outcome(asked.connecting).await.expect_err("rejected");
     assert_data(&adapter, &asked.connector.private_data().expect("it came with the reject"), b"no");
-    // What came with a reject is gone with the next connect.
+    // Data that came with a reject is gone with the next connect.
     let active = &asked.active;
     within(asked.connector.connect(active, nobody(v4()), ConnectParams::default()))
         .await

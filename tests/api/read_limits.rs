@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tokio_rdma::error::StateError;
 use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, QueuePairConfig, ReadLimits, Status};
 
-/// What was seen of the limits on the way to a connection.
+/// The limits that were seen on the way to a connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     request: ReadLimits,
@@ -41,7 +41,7 @@ async fn negotiate(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -
     Seen { request, reply, active: ours.read_limits(), passive: theirs.read_limits() }
 }
 
-/// What section 5 of the semantics says: each direction is the least of what both ends ask and both adapters have. But
+/// The limits by section 5 of the semantics: each direction is the least of what both ends ask and both adapters have. But
 /// where the adapter announces that an accept cannot lower what is read from it, its inbound limit has no say.
 fn expected(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -> Seen {
     let cap = adapter.info().max_read_limits;

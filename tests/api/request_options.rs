@@ -195,7 +195,7 @@ async fn a_fenced_request_sees_what_was_read_before_it() {
             let fenced = WorkOptions::default().fence();
             let tail = slice(SIZE - TAIL..SIZE);
             let write = queue_pair.write_with(tail, &target.remote(), fenced).expect("posted");
-            // What is behind it waits with it.
+            // A request behind it waits with it.
             let receive = pair.passive.queue_pair.receive(room(&adapter, 4)).expect("posted");
             let send = queue_pair.send(bytes(&adapter, b"done")).expect("posted");
             success(receive).await;
@@ -322,7 +322,7 @@ async fn a_batch_goes_out_with_its_doorbell() {
                 assert_eq!(buffer[..length], [number; 3], "{variant}");
             }
         }
-        // What is posted without the batch takes with it what was posted before.
+        // A request that is posted without the batch takes with it those that were posted before.
         let receives: Vec<_> = (0..3).map(|_| receiver.receive(room(&adapter, 8)).expect("posted")).collect();
         let batch = sender.batch();
         let deferred = [b"one", b"two"].map(|text| batch.send(bytes(&adapter, text)).expect("posted"));

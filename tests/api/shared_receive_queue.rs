@@ -119,7 +119,7 @@ async fn limits_are_checked_and_a_full_queue_gives_the_buffer_back() {
     let foreign = common::adapter();
     let error = queue.receive(room(&foreign, 1)).expect_err("of another adapter");
     assert_eq!(error.status(), Status::ACCESS_VIOLATION);
-    // What is left when the last handle goes is not left hanging.
+    // Receives that are left when the last handle goes are not left hanging.
     drop(queue);
     for receive in receives {
         assert_eq!(failure(receive).await, Status::CANCELED);

@@ -600,7 +600,7 @@ fn a_retained_error_is_its_error() {
     let error = plain().unwrap_err();
     assert!(error.is_connector_usable());
     assert_eq!(error.private_data(), b"no");
-    // What the peer said stays reachable behind the `io::Error`.
+    // The private data of the peer stays reachable behind the `io::Error`.
     let error = io::Error::from(error);
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectError>());
     assert_eq!(inner.map(ConnectError::private_data), Some(&b"no"[..]));

@@ -234,7 +234,8 @@ async fn many_threads_with_many_queue_pairs_send_write_and_read() {
     assert_eq!(done, [pairs * rounds; THREADS]);
 }
 
-/// Connects one of the ranks with all others: to those above it by itself, the others come. Who connects has the first word.
+/// Connects one of the ranks with all others: to those above it by itself, the others come. The rank that connects has the
+/// first word.
 async fn joined_by_all(
     adapter: &Adapter,
     listener: Listener,

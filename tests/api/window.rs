@@ -51,7 +51,7 @@ async fn bound(
     (window, remote)
 }
 
-/// What the peer reads there.
+/// The bytes that the peer reads there.
 async fn read(adapter: &Adapter, peer: &QueuePair, remote: &RemoteRegion) -> Vec<u8> {
     let length = remote.len() as usize;
     success(peer.read(room(adapter, length), remote).expect("posted")).await.1.to_vec()

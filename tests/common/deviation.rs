@@ -101,7 +101,7 @@ pub fn assert_bytes(adapter: &Adapter, found: &[u8], sent: &[u8]) {
     assert!(found[sent.len()..].iter().all(|byte| *byte == 0), "{found:?} is padded with zeroes");
 }
 
-/// What an accept comes to.
+/// The outcome of an accept.
 pub type Accepted = Result<Connection, AcceptError>;
 
 /// An accept whose peer has the reply and says no to it, or goes: it is refused. Where there are two phases it was a
@@ -248,7 +248,7 @@ pub async fn assert_broken(adapter: &Adapter, pair: &Pair, status: Status, why: 
     }
     match within(pair.active.connection.disconnected()).await {
         DisconnectReason::Lost { status: found, .. } => assert_blamed(adapter, found, status, case),
-        // Who cannot tell a violation by the peer may not tell its Terminate from a goodbye either.
+        // An adapter that cannot tell a violation by the peer may not tell its Terminate from a goodbye either.
         DisconnectReason::Peer => assert!(!per_request_errors(adapter), "{case}: {status:?} is no goodbye"),
         other => panic!("{other:?}"),
     }
@@ -336,8 +336,8 @@ pub fn assert_is_reject(reason: &Reason) {
     assert_eq!(*reason, expected);
 }
 
-/// What the peer can learn of what this side has done or left undone has reached it by now, unless messages overtake each
-/// other.
+/// Everything that the peer can learn of what this side has done or left undone has reached it by now, unless messages
+/// overtake each other.
 pub async fn word_has_spread(adapter: &Adapter) {
     let pair = connected(adapter).await;
     within(pair.active.connection.disconnect()).await.expect("disconnected");

@@ -19,7 +19,7 @@ use super::{connected, listening_at, within};
 /// Names the device; without it, this is the host and the soft provider.
 const DEVICE: &str = "TOKIO_RDMA_TEST_DEVICE";
 
-/// Where a test runs.
+/// The place where a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// The soft provider, on the loopback interface.
@@ -36,7 +36,7 @@ pub enum Device {
     FakeIwarp,
 }
 
-/// What was said of it in the environment.
+/// The device and its addresses, as the environment says.
 static UNDER_TEST: LazyLock<(Device, [IpAddr; 2])> = LazyLock::new(|| {
     let (device, name, own) = match env::var(DEVICE).as_deref() {
         Err(_) | Ok("soft") => return (Device::Soft, ["127.0.0.1", "::1"].map(address)),

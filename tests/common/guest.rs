@@ -184,7 +184,7 @@ pub fn in_peer_to_peer_mode(module: &str, function: &str, test: impl FnOnce()) {
     assert!(well, "{function}, {}:\n    {}", ended.status, said.replace('\n', "\n    "));
 }
 
-/// Where both sides of a test are, and which device and provider they use.
+/// The addresses of both sides of a test, and the device and the provider that they use.
 pub struct Stage {
     pub name: String,
     /// The provider of our side, as the examples name it.

@@ -19,13 +19,13 @@ pub struct Program {
     stderr: Output,
 }
 
-/// What a program says, read by a thread.
+/// The output of a program, read by a thread.
 struct Output {
     said: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// What became of a program.
+/// The outcome of a program's run.
 #[derive(Debug)]
 pub struct Outcome {
     pub name: String,
@@ -59,7 +59,7 @@ impl Program {
         Self { name, child, stdout, stderr }
     }
 
-    /// What it has said so far.
+    /// Everything that it has said so far.
     pub fn said(&self) -> String {
         self.stdout.so_far() + &self.stderr.so_far()
     }
@@ -123,7 +123,7 @@ impl Output {
         let place = said.clone();
         let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // What it said until the stream broke.
+            // Keeps all that it said until the stream broke.
             while let Ok(length @ 1..) = stream.read(&mut bytes) {
                 place.lock().expect("no panic").extend_from_slice(&bytes[..length]);
             }

@@ -128,7 +128,7 @@ pub async fn polled<F: Future>(future: F, most: usize) -> Option<F::Output> {
     .await
 }
 
-/// What was woken, in order.
+/// A log of the wakers that were woken, in order.
 pub struct Log<T>(Arc<Page<T>>);
 
 struct Page<T> {

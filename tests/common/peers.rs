@@ -143,7 +143,7 @@ pub async fn cmtime_call(adapter: &Adapter, server: SocketAddr, connections: usi
     }
 }
 
-/// What rdma_client and rdma_server send each other.
+/// The length of the messages that rdma_client and rdma_server send each other.
 const HELLO: usize = 16;
 
 /// rdma_server: a message comes, another goes.

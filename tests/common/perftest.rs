@@ -129,7 +129,7 @@ impl Agreement {
         theirs
     }
 
-    /// What each test begins with.
+    /// The exchanges that each test begins with.
     async fn begin(&mut self) {
         let version = self.exchange(VERSION).await;
         let version = String::from_utf8_lossy(&version);
@@ -247,7 +247,7 @@ pub async fn serve(adapter: &Adapter, listener: &Listener, run: Run) {
     agreement.meet_last().await;
     connection.disconnected().await;
     if run.program == Program::WriteBandwidth {
-        // What came last came before the end, and is random.
+        // The bytes of the last write came before the end, and are random.
         let mut bytes = vec![0; run.size];
         region.read(0, &mut bytes).expect("in range");
         let zeros = bytes.iter().filter(|byte| **byte == 0).count();

@@ -10,7 +10,7 @@ use super::guest::{Stage, c_program, port, start};
 use super::interop::Program;
 use super::rsocket::{begin_accepting, call, expect_end, of_one_that_reads_last, scratch};
 
-/// Where Debian has the library.
+/// The path of the library in Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1";
 
 /// Starts a program with the library, which listens on this port if there is one.
@@ -140,7 +140,7 @@ pub fn http(stage: &Stage) {
         let server = SocketAddr::new(stage.ours[version], port());
         let mut serving = stage.start("http", &format!("--listen {server}"), Some(server.port()));
         let mut run = |command: &str, path: &str, expected: &[u8]| {
-            // What an earlier one has written is not what this one has.
+            // Bytes that an earlier one has written are not taken for those of this one.
             std::fs::write(&there, []).expect("room");
             let command = format!("{command} {} http://{server}/{path}", there.display());
             let outcome = start_preloaded(&command, None).finish();

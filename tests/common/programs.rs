@@ -24,7 +24,7 @@ pub fn example_command(name: &str) -> Command {
     command
 }
 
-/// What a program wrote to its standard output.
+/// The text that a program wrote to its standard output.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }

@@ -138,7 +138,7 @@ pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     tagged(WRITE, true, stag, to, payload)
 }
 
-/// What a Read Request says.
+/// The payload of a Read Request.
 pub fn read_payload(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&sink.0.to_be_bytes());
@@ -396,7 +396,7 @@ pub async fn raw_accepts(adapter: &Adapter, reply: Start) -> (End, Raw, Start) {
     (End { queue_pair, connection }, raw, request)
 }
 
-/// What a connect makes of these bytes for a reply.
+/// The outcome of a connect that gets these bytes for a reply.
 pub async fn raw_replies(
     adapter: &Adapter,
     bytes: &[u8],

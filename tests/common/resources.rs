@@ -33,7 +33,7 @@ pub fn held() -> BTreeMap<&'static str, usize> {
     held
 }
 
-/// What `rdma resource show` says of a kind of objects: a line each, of all devices.
+/// The output of `rdma resource show` for a kind of objects: a line each, of all devices.
 ///
 /// The program asks for the devices first and then for the objects of each, and fails if a device has gone in between. It is
 /// run again if that is so: if the devices are others than before.

@@ -105,10 +105,10 @@ pub struct Rstream {
     config: StreamConfig,
 }
 
-/// What both ends exchange before they begin.
+/// The number of bytes that both ends exchange before they begin.
 const GREETING: usize = 16;
 
-/// What the program prints when it has seen all bytes, and not if one was another.
+/// The text that the program prints when it has seen all bytes, and not if one was another.
 const FINISHED: &str = "custom ";
 
 fn rstream_cases() -> Vec<Rstream> {
@@ -227,7 +227,7 @@ fn run_all(stage: &Stage, cases: impl IntoIterator<Item = Rstream>) {
     }
 }
 
-/// What rcopy sends: a head, with these commands, and what belongs to it. Numbers are those of the machine.
+/// The commands in the heads of what rcopy sends. Behind a head comes what belongs to it. Numbers are those of the machine.
 mod rcopy_command {
     pub(super) const OPEN: u8 = 1;
     pub(super) const CLOSE: u8 = 2;

@@ -33,7 +33,7 @@ pub fn accept_limits(inbound: u32, outbound: u32) -> AcceptParams {
     AcceptParams::default().read_limits(ReadLimits::new(inbound, outbound))
 }
 
-/// What posting a read to a region of the same adapter says, and what it comes to.
+/// The status of a read from a region of the same adapter, or the error of posting it.
 pub async fn read(adapter: &Adapter, queue_pair: &QueuePair) -> Result<Status, PostErrorKind> {
     let region = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
     let posted = queue_pair.read(adapter.buffer(8).expect("a buffer"), &region.remote());

@@ -42,7 +42,7 @@ impl Noise {
         Arc::new(Self(words.take(2 * BLOCK / 8).flat_map(u64::to_le_bytes).collect()))
     }
 
-    /// What the connection with this number sends as its message or block of that number.
+    /// The bytes that the connection with this number sends as its message or block of that number.
     fn message(&self, connection: usize, number: usize, length: usize) -> &[u8] {
         let start = (connection * 7919 + number * 104_729) % BLOCK;
         &self.0[start..start + length]

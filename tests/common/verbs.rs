@@ -90,7 +90,7 @@ impl Link {
     pub fn new(driver: &'static str) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // What a process has left that was killed is not in the way of the next.
+        // The leftovers of a process that was killed are not in the way of the next.
         let process = std::process::id() % 128;
         let name = format!("t{process}n{number}");
         let network = 128 + u8::try_from(process).expect("small");
@@ -173,7 +173,7 @@ pub async fn connected_at_with(
     }
 }
 
-/// What the kernel holds for processes: a line per object of any device. In the guest nobody has any but the test; and
+/// The objects that the kernel holds for processes: a line for each, of any device. In the guest nobody has any but the test; and
 /// the number that the kernel names is that of a thread, which may be gone.
 pub fn resources() -> Vec<String> {
     let mut found = Vec::new();

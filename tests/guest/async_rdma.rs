@@ -10,7 +10,7 @@ use common::guest::{addresses, is_guest, start};
 /// The two ends run side by side, and each time in another order.
 const TIMES: usize = 5;
 
-/// What it says when a Send of async-rdma has gone either way, and the connection has ended in order.
+/// The lines that it prints when a Send of async-rdma has gone either way, and the connection has ended in order.
 const SAID: [&str; 4] = [
     "passive: received \"is this a queue pair of yours?\"",
     "active: received \"it is, and you have found it.\"",

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 /// One test at a time: one of them takes siw away for a moment.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What a program prints; it must end well.
+/// The output of a program, which must end well.
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -162,7 +162,7 @@ fn the_kernel_gives_unreachable_peers_up() {
     });
 }
 
-/// What a counter of the namespace has seen.
+/// The number of packets that a counter of the namespace has seen.
 fn packets(counter: &str) -> u64 {
     let text = nft(&format!("list counter inet t {counter}"));
     let words: Vec<_> = text.split_whitespace().collect();

@@ -280,7 +280,7 @@ async fn a_connect_to_a_killed_process_is_refused() {
         .expect("connected");
 }
 
-/// What the kernel says about the socket between these two.
+/// Whether the kernel says that the socket between these two is established.
 fn is_established(local: SocketAddr, peer: SocketAddr) -> bool {
     let (SocketAddr::V4(local), SocketAddr::V4(peer)) = (local, peer) else { panic!("IPv4 only") };
     let column = |address: std::net::SocketAddrV4| {

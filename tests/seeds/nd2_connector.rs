@@ -448,7 +448,7 @@ async fn complete_connect_fails_when_the_peer_has_left() {
     let adapter = adapter();
     let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
     take_back(&adapter, half.accepting).await;
-    // What it leaves behind has its turn, and its last word arrives.
+    // Everything that it leaves behind has its turn, and its last word arrives.
     tokio::task::yield_now().await;
     settled().await;
     assert_abandoned(&adapter, within(half.reply.complete()).await, &half.queue_pair).await;

@@ -140,7 +140,7 @@ async fn description_non_peer_rejected_nobody_listens() {
     let error =
         within(connector.connect(&queue_pair, address, ConnectParams::default())).await.expect_err("deaf");
     comes_as(&error, Outcome::NoListener, DatEvent::NON_PEER_REJECTED);
-    // What tells it from a peer's reject, which has the same status.
+    // The reason tells it from a peer's reject, which has the same status.
     let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
     assert_is_no_listener(&reason);
     connects(&connector, &adapter, &queue_pair).await;

@@ -89,7 +89,7 @@ enum Appetite {
     Some(usize),
 }
 
-/// What an end means to do.
+/// The intentions of an end.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     length: usize,
@@ -130,7 +130,7 @@ impl Plan {
     }
 }
 
-/// What an end has done so far: true at any moment, also when it is dropped.
+/// The progress of an end so far: true at any moment, also when it is dropped.
 #[derive(Debug, Default)]
 struct Done {
     written: AtomicUsize,
@@ -141,7 +141,7 @@ struct Done {
     steps: Arc<AtomicUsize>,
 }
 
-/// What became of an end.
+/// The outcome of an end.
 #[derive(Debug)]
 struct Outcome {
     plan: Plan,
@@ -275,7 +275,7 @@ async fn run(
                     Ok(through) => (!through, Ok(())),
                     Err(error) => (false, Err(error)),
                 };
-                // Who has left does not write any more; who has read everything does.
+                // An end that has left does not write any more; one that has read everything does.
                 if !left && written.is_none() {
                     let (half, result) = writing.await.expect("the task that writes has failed");
                     written = Some(result);
@@ -298,7 +298,7 @@ async fn end(stream: RdmaStream, keys: [usize; 2], plan: Plan, dice: Dice, done:
     Outcome { plan, done, left, read, written }
 }
 
-/// What holds of one direction.
+/// Checks what holds of one direction.
 fn check(number: usize, from: &Outcome, to: &Outcome) {
     let (written, read) = (from.done.written.load(Ordering::Relaxed), to.done.read.load(Ordering::Relaxed));
     let case = || format!("stream {number}: {written} bytes written, {read} read\n  {from:?}\n  {to:?}");

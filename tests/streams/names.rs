@@ -29,7 +29,7 @@ async fn answer(listener: &RdmaListener) -> SocketAddr {
     peer
 }
 
-/// What comes of a connect works, in both directions.
+/// The stream that comes of a connect works, in both directions.
 async fn works(
     connect: impl Future<Output = Result<RdmaStream, impl Debug>>,
     listener: &RdmaListener,

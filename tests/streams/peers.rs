@@ -35,13 +35,13 @@ struct Peer {
     connection: Connection,
     region: Region,
     receives: Vec<Op<Buffer>>,
-    /// What the stream has said of itself: its list of targets, and the first memory that it takes data in.
+    /// The places that the stream has told of: its list of targets, and the first memory that it takes data in.
     targets: RemoteRegion,
     data: RemoteRegion,
     credits: u16,
 }
 
-/// What there is before the connection.
+/// The parts of an end that there are before the connection.
 struct Half {
     queue_pair: QueuePair,
     region: Region,
@@ -180,7 +180,7 @@ impl Peer {
     }
 }
 
-/// What a stream fails with after what it was told.
+/// The error that a stream fails with after what it was told.
 async fn broken(stream: &mut RdmaStream) -> StreamBroken {
     let mut rest = Vec::new();
     let error = within(stream.read_to_end(&mut rest)).await.expect_err("it is no end of file");
@@ -232,7 +232,7 @@ async fn a_peer_by_hand_is_understood() {
         );
         assert_eq!(peer.read(16, 16), entry(expected));
 
-        // What it writes, and where.
+        // The bytes that it writes, and their places.
         within(stream.write_all(b"hello")).await.expect("written");
         assert_eq!(peer.hear().await, 5);
         within(stream.write_all(&[7; HALF - 5])).await.expect("written");

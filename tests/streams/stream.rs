@@ -152,7 +152,7 @@ async fn each_direction_is_shut_down_by_itself() {
 #[tokio::test]
 async fn written_bytes_arrive_after_a_drop() {
     let (mut left, mut right) = streams(&adapter()).await;
-    // What the peer takes without being asked: half of its ring.
+    // The peer takes this much without being asked: half of its ring.
     within(left.write_all(&pattern(0, 1 << 16))).await.expect("written");
     drop(left);
     let mut read = Vec::new();
@@ -213,7 +213,7 @@ async fn a_loss_is_an_error_that_says_why_after_what_had_arrived() {
 // IO-06: a writer that nobody reads waits, and goes on when somebody does.
 #[tokio::test]
 async fn a_writer_waits_for_the_reader() {
-    // What the peer grants before anybody looks at it: half of its ring.
+    // The peer grants this much before anybody looks at it: half of its ring.
     for (config, granted) in [(StreamConfig::default(), 1 << 16), (small(), 1024)] {
         let (mut left, mut right) = streams_with(&adapter(), &config, &config).await;
         let mut written = 0;
@@ -222,7 +222,7 @@ async fn a_writer_waits_for_the_reader() {
         loop {
             let mut write = Box::pin(left.write(&piece));
             let mut count = poll_once(&mut write);
-            // What is on its way to a device makes room when it is there.
+            // Bytes that are on their way to a device make room when they are there.
             for _ in 0..200 {
                 if count.is_ready() {
                     break;
@@ -432,7 +432,7 @@ async fn a_server_that_speaks_something_else_is_left() {
     let server = async {
         let params = tokio_rdma::AcceptParams::default().private_data(&b"welcome"[..]);
         let request = listener.request().await.expect("a request");
-        // Where there are three phases it learns that it was left.
+        // The server learns that it was left where there are three phases.
         if let Ok(connection) = request.accept(&passive, params).await {
             connection.disconnected().await;
         }

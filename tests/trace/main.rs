@@ -20,7 +20,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Where the lines of a test end up.
+/// The destination of a test's lines.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -40,7 +40,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// What was told about one connection.
+/// A line that was told about one connection.
 #[derive(Debug)]
 struct Line {
     level: String,
@@ -95,7 +95,7 @@ impl Log {
 
 fn parse(line: &str) -> Line {
     let (level, rest) = line.trim_start().split_once(' ').expect("a level");
-    // What the task of a connection tells stands behind its span.
+    // The lines that the task of a connection tells stand behind its span.
     let own = rest.rsplit_once("}: ").map_or(rest, |(_, own)| own);
     let words = || own.split_whitespace();
     let message = words().take_while(|word| !word.contains('=')).collect::<Vec<_>>().join(" ");

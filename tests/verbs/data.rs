@@ -302,7 +302,7 @@ fn a_removal_takes_windows_and_shared_receives_along() {
 }
 
 // QP-10: a fenced read is no error. `siw` ends the connection of one that is told to wait, so it is not told. Without the fence
-// this passes, too: reads are answered in their order. What waits for a read is in `request_options`.
+// this passes, too: reads are answered in their order. A request that waits for a read is in `request_options`.
 #[tokio::test]
 async fn a_read_can_be_fenced() {
     if driver().is_none() {

@@ -113,7 +113,7 @@ async fn accept(adapter: Adapter, listener: Listener, gone: oneshot::Receiver<()
     scatter(things, &mut dice).await;
 }
 
-/// What an end does that is connected.
+/// The life of an end that is connected.
 async fn live(
     adapter: &Adapter,
     own: &QueuePair,

@@ -34,7 +34,7 @@ fn is_lost(reason: &DisconnectReason) -> bool {
     matches!(reason, DisconnectReason::Lost { .. } | DisconnectReason::Peer)
 }
 
-/// What this program does when it is started to be the peer of a test.
+/// The role of this program when it is started to be the peer of a test.
 #[test]
 fn child_role() {
     let Some((role, argument)) = role() else { return };
@@ -378,7 +378,7 @@ async fn more_than_the_device_has_is_refused() {
         let error = adapter.queue_pair(config).expect_err(case);
         assert!(matches!(error, OpenError::InvalidParameter { .. }), "{case}: {error:?}");
     }
-    // What it says it has, it has.
+    // The adapter has everything that it says it has.
     for (config, case) in [
         (config().receive_depth(depth).send_depth(depth), "depths"),
         (config().receive_depth(1).send_depth(1), "one of each"),
@@ -478,7 +478,7 @@ async fn lock_more_than_allowed() {
         assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
         assert!(error.to_string().contains("ulimit -l"), "{error}");
     }
-    // What is given back may be locked again.
+    // Memory that is given back may be locked again.
     drop(small);
     for _ in 0..1000 {
         adapter.buffer(64 << 10).expect("within the limit");

@@ -1,4 +1,4 @@
-//! A card that speaks iWARP, where it differs from `siw`. What both have in common the modules that run on `siw` show.
+//! A card that speaks iWARP, where it differs from `siw`. The modules that run on `siw` show what both have in common.
 //!
 //! Runs on: fake-iwarp
 

@@ -27,7 +27,7 @@ fn leaves_nothing<F: Future<Output = ()>>(test: impl FnOnce(Adapter) -> F) {
     }
     let _turn = one_at_a_time();
     let runtime = runtime();
-    // What the runtime and the libraries open once they are used.
+    // The runtime and the libraries open some descriptors once they are used.
     runtime.block_on(async {
         let pair = connected(&adapter()).await;
         within(pair.active.connection.disconnect()).await.expect("disconnected");
@@ -49,7 +49,7 @@ fn leaves_nothing<F: Future<Output = ()>>(test: impl FnOnce(Adapter) -> F) {
 /// Polls a future at most so many times, and not for long, and drops it.
 async fn given_up<F: Future>(future: F, most: usize) -> Option<F::Output> {
     let polled = tokio::time::timeout(Duration::from_millis(200), polled(future, most)).await;
-    // Who gives up at once leaves the others their turn.
+    // A task that gives up at once leaves the others their turn.
     tokio::task::yield_now().await;
     polled.ok().flatten()
 }
@@ -217,6 +217,6 @@ fn a_connect_that_is_given_up_holds_nobody_up() {
             drop(own);
         }
     });
-    // What the kernel is still busy with is nothing that the runtime waits for here.
+    // The runtime does not wait here for what the kernel is still busy with.
     runtime.shutdown_background();
 }

@@ -12,7 +12,7 @@ use common::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_rdma::{Access, PoolConfig};
 
-/// What takes long enough to be done on another thread.
+/// A length of memory that takes long enough to be handled on another thread.
 const MUCH: usize = 4 << 20;
 
 /// A runtime with one thread for everything that may block.
@@ -65,7 +65,7 @@ fn memory_is_registered_and_given_back_on_other_threads() {
         assert!(poll_once(&mut again).is_pending());
         drop(again);
         assert!(region.is_registered());
-        // What has begun takes effect, whoever waits for it.
+        // A deregistration that has begun takes effect, whoever waits for it.
         drop(ending);
         drop(occupied);
         eventually("it is deregistered", || !region.is_registered()).await;

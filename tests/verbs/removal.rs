@@ -233,7 +233,7 @@ async fn work_in_flight_ends_when_the_device_is_removed() {
                     break;
                 }
             }
-            // What is posted now is not taken.
+            // A request that is posted now is not taken.
             queue.send(last).map(drop).map_err(|error| error.status())
         }));
     }

@@ -86,7 +86,7 @@ async fn a_connection_that_is_made_does_not_keep_others_waiting() {
     let (listener, address) = listening(&adapter);
     for call in ["rdma_accept", "rdma_establish", "ibv_modify_qp", "rdma_connect"] {
         let iwarp = adapter.info().read_sink_required;
-        // Where each is a call of a connection, and on a thread of its own.
+        // Runs only where the call is one of a connection, and on a thread of its own.
         if matches!((call, iwarp), ("rdma_establish" | "ibv_modify_qp", true) | ("rdma_connect", false)) {
             continue;
         }

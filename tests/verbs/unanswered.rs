@@ -101,7 +101,7 @@ async fn a_connect_ends_in_the_time_of_its_caller() {
     nothing_is_left().await;
 }
 
-// HW-13, CM-18: the request is lost, or it is in the hands of the peer. Who holds it learns that it is too late.
+// HW-13, CM-18: the request is lost, or it is in the hands of the peer. Its holder learns that it is too late.
 #[tokio::test]
 async fn a_connect_ends_when_the_device_gives_up() {
     if !alone(module_path!(), "a_connect_ends_when_the_device_gives_up") {

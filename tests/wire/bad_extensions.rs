@@ -79,7 +79,7 @@ fn violations(counter: &Region, plain: &Region) -> Vec<(&'static str, Vec<u8>, W
     cases
 }
 
-/// What is said of a key, and how.
+/// The name of an answer, and its bytes for the identifier of a request.
 type Case = (&'static str, fn(u32) -> Vec<u8>);
 
 // SEC-14

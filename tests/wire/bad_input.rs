@@ -568,7 +568,7 @@ async fn an_invalid_first_frame_aborts_the_accept() {
     let queue_pair = queue_pair(&adapter);
     let receive = queue_pair.receive(room(&adapter, 4)).expect("posted");
     let violation = raw::fpdu(&raw::send(2, b"x"), false);
-    // What comes behind the reply, and whether the peer then resets the stream or just ends it.
+    // The bytes behind the reply, and whether the peer then resets the stream or just ends it.
     for (behind, reset) in [(&violation[..], false), (&violation[..9], false), (&[], false), (&[], true)] {
         let peer = async {
             let mut peer = Raw::dial(address).await;

@@ -162,7 +162,7 @@ async fn checksums_are_on_when_either_side_asks() {
 async fn accept_waits_for_the_frame_of_readiness_that_was_chosen() {
     let adapter = adapter();
     let (empty_write, empty_read) = (raw::write(0, 0, &[]), raw::read_request(1, (1, 0), 0, (0, 0)));
-    // What is offered in the two words, what the reply must choose, and the frame itself.
+    // Each case has the offers in the two words, the choice that the reply must make, and the frame itself.
     let cases = [
         (0, RTR_WRITE | RTR_READ, (0, RTR_WRITE), &empty_write),
         (0, RTR_WRITE, (0, RTR_WRITE), &empty_write),

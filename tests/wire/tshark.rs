@@ -16,7 +16,7 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, RemoteRegion, Status, WorkOptions};
 
-/// What was said, in the order in which it came by: whether by the active end, and the bytes.
+/// The pieces of what was said, in the order in which they came by: whether by the active end, and the bytes.
 type Record = Vec<(bool, Vec<u8>)>;
 
 /// A TCP proxy between two ends that records both directions.
@@ -114,10 +114,10 @@ fn capture(record: &Record) -> Vec<u8> {
     file
 }
 
-/// What tshark says of a capture.
+/// The output of tshark for a capture.
 pub(super) fn tshark(file: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // What is in our messages is nobody's protocol.
+    // The content of our messages is nobody's protocol.
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
     let output = command.arg("-r").arg(file).args(arguments).output().expect("tshark");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -158,7 +158,7 @@ async fn talk(adapter: &Adapter, pair: &Pair) {
             success(from.queue_pair.write(bytes(adapter, &vec![8; length]), &remote).expect("posted")).await;
             success(from.queue_pair.read(room(adapter, length), &remote).expect("posted")).await;
         }
-        // What else a message can be.
+        // The other forms that a message can have.
         let slice = region.slice(0..64).expect("in bounds");
         for solicited in [false, true] {
             let options = if solicited { WorkOptions::default().solicited() } else { WorkOptions::default() };

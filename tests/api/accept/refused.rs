@@ -43,7 +43,7 @@ async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_r
     assert_eq!(within(receive).await.0.expect("received").bytes, 7);
 }
 
-/// Where there are two phases the accept does not fail; the connection ends, and takes the queue pair with it.
+/// The accept does not fail where there are two phases; the connection ends, and takes the queue pair with it.
 async fn connected_again_and_again<F: Future<Output = ()>>(
     adapter: &Adapter,
     answer: impl Fn(tokio_rdma::Reply) -> F,

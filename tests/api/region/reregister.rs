@@ -303,7 +303,7 @@ async fn have_no_memory() {
     // A thread for what takes long, which takes memory too.
     tokio::task::spawn_blocking(|| ()).await.expect("no panic");
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).expect("known");
-    // What there is already is more than that.
+    // The memory that there is already is more than that.
     setrlimit(Resource::RLIMIT_AS, 1 << 20, hard).expect("lowered");
     let errors = [
         adapter.register(length, Access::REMOTE_WRITE).await.map(drop).expect_err("no memory"),

@@ -19,7 +19,7 @@ pub(super) struct CompletionQueue {
     armed: Option<Arm>,
     /// A completion was lost.
     overrun: bool,
-    /// Where its completions are instead, if the device is an instant one.
+    /// The ring that its completions are in instead, if the device is an instant one.
     ring: Option<Ring>,
     /// The number of queues of queue pairs that complete here.
     pub(super) users: usize,

@@ -341,7 +341,7 @@ async fn get_private_data_nd_buffer_overflow_has_a_part_and_the_size() {
     let half = half_open(&adapter, ConnectParams::default(), params).await;
     let data = half.reply.private_data();
     assert_data(&adapter, data, b"abcdef");
-    // What was sent, or the length that the transport pads it to.
+    // The length that was sent, or the one that the transport pads it to.
     let size = data.len();
     // The size query: no buffer at all.
     let short = data.copy_to(&mut []).expect_err("too short");

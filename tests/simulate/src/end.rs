@@ -91,7 +91,7 @@ impl End {
         (if world.once_in(8) { options.fence() } else { options }, context)
     }
 
-    /// The request with this context, if it was posted. What was refused was so for a reason of the connection.
+    /// The request with this context, if it was posted. A refusal was for a reason of the connection.
     pub(crate) fn posted<T>(&self, context: u64, outcome: Result<T, PostErrorKind>) -> Option<T> {
         let kind = match outcome {
             Ok(posted) => return Some(posted),

@@ -47,7 +47,7 @@ pub(super) struct Cm {
     next_port: u16,
 }
 
-/// Where an id is in the life of a connection.
+/// The place of an id in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
