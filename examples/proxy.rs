@@ -55,7 +55,7 @@ enum Role {
     RdmaToTcp { listen: String, connect: String },
 }
 
-/// What a proxy does besides forwarding.
+/// The duties of a proxy besides forwarding.
 #[derive(Clone)]
 struct Limits {
     connections: u16,

@@ -45,7 +45,7 @@ async fn main() -> Result<(), report::Report> {
     Ok(())
 }
 
-/// What the region that is read holds: any byte tells where it belongs.
+/// The content of the region that is read: any byte tells where it belongs.
 fn pattern(length: usize) -> Vec<u8> {
     (0..=250).cycle().take(length).collect()
 }

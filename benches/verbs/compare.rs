@@ -10,7 +10,7 @@ use crate::children::{Running, output, until_listening};
 use crate::figures::Race;
 use crate::streams::Load;
 
-/// Where everything listens, one port after the other.
+/// The first of the ports on which everything listens, one after the other.
 const FIRST_PORT: u16 = 18_500;
 
 /// A contender of the round trips: its name, whether it is the C program, and its flags.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// What one contender took, batch by batch.
+/// The samples of one contender, batch by batch.
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) samples: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What the verbs provider costs: its round trip beside that of a C program with the same calls (`pingpong.c`), and its
+//! The costs of the verbs provider: its round trip beside that of a C program with the same calls (`pingpong.c`), and its
 //! connections a second beside cmtime's; and byte streams over it beside rstream. `cargo xtask guest-bench` runs it where
 //! there are devices; see `README.md`.
 #![allow(clippy::print_stdout, reason = "a program that prints")]

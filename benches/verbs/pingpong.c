@@ -25,7 +25,7 @@
 
 enum { MESSAGE = 64, DEPTH = 16, BATCH = 32, MOST = 100000, RESOLVE_MS = 2000 };
 
-/* What the completions that are not waited for yet have brought. */
+/* The sends and receives of the completions that are not waited for yet. */
 static unsigned int sent, received;
 
 static bool level;

@@ -11,10 +11,10 @@ use crate::Open;
 
 /// The buffers that rstream asks for.
 const BUFFER: usize = 1 << 19;
-/// What both ends exchange before the clock starts, as there.
+/// The number of bytes that both ends exchange before the clock starts, as there.
 const GREETING: usize = 16;
 
-/// What goes over the stream, in the words of rstream.
+/// The load of the stream, in the words of rstream.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct Load {
     /// Bytes of a write (-S).

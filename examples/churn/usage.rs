@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use tokio::runtime::Handle;
 
-/// What the process has.
+/// The resources that the process has.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) fds: u64,

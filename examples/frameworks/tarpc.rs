@@ -25,7 +25,7 @@ use tokio::net::ToSocketAddrs;
 use tokio_rdma::{RdmaListener, RdmaStream};
 use tracing_subscriber::EnvFilter;
 
-/// What the server does, for callers to see.
+/// The methods of the server, for callers to see.
 #[tarpc::service]
 trait Statistics {
     /// The mean of the numbers, if there is one.

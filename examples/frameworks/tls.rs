@@ -29,7 +29,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing_subscriber::EnvFilter;
 
-/// What the server's certificate is for. It need not be what the client connects to.
+/// The name that the server's certificate is for. It need not be the one that the client connects to.
 const NAME: &str = "server.example";
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -81,7 +81,7 @@ async fn talk(address: SocketAddr, config: Arc<ClientConfig>) -> io::Result<Stri
         stream.shutdown().await
     };
     let said = said.await;
-    // Who is turned away (in TLS 1.3 after its own part of the handshake) is told why when it reads.
+    // A client that is turned away (in TLS 1.3 after its own part of the handshake) is told why when it reads.
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     said.map(|()| answer)

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing_subscriber::EnvFilter;
 
-/// What the server's certificate is for.
+/// The name that the server's certificate is for.
 const NAME: &str = "server.example";
 
 #[tokio::main]

@@ -128,7 +128,7 @@ fn source_for(peer: IpAddr) -> io::Result<IpAddr> {
     Ok(tokio_rdma::Provider::soft()?.local_for(peer)?)
 }
 
-/// What the passive end grants: enough for the measurements.
+/// The size of the memory that the passive end grants: enough for the measurements.
 const SHARED: usize = 1 << 20;
 const GRANTED: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -59,7 +59,7 @@ async fn echo(
     }
 }
 
-/// What the peer of a raw connection does next: a letter and a number of repetitions.
+/// Serves a raw connection as its peer: a letter and a number of repetitions say what it does next.
 pub(crate) async fn serve_raw(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut block = vec![0; SHARED];

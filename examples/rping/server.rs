@@ -10,7 +10,7 @@ use crate::{LIMITS, Options, text};
 
 /// The longest text of the original.
 const LONGEST: u32 = 64 << 10;
-/// What a "go on" says: nothing.
+/// The content of a "go on": nothing.
 const GO_ON: RemoteRegion = RemoteRegion::new(0, RemoteKey(0), 0);
 
 pub(crate) async fn run(options: &Options) -> io::Result<()> {

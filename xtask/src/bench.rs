@@ -13,9 +13,9 @@ use crate::{Usage, exec, fake_bench, packages, steps};
 const SUITE: &str = "target/release/suite";
 /// The C program for libfabric, beside it, and what it is made of.
 const FABRIC: (&str, &str) = ("target/release/suite-fi", "benches/suite/c/fi.c");
-/// What `verbs-bench` said in the guest machine.
+/// The file with what `verbs-bench` said in the guest machine.
 const GUEST: &str = "target/release/guest-bench.json";
-/// Where the report goes.
+/// The folder that the report goes to.
 const FOLDER: &str = "docs";
 
 /// The packages of each contender that is not ours, and what is left out without them.
@@ -37,7 +37,7 @@ struct Options {
     guest: bool,
     /// Whether the report is written where else it would not be.
     write: bool,
-    /// What the suite is given.
+    /// The arguments that the suite is given.
     passed: Vec<String>,
 }
 

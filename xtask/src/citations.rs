@@ -13,7 +13,7 @@ pub(crate) struct Citation {
     pub(crate) function: String,
 }
 
-/// What the comments of a file say.
+/// The content of the comments of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The rows that are named one by one.

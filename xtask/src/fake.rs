@@ -39,7 +39,7 @@ const DRESSES: [Dress; 3] = [
     Dress { name: "iwarp", lines: "dress iwarp;patience 20000", own: IWARP, like: "siw" },
 ];
 
-/// Where the library is found under both names, beside the programs.
+/// The folder with the library under both names, beside the programs.
 pub(crate) const FOLDER: &str = "target/fake";
 /// The same for the one of the profile `whole`, for programs that are built so, too.
 pub(crate) const WHOLE_FOLDER: &str = "target/fake-whole";

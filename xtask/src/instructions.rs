@@ -274,7 +274,7 @@ impl Line {
         Ok(callgrind::totals(&text.map_err(|error| format!("{}: {error}", file.display()))?))
     }
 
-    /// Where callgrind writes.
+    /// The file that callgrind writes.
     fn file(&self, operations: usize) -> PathBuf {
         env::temp_dir().join(format!("instructions-{}-{}-{operations}.callgrind", process::id(), self.name))
     }

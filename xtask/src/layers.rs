@@ -170,7 +170,7 @@ fn check_strangers(module: &[String], named: &Named) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What is wrong in a file, as `line: sentence` joined by line breaks.
+    /// The mistakes in a file, as `line: sentence` joined by line breaks.
     fn wrong(file: &str, text: &str) -> String {
         check(file, text)
             .iter()

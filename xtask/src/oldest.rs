@@ -9,10 +9,10 @@ use crate::tally::Tally;
 use crate::test::Settings;
 use crate::{Usage, packages};
 
-/// Where the manifest is written.
+/// The folder in which the manifest is written.
 const FOLDER: &str = "target/oldest";
 
-/// Where it is built: hardly a crate has the version that it has elsewhere, and nobody waits for another's lock.
+/// The folder in which it is built: hardly a crate has the version that it has elsewhere, and nobody waits for another's lock.
 const TARGET: &str = "target/oldest/target";
 
 /// The lock file with the oldest versions. It is kept, because the newest versions of other crates may want newer ones.

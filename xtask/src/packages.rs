@@ -91,7 +91,7 @@ pub(crate) fn step(settings: &Settings) -> Tally {
     }
 }
 
-/// What a check without its packages counts as: `None` if it has them.
+/// The tally of a check without its packages: `None` if it has them.
 pub(crate) fn skipped(packages: &[&'static str], settings: &Settings) -> Option<Tally> {
     let sentence = lacking(packages)?;
     println!("skipped: {sentence}");

@@ -60,12 +60,12 @@ pub(crate) fn named(tokens: &[Token], module: &[String]) -> Vec<Named> {
 struct Finder<'a> {
     /// The whole file.
     tokens: &'a [Token],
-    /// What has been found.
+    /// The paths that have been found.
     found: Vec<Named>,
 }
 
 impl Finder<'_> {
-    /// What stands at an index.
+    /// The kind of the token at an index.
     fn kind(&self, at: usize) -> Option<&Kind> {
         self.tokens.get(at).map(|token| &token.kind)
     }

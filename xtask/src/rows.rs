@@ -15,7 +15,7 @@ mod table;
 
 use table::{PAGE, Row, State, Table};
 
-/// Where each row is cited, as `file::function`.
+/// The places that cite each row, as `file::function`.
 type Cited = BTreeMap<String, BTreeSet<String>>;
 
 /// The command: exit status 1 if the table has a mistake, a required row is not cited or a citation is wrong.

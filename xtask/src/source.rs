@@ -3,7 +3,7 @@
 //! Just enough of Rust's lexical rules to find paths and keywords; it never fails, because what it reads
 //! has been through the compiler, or soon will be.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An identifier, a keyword or a number.
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 /// A token and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// The line it is on; the first is 1.
     pub(crate) line: usize,
@@ -55,11 +55,11 @@ fn is_word_char(character: char) -> bool {
 
 /// The state of reading.
 struct Lexer<'a> {
-    /// What has not been read.
+    /// The text that has not been read.
     rest: &'a str,
     /// The line that `rest` begins on.
     line: usize,
-    /// What has been found.
+    /// The tokens that have been found.
     tokens: Vec<Token>,
     /// The line comments that have been found.
     comments: Vec<(usize, &'a str)>,

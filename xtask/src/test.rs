@@ -20,7 +20,7 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// One line on what it checks.
     pub(crate) about: &'static str,
-    /// Where it does so: the end of a run has one line for each of these.
+    /// The place where it does so: the end of a run has one line for each of these.
     pub(crate) place: &'static str,
     /// Whether it runs beside the step before it.
     pub(crate) beside: bool,
@@ -35,7 +35,7 @@ impl Step {
     }
 }
 
-/// Where all steps run that need neither the guest machine nor the simulated network.
+/// The place of all steps that need neither the guest machine nor the simulated network.
 const HOST: &str = "host";
 
 /// Every step, in order: the quick ones first. A new step is a new line.
@@ -71,7 +71,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "rdma-guest", place: "guest project", beside: false, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
 ];
 
-/// What the steps may look at, and the place for what the end of the run says of them.
+/// The settings that the steps may look at, and the place for what the end of the run says of them.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Whether missing packages may be installed.

@@ -41,7 +41,7 @@ struct End {
     receive: Option<Op<Buffer>>,
     region: Region,
     remote: RemoteRegion,
-    /// Where all completions go, if the program polls for them.
+    /// The queue to which all completions go, if the program polls for them.
     queue: Option<CompletionQueue>,
     found: Vec<WorkCompletion>,
     _connection: Connection,

@@ -24,7 +24,7 @@
 
 enum { LARGEST = 1 << 20, MESSAGE = 64, WINDOW = 16, RECEIVES = 2, SECONDS = 60 };
 
-/* What the server tells its client: where it may read and write. */
+/* The word of the server to its client: where it may read and write. */
 struct grant {
     uint64_t address;
     uint64_t key;

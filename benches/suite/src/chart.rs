@@ -48,7 +48,7 @@ const LONGEST: f64 = 5.0;
 /// The speeds of all contenders.
 ///
 /// # Errors
-/// What the file system says.
+/// Those of the file system.
 pub(crate) fn ratios(races: &[Outcome], file: &Path) -> io::Result<()> {
     let mut rows = Vec::new();
     for race in races {
@@ -140,7 +140,7 @@ fn legend(root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<
 /// Round trips and rates with more and more connections.
 ///
 /// # Errors
-/// What the file system says.
+/// Those of the file system.
 pub(crate) fn curves(curves: &[Curve], file: &Path) -> io::Result<()> {
     draw_curves(curves, file).map_err(|error| io::Error::other(error.to_string()))
 }

@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// How often a port is looked at that a program of others is about to listen on.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Where a process runs, if it is told.
+/// The core that a process runs on, if it is told.
 pub(crate) type Core = Option<usize>;
 
 /// A process that obeys orders; killed when this is dropped.

@@ -1,4 +1,4 @@
-//! Who is measured: a pair of processes that stays for all batches, or one for each batch.
+//! The contenders: for each a pair of processes that stays for all batches, or one for each batch.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::children::{Core, Running, output, until_listening};
 use crate::order::{Order, Posting, WINDOW};
 
-/// Where UCX's programs talk to each other.
+/// The port on which UCX's programs talk to each other.
 const UCX_PORT: u16 = 18_700;
 /// The C program, made from `c/fi.c` if libfabric's headers are there, beside this one.
 const FABRIC: &str = "suite-fi";
@@ -178,7 +178,7 @@ fn ucx(order: Order, spin: bool, [active, passive]: [Core; 2]) -> io::Result<f64
         last.map(|line| line.split(',').filter_map(|word| word.trim().parse().ok()).collect());
     // iterations, median latency, average latency, overall latency, average bandwidth in MB/s, overall, rates.
     match columns.as_deref() {
-        // What it calls latency is one way.
+        // The latency that it prints is one way.
         Some([_, half, ..]) if matches!(order, Order::Ping { .. }) => Ok(half * 2.0 * 1e3),
         Some([_, _, _, _, _, megabytes, ..]) if *megabytes > 0.0 => {
             Ok(order.bytes() as f64 / (megabytes * f64::from(1 << 20)) * 1e9)

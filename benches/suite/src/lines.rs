@@ -1,4 +1,4 @@
-//! What is measured: the table of races, with what each contender has to reach.
+//! The measurements: the table of races, with what each contender has to reach.
 
 use crate::contenders::Make;
 use crate::order::{Order, Posting};
@@ -108,7 +108,7 @@ pub(crate) struct Line {
     pub(crate) id: &'static str,
     /// As the report names it.
     pub(crate) title: &'static str,
-    /// What is done in one batch.
+    /// The order that is carried out in one batch.
     pub(crate) order: Order,
     pub(crate) unit: Unit,
     /// The cores of the active and the passive end.
@@ -180,7 +180,7 @@ pub(crate) const LINES: &[Line] = &[
         cores: APART,
         contenders: &[
             RAW,
-            // Where waking takes longer than that, 20 µs end before the answer comes, time and again.
+            // The 20 µs end before the answer comes, time and again, where waking takes longer than that.
             Contender::new("soft, 20 µs", Make::Own(&["soft", "--spin", "20"])),
             Contender::new("soft, 100 µs", Make::Own(&["soft", "--spin", "100"])).goal(Goal::AtMost(0.12)),
             FABRIC_SPIN,

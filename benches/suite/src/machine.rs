@@ -1,4 +1,4 @@
-//! What it was measured on and with: nothing that names the machine, its user or its folders.
+//! The machine and the tools that it was measured with: nothing that names the machine, its user or its folders.
 
 use std::ffi::OsString;
 use std::fs;

@@ -50,13 +50,13 @@ struct Run {
     /// Fewer and shorter batches: two minutes.
     #[arg(long)]
     quick: bool,
-    /// Where the report goes; without it there is none.
+    /// The folder that the report goes to; without it there is none.
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
-    /// What `verbs-bench compare --json` said in the guest machine, to be part of the report.
+    /// The file with what `verbs-bench compare --json` said in the guest machine, to be part of the report.
     #[arg(long, value_name = "FILE")]
     guest: Option<PathBuf>,
-    /// What a person has typed, for the report.
+    /// The command that a person has typed, for the report.
     #[arg(long, default_value = "suite run")]
     command: String,
     /// A sentence on something that is not installed, for the report.
@@ -116,7 +116,7 @@ impl Run {
 /// Runs every line of ours once, as short as it can be, with everything that the report is made of.
 ///
 /// # Errors
-/// What failed: an end, or the report.
+/// Those of an end, or of the report.
 fn smoke() -> io::Result<ExitCode> {
     scale::raise_limit()?;
     let plan = Plan { batches: 1, warm_up: 0, short: true };

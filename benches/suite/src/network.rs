@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Where the namespace's algorithm is set.
+/// The file in which the namespace's algorithm is set.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// The one that is measured with: bbr, for example, paces, which costs a fifth on loopback.
 const RENO: &str = "reno";

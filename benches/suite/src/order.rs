@@ -1,4 +1,4 @@
-//! What the two ends of a contender are told to do: one line on standard input for each batch.
+//! The orders that the two ends of a contender are given: one line on standard input for each batch.
 
 use std::fmt;
 use std::str::FromStr;

@@ -10,7 +10,7 @@ use crate::lines::{Contender, Line};
 use crate::order::Order;
 use crate::statistics::{Quartiles, ratios};
 
-/// What one contender did.
+/// The results of one contender.
 pub(crate) struct Result {
     pub(crate) contender: Contender,
     /// One a batch, in the unit of the line.

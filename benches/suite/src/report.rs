@@ -1,4 +1,4 @@
-//! What is left behind: `benchmarks.md` for people, `benchmarks.json` with every figure, and the charts.
+//! The files that are left behind: `benchmarks.md` for people, `benchmarks.json` with every figure, and the charts.
 
 use std::fs;
 use std::io;
@@ -22,9 +22,9 @@ pub(crate) struct Report {
     pub(crate) races: Vec<Outcome>,
     pub(crate) calls: Vec<Calls>,
     pub(crate) curves: Vec<Curve>,
-    /// What `verbs-bench` said in the guest machine, as it said it.
+    /// The figures that `verbs-bench` gave in the guest machine, as it gave them.
     pub(crate) guest: Option<Value>,
-    /// What was not there to be measured.
+    /// The things that were not there to be measured.
     pub(crate) absent: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Report {
     /// Writes all files to a folder.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let json = serde_json::to_string_pretty(&self.json())?;

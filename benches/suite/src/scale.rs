@@ -54,7 +54,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// What the neighbours cost.
+    /// The cost of the neighbours.
     pub(crate) fn ratio(&self) -> Option<Quartiles> {
         Quartiles::of(ratios(&self.round_trips, &self.alone))
     }

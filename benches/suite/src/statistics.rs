@@ -40,7 +40,7 @@ pub(crate) fn ratios(samples: &[f64], reference: &[f64]) -> Vec<f64> {
     samples.iter().zip(reference).map(|(sample, reference)| sample / reference).collect()
 }
 
-/// What a figure has to reach.
+/// The value that a figure has to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
     /// Not more than this.
@@ -73,7 +73,7 @@ impl Goal {
         }
     }
 
-    /// What to say of the measured values. The median decides; when the goal lies between the quartiles, another run may
+    /// The verdict on the measured values. The median decides; when the goal lies between the quartiles, another run may
     /// decide otherwise, and the verdict says so.
     pub(crate) fn verdict(self, measured: Quartiles) -> &'static str {
         let all = [measured.low, measured.median, measured.high].map(|value| self.is_met_by(value));

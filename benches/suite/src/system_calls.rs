@@ -37,7 +37,7 @@ const SUBJECTS: &[Subject] = &[
 /// Two runs of so many round trips each: what they do not have in common is what the round trips cost.
 const ROUND_TRIPS: [usize; 2] = [200, 1200];
 
-/// What one contender does for a round trip.
+/// The calls of one contender for a round trip.
 pub(crate) struct Calls {
     name: &'static str,
     goal: Option<Goal>,

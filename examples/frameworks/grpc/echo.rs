@@ -63,10 +63,10 @@ const COUNT: &str = "/echo.Echo/Count";
 const REPEAT: &str = "/echo.Echo/Repeat";
 const CHAT: &str = "/echo.Echo/Chat";
 
-/// What a call comes to.
+/// The outcome of a call.
 pub(crate) type Answer<T> = Result<Response<T>, Status>;
 
-/// What a server does: one method for each kind of call.
+/// The methods of a server: one for each kind of call.
 pub(crate) trait Echo: Send + Sync + 'static {
     /// Unary: says what it is told.
     fn say(&self, request: Request<Note>) -> impl Future<Output = Answer<Note>> + Send;
@@ -106,7 +106,7 @@ impl<T> EchoServer<T> {
         self
     }
 
-    /// What reads and writes the messages of one call.
+    /// The object that reads and writes the messages of one call.
     fn grpc<Q, A>(&self) -> tonic::server::Grpc<ProstCodec<A, Q>>
     where
         Q: prost::Message + Default + 'static,

@@ -29,7 +29,7 @@ async fn main() -> Result<(), report::Report> {
     tokio_rdma::metrics::describe();
     service::calls().await?;
     service::failures().await?;
-    // What an HTTP server would answer to `GET /metrics`.
+    // The answer that an HTTP server would give to `GET /metrics`.
     print!("{}", prometheus.render());
     Ok(())
 }

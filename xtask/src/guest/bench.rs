@@ -43,7 +43,7 @@ fn build() -> Result<(), String> {
     quietly(cc)
 }
 
-/// What the guest runs.
+/// The command that the guest runs.
 fn command(arguments: &[String]) -> Vec<String> {
     let root = crate::root();
     let path = |place: &Path| root.join(place).to_string_lossy().into_owned();

@@ -34,7 +34,7 @@ const SANITIZED: u32 = 3;
 struct Suite {
     /// The word in the line `Runs on`.
     word: &'static str,
-    /// What the reader is told.
+    /// The place that the reader is told.
     place: &'static str,
     /// The device that the tests find in the environment.
     device: Option<&'static str>,
@@ -187,7 +187,7 @@ pub(crate) fn simulated() -> Result<Vec<(PathBuf, Vec<String>)>, String> {
 pub(crate) struct Program {
     /// The name of its folder.
     pub(crate) name: String,
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
 }
 

@@ -12,10 +12,10 @@ use tokio_rdma::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 use super::{End, Laps, Orders, answer, median, say, several, unsupported};
 use crate::order::{Order, Posting, WINDOW};
 
-/// What one read takes at least when the stream is read in bulk.
+/// The least room of one read when the stream is read in bulk.
 const BULK: usize = 64 * 1024;
 
-/// Where byte streams come from.
+/// A source of byte streams.
 trait Network: Clone + Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     type Listener: Send + Sync + 'static;

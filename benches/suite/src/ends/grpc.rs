@@ -22,7 +22,7 @@ use crate::order::Order;
 /// The length of a note in a call.
 const NOTE: usize = 64;
 
-/// What the calls go over.
+/// The transport of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     Tcp,

@@ -34,7 +34,7 @@ impl Idle {
     }
 }
 
-/// What `count` connections weigh, after a tenth as many that fill caches and pools.
+/// The weight of one of `count` connections, after a tenth as many that fill caches and pools.
 async fn weigh<T, F: Future<Output = io::Result<T>>>(
     count: usize,
     connect: impl Fn() -> F,
@@ -43,7 +43,7 @@ async fn weigh<T, F: Future<Output = io::Result<T>>>(
     for _ in 0..count / 10 {
         held.push(connect().await?);
     }
-    // What has just been connected may have something left to do; no event tells.
+    // A connection that has just been made may have something left to do; no event tells.
     settle().await;
     let before = resident()?;
     for _ in 0..count {

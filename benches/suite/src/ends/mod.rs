@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::order::Order;
 
-/// What carries the bytes.
+/// The carrier of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Carrier {
     /// This crate's soft provider.
@@ -50,7 +50,7 @@ pub(crate) struct End {
     /// The address of the passive end; without it this is the passive end.
     #[arg(long)]
     peer: Option<SocketAddr>,
-    /// Where the passive end listens.
+    /// The address on which the passive end listens.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Worker threads of tokio's multi_thread runtime; 0 is its current_thread runtime.

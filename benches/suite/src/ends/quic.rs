@@ -23,10 +23,10 @@ mod built {
     use crate::ends::{End, Laps, Orders, answer, median, say, several, unsupported};
     use crate::order::Order;
 
-    /// What the certificate is for.
+    /// The name that the certificate is for.
     const NAME: &str = "localhost";
 
-    /// Where the passive end leaves its certificate for the active one: the file of that name in the temporary folder.
+    /// The place where the passive end leaves its certificate for the active one: the file of that name in the temporary folder.
     fn certificate_path(address: SocketAddr) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("tokio-rdma-suite-{}.der", address.port()))
     }

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
-/// What the server's certificate is for.
+/// The name that the server's certificate is for.
 pub(crate) const NAME: &str = "server.example";
 
 /// Whom to trust.
@@ -18,7 +18,7 @@ pub(crate) struct Authority {
     key: KeyPair,
 }
 
-/// Who one is.
+/// The identity of an end.
 pub(crate) struct Identity {
     pub(crate) certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,

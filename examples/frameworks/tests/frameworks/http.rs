@@ -419,7 +419,7 @@ async fn https_is_an_error_unless_the_caller_secures_it() {
     server.stop().await;
 }
 
-/// What the connector said of an attempt that failed.
+/// The connector's error for an attempt that failed.
 fn of_the_stream(error: &hyper_util::client::legacy::Error) -> &StreamError {
     assert!(error.is_connect(), "{error:?}");
     let mut source = std::error::Error::source(error);

@@ -48,13 +48,13 @@ async fn secured(listener: &mut TlsListener, connector: &TlsConnector) -> Ends {
     (client, server)
 }
 
-/// What TLS says of it.
+/// The error of TLS in it.
 fn tls(error: &io::Error) -> &Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     inner.unwrap_or_else(|| panic!("{error:?}"))
 }
 
-/// What tonic's `serve_with_incoming` asks for.
+/// The bounds that tonic's `serve_with_incoming` asks for.
 fn is_incoming<L, S>(listener: L) -> L
 where
     L: futures::Stream<Item = io::Result<S>>,

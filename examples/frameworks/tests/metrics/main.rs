@@ -1,4 +1,4 @@
-//! What the recorder of the facade `metrics` is told.
+//! The figures that the recorder of the facade `metrics` is told.
 //!
 //! Runs on: soft, rxe, siw
 
@@ -21,7 +21,7 @@ use tokio_rdma::error::StreamBroken;
 use tokio_rdma::io::TlsListener;
 use tokio_rdma::{Adapter, ConnectParams, Connection, RdmaListener, RdmaStream, StreamConfig};
 
-/// What the recorder has been told so far.
+/// The figures that the recorder has been told so far.
 struct Meter {
     snapshotter: Snapshotter,
     /// Sums, and of histograms the number of samples.
@@ -165,7 +165,7 @@ async fn the_recorder_is_told() {
     assert!(meter.value("tokio_rdma_accepts_total{kind=listener,outcome=requested}") >= 2.0);
     assert!(meter.all("tokio_rdma_broken_total").is_empty(), "all in good order");
 
-    // What breaks, and that nothing stays behind. The recorder is told without a lock of the connection.
+    // A stream that breaks is counted, and nothing stays behind. The recorder is told without a lock of the connection.
     *looked_at.lock().expect("no panic") = Some(one.connection().clone());
     within(one.readable()).await.expect("readable");
     other.set_zero_linger().expect("set");

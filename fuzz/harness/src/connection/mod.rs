@@ -67,7 +67,7 @@ struct Known {
     /// Its content if nothing illegal has happened.
     bytes: Vec<u8>,
     registered: bool,
-    /// Where the peer was allowed to write.
+    /// The bytes that the peer was allowed to write.
     granted: Vec<bool>,
     /// Our own user had it written, too.
     local: bool,

@@ -20,7 +20,7 @@ pub(crate) const BLOB: &str = "x-blob-bin";
 /// How many calls meet each other.
 pub(crate) const MEETING: usize = 64;
 
-/// What the server sees, and what it waits for.
+/// The calls that the server sees, and the events that it waits for.
 pub(crate) struct Probe {
     begun: watch::Sender<usize>,
     ended: watch::Sender<usize>,
@@ -78,7 +78,7 @@ impl Probe {
 /// The server.
 pub(crate) struct Probed(pub(crate) Arc<Probe>);
 
-/// What a call asks for.
+/// The act that a call asks for.
 fn act<T>(request: &Request<T>) -> String {
     request.metadata().get(ACT).map_or("", |value| value.to_str().expect("text")).to_owned()
 }

@@ -1,4 +1,4 @@
-//! What a service and its client run over.
+//! The transports that a service and its client run over.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,14 +13,14 @@ use tonic::transport::{Channel, Endpoint};
 
 use common::{Device, v4};
 
-/// Where the connections come from, on both sides.
+/// The source of the connections, on both sides.
 pub(crate) trait Transport: 'static {
     /// One end of a connection.
     type Io: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static;
-    /// What hands them to the server.
+    /// The stream that hands them to the server.
     type Incoming: Stream<Item = io::Result<Self::Io>> + Send + 'static;
 
-    /// Where a server is that has no port yet.
+    /// The address of a server that has no port yet.
     fn anywhere() -> SocketAddr;
 
     /// Listens, and says where.
