@@ -315,10 +315,10 @@ impl Receiver {
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
-        let most = match self.shape.tail(0).filter(|_| in_payload) {
-            _ if !headers_only => self.ahead.whole_frames(),
-            Some(tail) => tail,
-            None => self.ahead.headers(in_payload),
+        let most = match (headers_only, in_payload) {
+            (false, _) => self.ahead.whole_frames(),
+            (true, false) => self.ahead.headers(false),
+            (true, true) => self.shape.tail(0).unwrap_or(self.ahead.headers(true)),
         };
         let staging = self.staging.room(most);
         self.predicted.take_if(|predicted| predicted.is_exposed());
