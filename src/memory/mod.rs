@@ -105,9 +105,9 @@ struct Allocation {
     recycler: Option<Arc<dyn Recycler>>,
     /// Whether the memory is read-only.
     frozen: AtomicBool,
-    /// Whether peers have or had rights to the memory.
+    /// Whether others than this program may access the memory, or could: peers, other processes.
     #[cfg(feature = "soft")]
-    remotely_addressable: AtomicBool,
+    exposed: AtomicBool,
 }
 
 impl Allocation {
@@ -119,7 +119,7 @@ impl Allocation {
             recycler: None,
             frozen: AtomicBool::new(false),
             #[cfg(feature = "soft")]
-            remotely_addressable: AtomicBool::new(false),
+            exposed: AtomicBool::new(false),
         }
     }
 
@@ -173,7 +173,10 @@ impl Owned {
     /// Takes an allocation of the program, which returns to the program when the last handle to it is dropped.
     pub(crate) fn lend<M: OwnedMemory>(memory: M) -> (Self, Returned<M>) {
         let (block, returned) = owned::lend(memory);
-        (Self(Arc::new(Allocation::of(Memory::of(block)))), returned)
+        let allocation = Allocation::of(Memory::of(block));
+        #[cfg(feature = "soft")]
+        allocation.exposed.store(M::SHARED, Ordering::Relaxed);
+        (Self(Arc::new(allocation)), returned)
     }
 
     /// Returns the length, without a reference to the bytes: other processes may write memory of the program already.
@@ -310,8 +313,8 @@ impl Shared {
 
     /// Notes that peers get rights to the memory.
     #[cfg(feature = "soft")]
-    pub(crate) fn set_remotely_addressable(&self) {
-        self.0.remotely_addressable.store(true, Ordering::Relaxed);
+    pub(crate) fn expose(&self) {
+        self.0.exposed.store(true, Ordering::Relaxed);
     }
 
     /// Converts into an exclusive handle, if no other handle is left.
@@ -361,10 +364,10 @@ impl Slice {
         self.length
     }
 
-    /// Returns whether peers have or had rights to the memory.
+    /// Returns whether others than this program may access the memory, or could: peers, other processes.
     #[cfg(feature = "soft")]
-    pub(crate) fn is_remotely_addressable(&self) -> bool {
-        self.memory.0.remotely_addressable.load(Ordering::Relaxed)
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.memory.0.exposed.load(Ordering::Relaxed)
     }
 
     /// Returns whether a provider may write to the memory: it is not frozen.

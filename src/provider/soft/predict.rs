@@ -1,10 +1,10 @@
 //! The rest of a Read Response, whose layout is known before it comes: one `readv` for many segments.
 //!
-//! A sink to which no peer has rights is private until the read completes, so payload may go to where the next segments are
-//! expected, and their headers to gaps in between. What turns out to be something else is put back into the stream and taken
-//! apart as usual; a program that writes to the sink of its own read meanwhile may change that. Memory to which peers have
-//! rights will not do, as they could see or change there what is not meant for it; nor will Writes, as only their headers say
-//! what the peer may reach, and where a message ends.
+//! A sink to which nobody else has access is private until the read completes, so payload may go to where the next segments
+//! are expected, and their headers to gaps in between. Bytes that turn out to be something else are put back into the stream
+//! and taken apart as usual. A program that has other requests, or itself, write to the sink of a read meanwhile may change
+//! them. Memory to which peers or other processes have access will not do, as they could see or change there what is not meant
+//! for it; nor will Writes, as only their headers say what the peer may reach, and where a message ends.
 
 use smallvec::SmallVec;
 
@@ -57,7 +57,7 @@ impl PredictedSegments {
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
         // Padding would move everything, and a sink in pieces is not worth the trouble.
         let [rest] = sink.as_slice() else { return None };
-        if length == 0 || rest.is_remotely_addressable() || mpa::pad_length(Tagged::LEN + length) != 0 {
+        if length == 0 || rest.is_exposed() || mpa::pad_length(Tagged::LEN + length) != 0 {
             return None;
         }
         let mut expected = Vec::with_capacity(MOST.min(rest.len().div_ceil(length)));
@@ -74,7 +74,7 @@ impl PredictedSegments {
 
     /// Returns whether a peer has got rights to the sink meanwhile.
     pub(super) fn is_exposed(&self) -> bool {
-        self.expected.iter().any(|expected| expected.slice.is_remotely_addressable())
+        self.expected.iter().any(|expected| expected.slice.is_exposed())
     }
 
     /// Adds where the stream goes behind the payload of the current segment, and says how many bytes that are.
@@ -91,7 +91,7 @@ impl PredictedSegments {
 
     /// Compares `length` bytes that have come there with what was expected. Returns the segments that are as expected,
     /// complete but for the last one, and what may still be expected, if anything. Everything else goes back into the
-    /// stream.
+    /// stream, and leaves zeros behind.
     pub(super) fn verify(
         mut self: Box<Self>,
         mut length: usize,
@@ -123,6 +123,8 @@ impl PredictedSegments {
             let mut bytes = vec![0; length.min(slice.len())];
             slice.read(0, &mut bytes);
             length -= staging.push_back(&bytes);
+            bytes.fill(0);
+            slice.write(0, &bytes);
         }
         staging.push_back(&self.behind[..length]);
         (arrived, None)

@@ -100,7 +100,7 @@ impl KeyTable {
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
         if !access.remote().is_empty() {
-            memory.set_remotely_addressable();
+            memory.expose();
         }
         let registration = Registration::new(key, memory, access);
         keys.names.insert(key, Named::Region(registration.clone()));
@@ -148,7 +148,7 @@ impl KeyTable {
             return Err(PostErrorKind::ForeignMemory);
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
-        registration.memory().set_remotely_addressable();
+        registration.memory().expose();
         let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;

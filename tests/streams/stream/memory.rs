@@ -101,7 +101,7 @@ async fn an_idle_stream_gives_back_the_memory_of_its_ring() {
 
 /// Sends two rings of bytes each way, in messages that are short, so that they come into the ring.
 async fn exchange((one, other): &mut (RdmaStream, RdmaStream)) {
-    const LENGTH: usize = 2 << 20;
+    const LENGTH: usize = 4 << 20;
     for _ in 0..2 {
         let write = async {
             for place in (0..LENGTH).step_by(8192) {

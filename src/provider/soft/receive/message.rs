@@ -48,7 +48,7 @@ impl Shape {
     /// A Write with so much payload begins.
     pub(super) fn begin(&mut self, payload: usize) {
         if payload < LARGE {
-            self.this.tail += mpa::fpdu_length(Tagged::LEN + payload);
+            self.this.tail = self.this.tail.saturating_add(mpa::fpdu_length(Tagged::LEN + payload));
             return;
         }
         if payload != self.payload {
@@ -60,7 +60,7 @@ impl Shape {
     /// The Send behind a message has come.
     pub(in crate::provider::soft) fn end(&mut self) {
         self.last = std::mem::take(&mut self.this);
-        self.last.tail += SEND;
+        self.last.tail = self.last.tail.saturating_add(SEND);
     }
 
     /// The number of large frames that are expected behind the current one.
@@ -74,7 +74,8 @@ impl Shape {
     /// to be read.
     pub(super) fn tail(&self, large: usize) -> Option<usize> {
         let is_last = self.this.large + large == self.last.large && self.this.tail == 0;
-        (is_last && self.last.tail <= LONGEST_TAIL).then_some(mpa::CRC_SIZE + self.last.tail)
+        let trailer = mpa::pad_length(Tagged::LEN + self.payload) + mpa::CRC_SIZE;
+        (is_last && self.last.tail <= LONGEST_TAIL).then_some(trailer + self.last.tail)
     }
 }
 
