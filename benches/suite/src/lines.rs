@@ -122,6 +122,8 @@ const TOGETHER: [usize; 2] = [0, 0];
 const MIB: usize = 1 << 20;
 
 const RAW: Contender = Contender::new("raw tokio TCP", Make::Own(&["raw"]));
+/// A disconnect waits for the peer's end, and closing a socket does not.
+const ORDERLY: Contender = Contender::new("raw tokio TCP, orderly end", Make::Own(&["raw", "--orderly"]));
 const SOFT: Contender = Contender::new("soft", Make::Own(&["soft"]));
 const CRC: Contender = Contender::new("soft, CRC", Make::Own(&["soft", "--crc"]));
 const FABRIC: Contender = Contender::new("libfabric tcp", Make::Fabric(false));
@@ -254,7 +256,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Cycle { at_once: 64, count: 1024 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.8)), QUINN],
+        contenders: &[RAW, ORDERLY, SOFT.goal(Goal::AtLeast(0.8)), QUINN],
     },
     Line {
         id: "cycle-single",
@@ -262,7 +264,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Cycle { at_once: 1, count: 256 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: &[RAW, SOFT.goal(Goal::AtLeast(0.7)), QUINN],
+        contenders: &[RAW, ORDERLY, SOFT.goal(Goal::AtLeast(0.7)), QUINN],
     },
     Line {
         id: "stream-echo",

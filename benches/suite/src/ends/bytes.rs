@@ -116,7 +116,9 @@ async fn run<N: Network>(network: N, end: End, mut orders: Orders) -> io::Result
         }
         Some(address) => {
             let stream = network.connect(address).await?;
-            let mut active = Active { network, stream, address, block: Vec::new(), held: Vec::new() };
+            let orderly = end.orderly;
+            let mut active =
+                Active { network, stream, address, orderly, block: Vec::new(), held: Vec::new() };
             while let Some(order) = orders.next().await {
                 answer(active.obey(order).await?)?;
             }
@@ -145,11 +147,19 @@ async fn greeted<N: Network>(network: N, address: SocketAddr) -> io::Result<N::S
     Ok(stream)
 }
 
+/// Ends a connection, and waits until the peer has done so, too.
+async fn part(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    while stream.read(&mut [0]).await? > 0 {}
+    Ok(())
+}
+
 /// The end that begins.
 struct Active<N: Network> {
     network: N,
     stream: N::Stream,
     address: SocketAddr,
+    orderly: bool,
     block: Vec<u8>,
     held: Vec<N::Stream>,
 }
@@ -191,11 +201,15 @@ impl<N: Network> Active<N> {
                 }
             }
             Order::Cycle { at_once, count } => {
-                let connect = || {
+                let orderly = self.orderly;
+                let cycle = || {
                     let greeted = greeted(self.network.clone(), self.address);
-                    async { greeted.await.map(drop) }
+                    async move {
+                        let stream = greeted.await?;
+                        if orderly { part(stream).await } else { Ok(()) }
+                    }
                 };
-                several(at_once, count, connect).await?;
+                several(at_once, count, cycle).await?;
             }
             Order::Grow { total } => {
                 let more = total.saturating_sub(self.held.len());

@@ -56,6 +56,9 @@ pub(crate) struct End {
     /// Worker threads of tokio's multi_thread runtime; 0 is its current_thread runtime.
     #[arg(long, default_value_t = 1)]
     workers: usize,
+    /// Wait for the end of the peer before a connection is closed, as a disconnect does (TCP and byte streams).
+    #[arg(long)]
+    orderly: bool,
     /// Ask for a CRC in every frame.
     #[arg(long)]
     crc: bool,
