@@ -23,7 +23,7 @@ const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
 /// The default buffers over TCP. There is none to send from: the first is the longest message. The other is granted by
 /// halves, so a half should take the longest message, and has to last until this end has woken up and granted the other half.
-/// What waits in a longer ring leaves the caches, and all of it may stay in memory.
+/// Bytes that wait in a longer ring leave the caches, and all of it may stay in memory.
 const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 21];
 
 /// The time that a connect waits for the peer.

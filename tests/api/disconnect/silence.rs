@@ -18,15 +18,11 @@ async fn a_peer_that_was_busy_reading_gets_time_to_answer() {
     let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
     let long = end.queue_pair.send(room(&adapter, MORE_THAN_SOCKETS_HOLD)).expect("posted");
     // Half of the timeout passes while the socket is full, so that nothing can be asked.
-    tokio::time::pause();
-    tokio::time::sleep(Duration::from_secs(11)).await;
-    tokio::time::resume();
+    pass(Duration::from_secs(11)).await;
     while !peer.message().await.expect("the connection lives").is_last() {}
     success(long).await;
     // The next half ends: now it is asked.
-    tokio::time::pause();
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    tokio::time::resume();
+    pass(Duration::from_secs(10)).await;
     let question = peer.message().await.expect("the connection lives");
     assert_eq!((question.opcode(), question.read_size()), (raw::READ_REQUEST, 0));
     peer.post(&question.answer(&[])).await;
@@ -40,9 +36,7 @@ async fn an_idle_connection_without_reads_lives_on() {
     let adapter = adapter_with(SoftConfig::default().path_timeout(Some(Duration::from_secs(2))));
     let connect = ConnectParams::default().read_limits(ReadLimits::NONE);
     let Pair { active, passive } = connected_with(&adapter, connect, AcceptParams::default()).await;
-    tokio::time::pause();
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    tokio::time::resume();
+    pass(Duration::from_secs(300)).await;
     let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
     success(active.queue_pair.send(bytes(&adapter, b"hello")).expect("posted")).await;
     assert_eq!(success(receive).await.0, 5);
