@@ -39,7 +39,7 @@ fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {
 
 // ---- Parameters
 
-// `pEndpoint`: there the endpoint must be the connector's own, here it must be of the same adapter.
+// `pEndpoint`: there the endpoint must be the connector's own, here it must be of the same adapter (X36).
 #[tokio::test]
 async fn endpoint_of_another_adapter() {
     let (adapter, other) = (adapter(), adapter());
@@ -60,8 +60,8 @@ async fn address_of_either_family() {
     }
 }
 
-// The page has the port of `pAddress` ignored, and names no other place for the peer's port. Here it is what the
-// listener is found by, so none is no address.
+// The page has the port of `pAddress` ignored, and names no other place for the peer's port. Here it is that of the
+// listener (X36), so port 0 is no address.
 #[tokio::test]
 async fn address_port_is_not_ignored() {
     let adapter = adapter();
@@ -120,7 +120,7 @@ async fn nd_buffer_overflow() {
     connects(&connector, &adapter, &queue_pair).await;
 }
 
-// CAN-01. The endpoint cannot be removed under the future, which borrows a handle of it.
+// The endpoint cannot be removed under the future, which owns a handle of it (X23); a cancel has the same status (CAN-01).
 #[tokio::test]
 async fn nd_canceled() {
     let adapter = adapter();
@@ -235,9 +235,10 @@ async fn remarks_complete_or_reject_when_it_is_done() {
     }
 }
 
-// CAN-03, and the peer's way of ending it: `nd_connection_refused`.
+// Dropping the future, or a cancel, abandons the attempt at the peer too (CAN-03). The peer ends it in
+// `nd_connection_refused`.
 #[tokio::test]
-async fn remarks_release_or_cancel_aborts() {
+async fn remarks_drop_or_cancel_aborts() {
     for cancel in [true, false] {
         let adapter = adapter();
         let asked = asked(&adapter, ConnectParams::default()).await;
@@ -251,6 +252,23 @@ async fn remarks_release_or_cancel_aborts() {
         let accepted = within(asked.request.accept(&passive, AcceptParams::default())).await;
         assert_withdrawn(&adapter, accepted).await;
     }
+}
+
+// On the page this aborts the attempt. Here the future owns a handle of the endpoint (X24).
+#[tokio::test]
+async fn remarks_dropping_the_endpoint_aborts_nothing() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (connector, endpoint) = fresh(&adapter);
+    let mut connecting = tokio::spawn(connector.connect(&endpoint, address, ConnectParams::default()));
+    let request = within(listener.request()).await.expect("a request");
+    drop(endpoint);
+    // A withdrawal would have reached the peer.
+    settled().await;
+    assert!(poll!(&mut connecting).is_pending());
+    let passive = queue_pair(&adapter);
+    let _accepting = accepting(request, &passive, AcceptParams::default());
+    drop(within(connecting).await.expect("joined").expect("accepted"));
 }
 
 // DIS-06

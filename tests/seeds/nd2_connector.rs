@@ -70,7 +70,7 @@ async fn bind_address_is_where_the_connection_comes_from() {
     }
 }
 
-// CM-02
+// The port is of the range (CM-02), and unique in this process; for other processes see X21.
 #[tokio::test]
 async fn bind_port_zero_gets_a_unique_port() {
     let adapter = adapter();
@@ -88,7 +88,7 @@ async fn bind_port_zero_gets_a_unique_port() {
     assert_eq!(ports.len(), connectors.len());
 }
 
-// ND_CANCELED: a Bind of ours is over when it returns, and no queue pair takes part in it that could be removed.
+// ND_CANCELED: a Bind of ours is over when it returns, and no queue pair takes part in it that could be removed (X23).
 
 // CM-04. The connector may be bound otherwise (X2), though the page lists no such exception.
 #[tokio::test]
@@ -201,21 +201,27 @@ async fn connect_nd_invalid_buffer_size() {
     connects(&connector, &adapter, &queue_pair).await;
 }
 
-// The future borrows a handle of the queue pair, so it cannot be removed under Connect; a cancel says the same.
-// CAN-01
+// The future owns a handle of the queue pair, so the queue pair cannot be removed under Connect (X23). A flush of it, or a
+// cancel, has the same status (CAN-01).
 #[tokio::test]
-async fn connect_nd_canceled() {
-    let adapter = adapter();
-    let (_holder, address) = silent(v4());
-    let (connector, queue_pair) = (Arc::new(adapter.connector()), queue_pair(&adapter));
-    let mut connecting = connecting(&connector, &queue_pair, address, ConnectParams::default());
-    settled().await;
-    assert!(poll!(&mut connecting).is_pending());
-    connector.cancel();
-    let error = within(connecting).await.expect("joined").expect_err("cancelled");
-    assert_eq!(error.status(), Status::CANCELED);
-    is_burnt(&connector, &adapter).await;
-    connects(&adapter.connector(), &adapter, &queue_pair).await;
+async fn connect_nd_canceled_by_a_flush_or_a_cancel() {
+    for flush in [false, true] {
+        let adapter = adapter();
+        let (_holder, address) = silent(v4());
+        let (connector, queue_pair) = (Arc::new(adapter.connector()), queue_pair(&adapter));
+        let mut connecting = connecting(&connector, &queue_pair, address, ConnectParams::default());
+        settled().await;
+        assert!(poll!(&mut connecting).is_pending());
+        if flush {
+            queue_pair.flush();
+        } else {
+            connector.cancel();
+        }
+        let error = within(connecting).await.expect("joined").expect_err("cancelled");
+        assert_eq!(error.status(), Status::CANCELED);
+        is_burnt(&connector, &adapter).await;
+        connects(&adapter.connector(), &adapter, &queue_pair).await;
+    }
 }
 
 // CM-22
@@ -283,7 +289,8 @@ async fn connect_nd_connection_refused_by_the_backlog_may_be_retried() {
     connects(&connectors[loser], &adapter, &queue_pairs[loser]).await;
 }
 
-// CM-16, CM-19
+// The connector may try again (CM-16, CM-19), but the same request would be rejected again, so that `is_retryable` is false
+// (X13).
 #[tokio::test]
 async fn connect_nd_connection_refused_by_the_peer_may_be_retried() {
     let adapter = adapter();
@@ -291,8 +298,7 @@ async fn connect_nd_connection_refused_by_the_peer_may_be_retried() {
         asked(&adapter, ConnectParams::default()).await;
     within(request.reject(b"full")).await.expect("rejected");
     let error = within(connecting).await.expect("joined").expect_err("rejected");
-    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-    assert!(error.is_connector_usable());
+    assert_rejected(&adapter, &error);
     assert_bytes(&adapter, error.private_data(), b"full");
     connects(&connector, &adapter, &queue_pair).await;
 }
@@ -374,9 +380,10 @@ async fn connect_remarks_a_failure_leaves_the_queue_pair_as_it_was() {
     within(sent).await.0.expect("sent");
 }
 
-// CAN-03: releasing the attempt, or cancelling it, abandons it at the peer too.
+// The page releases the connector; here the future is dropped (X24). Either that or a cancel abandons the attempt at the peer
+// too (CAN-03).
 #[tokio::test]
-async fn connect_remarks_abandoned_by_release_or_cancel() {
+async fn connect_remarks_abandoned_by_drop_or_cancel() {
     for cancel in [false, true] {
         let adapter = adapter();
         let Asked { connector, queue_pair: active, connecting, request, .. } =
@@ -393,6 +400,23 @@ async fn connect_remarks_abandoned_by_release_or_cancel() {
         is_burnt(&connector, &adapter).await;
         connects(&adapter.connector(), &adapter, &active).await;
     }
+}
+
+// On the page this abandons the attempt. Here the future owns what it needs (X24), also of the queue pair (X23).
+#[tokio::test]
+async fn connect_remarks_dropping_the_connector_abandons_nothing() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+    let mut connecting = tokio::spawn(connector.connect(&active, address, ConnectParams::default()));
+    let request = within(listener.request()).await.expect("a request");
+    drop((connector, active));
+    // A withdrawal would have reached the peer.
+    settled().await;
+    assert!(poll!(&mut connecting).is_pending());
+    let passive = queue_pair(&adapter);
+    let _accepting = accepting(request, &passive, AcceptParams::default());
+    drop(within(connecting).await.expect("joined").expect("accepted"));
 }
 
 // DIS-06
@@ -414,7 +438,8 @@ async fn connect_remarks_either_side_disconnects_and_both_are_flushed() {
     }
 }
 
-// CM-11. The soft provider shares TCP's port space, as the page allows; within it no port is used twice.
+// No port of this process is used twice (CM-11). The soft provider shares TCP's port space, as the page allows (X25), and a
+// port with other processes (X21).
 #[tokio::test]
 async fn connect_remarks_local_ports_are_not_shared() {
     let adapter = adapter();
@@ -455,7 +480,7 @@ async fn complete_connect_fails_when_the_peer_has_left() {
     is_burnt(&half.connector, &adapter).await;
 }
 
-// Not on the page: the queue pair is removed between the phases.
+// Not on the page: the queue pair is removed between the phases, when no future owns a handle of it (X23).
 #[tokio::test]
 async fn complete_connect_without_its_queue_pair() {
     let adapter = adapter();

@@ -14,8 +14,10 @@ use common::deviation::lacks_buffer_sinks;
 use common::seeds::*;
 use common::*;
 use tokio_rdma::error::OpenError;
-use tokio_rdma::types::AdapterId;
-use tokio_rdma::{Access, ConnectParams, Provider, QueuePairConfig, Status};
+use tokio_rdma::types::{AdapterId, OpKind};
+use tokio_rdma::{
+    AcceptParams, Access, CompletionQueueConfig, ConnectParams, Provider, QueuePairConfig, Status,
+};
 
 /// Documentation addresses (RFC 5737, RFC 3849): nobody's here.
 const NOBODYS: [&str; 2] = ["203.0.113.77", "2001:db8::77"];
@@ -108,9 +110,9 @@ fn resolve_address_nd_invalid_address() {
     }
 }
 
-// Regions and queue pairs of one adapter serve connections on all its addresses.
+// A region of one adapter serves connections on all its addresses.
 #[tokio::test]
-async fn resolve_address_remarks_resources_are_shared_between_addresses() {
+async fn resolve_address_remarks_regions_are_shared_between_addresses() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -130,6 +132,35 @@ async fn resolve_address_remarks_resources_are_shared_between_addresses() {
         outcome.expect("read");
         assert_eq!(&bytes[..], b"both", "{ip}");
     }
+}
+
+// One completion queue has the results of connections on all addresses of its adapter.
+#[tokio::test]
+async fn resolve_address_remarks_completion_queues_are_shared_between_addresses() {
+    let adapter = adapter();
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let mut ends = Vec::new();
+    for (number, ip) in (1..).zip(both()) {
+        let config = QueuePairConfig::default().receive_completions(&results).context(number);
+        let passive = adapter.queue_pair(config).expect("a queue pair");
+        let receive = passive.receive(adapter.buffer(8).expect("a buffer")).expect("posted");
+        let asked = asked_by(adapter.connector(), &adapter, ip, ConnectParams::default()).await;
+        let accepting = accepting(asked.request, &passive, AcceptParams::default());
+        let reply = within(asked.connecting).await.expect("joined").expect("accepted");
+        let active = within(reply.complete()).await.expect("completed");
+        let accepted = within(accepting).await.expect("joined").expect("accepted");
+        assert_eq!(accepted.local_addr().ip(), ip);
+        let sent = asked.queue_pair.send(adapter.buffer_from(b"word").expect("a buffer")).expect("posted");
+        within(sent).await.0.expect("sent");
+        ends.push((receive, asked.queue_pair, passive, active, accepted));
+    }
+    within(results.wait(ends.len())).await.expect("one of each connection");
+    let mut found = Vec::new();
+    results.poll(ends.len() + 1, &mut found);
+    let mut found: Vec<_> =
+        found.iter().map(|result| (result.queue_pair, result.kind, result.bytes, result.status)).collect();
+    found.sort_by_key(|result| result.0);
+    assert_eq!(found, [1, 2].map(|number| (number, OpKind::Receive, 4, Status::SUCCESS)));
 }
 
 // ---- OpenAdapter. `iid`: the type is known when it is compiled.

@@ -7,14 +7,12 @@
 
 mod soft;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use common::deviation::*;
 use common::seeds::*;
 use common::*;
-use futures::{FutureExt, poll};
+use futures::poll;
+use std::net::SocketAddr;
+use tokio::sync::mpsc;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::status::Outcome;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, ReadLimits, Reply, Status};
@@ -56,7 +54,7 @@ async fn connector_and_queue_pair_belong_to_the_connection_and_to_no_other() {
     );
 }
 
-// CM-01: the source address is that of a Bind before.
+// The source address is that of a Bind before (CM-01, X28).
 #[tokio::test]
 async fn src_address_of_either_family_is_what_the_peer_sees() {
     for ip in both() {
@@ -118,23 +116,39 @@ async fn private_data_is_sent_with_the_request() {
     }
 }
 
-// `RequestCompletion` and `RequestContext`: a closure on the future. CAN-07: it is called exactly once.
+// `RequestCompletion` and `RequestContext` are a task that has the future and the context. The future outlives the handles
+// that it was made with, and is woken when its attempt ends, in whatever manner (CAN-07).
 #[tokio::test]
-async fn request_completion_is_called_once_with_its_context() {
+async fn request_completion_is_a_task_with_the_future() {
     let adapter = adapter();
-    let Asked { connector: _connector, queue_pair: _queue_pair, connecting, request, listener: _listener } =
-        asked(&adapter, ConnectParams::default()).await;
-    let context = Arc::new(AtomicUsize::new(0));
-    let called = context.clone();
-    let completion = tokio::spawn(connecting.map(move |reply| {
-        called.fetch_add(1, Ordering::SeqCst);
-        reply.expect("joined").is_ok()
-    }));
-    assert_eq!(context.load(Ordering::SeqCst), 0);
+    let (listener, address) = listening(&adapter);
     let passive = queue_pair(&adapter);
-    let _accepting = accepting(request, &passive, AcceptParams::default());
-    assert!(within(completion).await.expect("no panic"));
-    assert_eq!(context.load(Ordering::SeqCst), 1);
+    let (completion, mut completed) = mpsc::unbounded_channel();
+    for context in [Status::SUCCESS, Status::CONNECTION_REFUSED, Status::CANCELED] {
+        let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+        let connect = connector.connect(&queue_pair, address, ConnectParams::default());
+        let completion = completion.clone();
+        tokio::spawn(async move { completion.send((context, connect.await)) });
+        drop(queue_pair);
+        let request = within(listener.request()).await.expect("a request");
+        assert!(completed.try_recv().is_err(), "it has not ended");
+        let mut accepting = None;
+        match context {
+            Status::SUCCESS => {
+                drop(connector);
+                accepting = Some(self::accepting(request, &passive, AcceptParams::default()));
+            }
+            Status::CONNECTION_REFUSED => {
+                drop(connector);
+                within(request.reject(b"no")).await.expect("rejected");
+            }
+            _ => connector.cancel(),
+        }
+        let (ended, outcome) = within(completed.recv()).await.expect("a completion");
+        let status = outcome.map_or_else(|error| error.status(), |_reply| Status::SUCCESS);
+        assert_eq!((ended, status), (context, context));
+        drop(accepting);
+    }
 }
 
 // ---- Return codes
@@ -193,7 +207,7 @@ async fn ndk_connect(
     within(connect).await.map_err(|error| error.status())
 }
 
-// CM-04: a source address that somebody else has: another program, another connector, a connection.
+// A source address that is in use: by another program, another connector, a connection (CM-04). Bind has the status (X28).
 #[tokio::test]
 async fn status_sharing_violation() {
     let adapter = adapter();
@@ -212,7 +226,7 @@ async fn status_sharing_violation() {
     connects(&adapter.connector(), &adapter, &queue_pair).await;
 }
 
-// It speaks of the local address here, unlike in ND v2's Connect; and of the remote one as well.
+// The local address is not one of the adapter: Bind has the status (X28). Or the remote address is that of no host.
 #[tokio::test]
 async fn status_invalid_address() {
     let adapter = adapter();

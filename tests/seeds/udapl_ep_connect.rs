@@ -2,8 +2,8 @@
 //! after the item. `tokio_rdma::status` contains uDAPL's name of each outcome.
 //!
 //! uDAPL returns two results, a return value and later an event; a future returns one. When an attempt fails, uDAPL's
-//! endpoint becomes DISCONNECTED and must be reset; our queue pair is unchanged and can be used again, as the tests of
-//! failures show.
+//! endpoint becomes DISCONNECTED and must be reset; our queue pair is unchanged and can be used again (X34), as the tests
+//! of failures show.
 //!
 //! Runs on: soft, sim, rxe, siw
 
@@ -17,7 +17,7 @@ use common::seeds::*;
 use common::*;
 use futures::future::Either;
 use futures::poll;
-use tokio_rdma::error::{ConnectError, PostErrorKind};
+use tokio_rdma::error::{AcceptError, ConnectError, PostErrorKind};
 use tokio_rdma::status::{DatEvent, DatReturn, Outcome};
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, ReadLimits, Status};
 
@@ -113,8 +113,8 @@ async fn description_active_connection_pending() {
     returns(&again.expect_err("pending"), Outcome::QueuePairBusy, DatReturn::INVALID_STATE);
 }
 
-// CM-13. The two lowest bits are the network's, not the caller's. A remote provider cannot fail to support a class: it is
-// not asked, so that event does not occur for this cause.
+// The two lowest bits are those of the network, not of the caller (CM-13). A remote provider cannot fail to support a class:
+// it is not asked, so NON_PEER_REJECTED does not occur for this cause (X31).
 #[tokio::test]
 async fn description_qos_that_is_not_supported_locally() {
     let adapter = adapter();
@@ -165,14 +165,31 @@ async fn description_non_peer_rejected_backlog_full() {
     comes_as(&error, error.outcome(), DatEvent::NON_PEER_REJECTED);
 }
 
-// CM-08
+/// The event of an attempt, as a program that is ported looks it up: success has no `outcome()`, since it is no error.
+fn event_of<T, E>(attempt: &Result<T, E>, outcome: impl FnOnce(&E) -> Outcome) -> Option<DatEvent> {
+    attempt.as_ref().map_or_else(outcome, |_| Outcome::Established).dat_event()
+}
+
+// The event is `Ok` of the call on either side (CM-08, X33), and only of an attempt that has made a connection.
 #[tokio::test]
-async fn description_established() {
+async fn description_established_is_the_ok_of_either_side() {
     let adapter = adapter();
-    let pair = connected(&adapter).await;
-    assert_eq!(pair.active.connection.peer_addr(), pair.passive.connection.local_addr());
-    assert_eq!(Outcome::Established.dat_event(), Some(DatEvent::ESTABLISHED));
-    assert_eq!(Outcome::from_dat_event(DatEvent::ESTABLISHED), Some(Outcome::Established));
+    let (listener, address) = listening(&adapter);
+    let ((connector, active), passive) = (fresh(&adapter), queue_pair(&adapter));
+    let (connected, accepted) = within(async {
+        tokio::join!(
+            connector.connect_and_complete(&active, address, ConnectParams::default()),
+            listener.accept_next(&passive, AcceptParams::default()),
+        )
+    })
+    .await;
+    assert_eq!(event_of(&connected, ConnectError::outcome), Some(DatEvent::ESTABLISHED));
+    assert_eq!(event_of(&accepted, AcceptError::outcome), Some(DatEvent::ESTABLISHED));
+    let (connected, accepted) = (connected.expect("connected"), accepted.expect("accepted"));
+    assert_eq!(connected.peer_addr(), accepted.local_addr());
+    let ((connector, active), (_socket, address)) = (fresh(&adapter), deaf(v4()));
+    let refused = within(connector.connect_and_complete(&active, address, ConnectParams::default())).await;
+    assert_eq!(event_of(&refused, ConnectError::outcome), Some(DatEvent::NON_PEER_REJECTED));
 }
 
 // CM-16
@@ -189,7 +206,7 @@ async fn description_peer_rejected() {
     connects(&asked.connector, &adapter, &asked.queue_pair).await;
 }
 
-// CM-18. The page has UNREACHABLE as well as TIMED_OUT for a host that does not answer in time; ours is the latter.
+// The page has UNREACHABLE as well as TIMED_OUT for a host that does not respond in time; ours is the latter (CM-18, X32).
 #[tokio::test]
 async fn description_timed_out() {
     let adapter = adapter();

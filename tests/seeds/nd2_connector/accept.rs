@@ -74,8 +74,25 @@ async fn accept_nd_success_is_a_connection() {
     assert_eq!(within(receive).await.0.expect("received").bytes, 2);
 }
 
-// ND_CANCELED: the future borrows a handle of the queue pair, which can therefore not be removed under it, and a
-// request has nothing to cancel it by; dropping the future is the cancel. CAN-04
+// The future borrows a handle of the queue pair, so the queue pair cannot be removed under Accept (X23). A flush of it has
+// the same status. Where there are two phases it ends the connection.
+#[tokio::test]
+async fn accept_nd_canceled_by_a_flush() {
+    let adapter = adapter();
+    let half = half_open(&adapter, ConnectParams::default(), AcceptParams::default()).await;
+    if three_phase(&adapter) {
+        half.passive.flush();
+        let error = cm::outcome(half.accepting).await.expect_err("flushed");
+        assert_eq!(error.status(), Status::CANCELED);
+    } else {
+        let connection = cm::outcome(half.accepting).await.expect("accepted");
+        half.passive.flush();
+        let reason = within(connection.disconnected()).await;
+        assert!(matches!(reason, DisconnectReason::Lost { status: Status::CANCELED, .. }), "{reason:?}");
+    }
+}
+
+// ND_CANCELED of CancelOverlappedRequests: a request has no call for it; dropping the future is the cancel (CAN-04).
 #[tokio::test]
 async fn accept_dropped_refuses_the_peer() {
     let adapter = adapter();
@@ -306,7 +323,7 @@ async fn get_read_limits_are_the_peers_swapped_and_capped() {
 }
 
 // NEG-04, PD-09: before Connect, while it is pending, after it has completed, after the end. A `Request` and a `Reply`
-// exist at the right moment only. ND_UNSUCCESSFUL: nothing can fail.
+// exist at the right moment only. ND_UNSUCCESSFUL does not occur: the values are stored.
 #[tokio::test]
 async fn get_read_limits_and_private_data_nd_connection_invalid() {
     let adapter = adapter();
@@ -356,7 +373,8 @@ async fn get_private_data_nd_buffer_overflow_has_a_part_and_the_size() {
 
 // ---- GetLocalAddress, GetPeerAddress. ND_BUFFER_OVERFLOW: a `SocketAddr` has room for either family.
 
-// CM-25, CM-26
+// Local addresses are known from the connect on (CM-25), those of the peer from its accept, and of a request at once (CM-26):
+// earlier than the page has it (X27).
 #[tokio::test]
 async fn get_local_and_peer_address_through_the_life_of_a_connection() {
     for ip in both() {
@@ -415,7 +433,8 @@ async fn notify_disconnect_nd_canceled_is_for_a_cancel_only() {
     within(receive).await.0.expect("received");
 }
 
-// DIS-06. The note is at odds with the remarks of Connect; X3: first the notification, then the flush.
+// The note is at odds with the remarks of Connect (DIS-06). Here the notification is ready before the flush (X3); tasks on one
+// thread run in that order.
 #[tokio::test]
 async fn notify_disconnect_notes_it_comes_before_requests_are_canceled() {
     let adapter = adapter();

@@ -33,7 +33,21 @@ async fn bind_nd_too_many_addresses() {
     connector.bind(([127, 0, 0, 4], 0).into()).expect("there it is free");
 }
 
-// CM-05. The remote address is not known before Connect, so that is where it comes.
+// The port of a Bind is unique in this process only (X21): to the kernel, this socket with `SO_REUSEADDR` is that of another
+// process.
+#[tokio::test]
+async fn bind_port_zero_may_be_the_port_of_another_process() {
+    let (adapter, connector, _listener, _address, socket) = doubled();
+    let foreign = socket.local_addr().expect("its address").as_socket();
+    assert_eq!(connector.local_addr().ok(), foreign);
+    let second =
+        adapter.connector().bind(foreign.map(|local| (local.ip(), 0).into()).expect("an IP address"));
+    assert_eq!(second.expect_err("unique in this process").status(), Status::TOO_MANY_ADDRESSES);
+    // To another peer than that of the socket it connects from there.
+    connects(&connector, &common::adapter(), &queue_pair(&adapter)).await;
+}
+
+// The remote address is not known before Connect, so that is where it comes (CM-05, X22).
 #[tokio::test]
 async fn bind_nd_address_already_exists_comes_with_connect() {
     let (adapter, connector, _listener, address, _socket) = doubled();
@@ -114,8 +128,8 @@ fn complete_connect_nd_device_removed() {
     });
 }
 
-// CM-28, LS-15. ND_IO_TIMEOUT is for providers with a time limit of their own for a slow peer; here a path that has failed
-// between Accept and CompleteConnect is the loss of the peer (P14, A23), noticed within the path timeout by either call.
+// ND_IO_TIMEOUT is for providers with a time limit of their own for a slow peer (X26). Here a path that has failed between
+// Accept and CompleteConnect is the loss of the peer (CM-28, LS-15), noticed within the path timeout by either call.
 #[test]
 fn complete_connect_nd_connection_aborted_on_a_path_that_failed() {
     let second = Duration::from_secs(1);

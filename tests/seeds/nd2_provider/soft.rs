@@ -14,7 +14,7 @@ fn provider() -> Provider {
     Provider::soft().expect("the soft provider")
 }
 
-// A port of ND is a TCP port on the soft provider, which the requirements allow only when necessary: here it is.
+// A port of ND is a TCP port on the soft provider (X25), which the requirements allow only when necessary: here it is.
 #[tokio::test]
 async fn requirements_the_port_space_is_the_hosts() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
@@ -50,8 +50,8 @@ fn resolve_address_ids_of_different_adapters_differ() {
     });
 }
 
-// ND_NO_MEMORY, here and of OpenAdapter: an allocation that fails ends a Rust program. What the system refuses is told
-// by its number, of which the status is that of a resource.
+// ND_NO_MEMORY, here and of OpenAdapter, is INSUFFICIENT_RESOURCES (X35): an allocation that fails ends a Rust program, and
+// the error has the number of the system.
 #[tokio::test]
 async fn resolve_address_and_open_adapter_without_resources() {
     if !alone(module_path!(), "resolve_address_and_open_adapter_without_resources") {

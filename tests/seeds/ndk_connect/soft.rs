@@ -2,28 +2,36 @@
 //! follows the rest of the page.
 
 use std::net::Ipv4Addr;
+use std::pin::pin;
+use std::task::Poll;
 
 use common::net::{ip, isolated};
 use common::process::alone;
 use common::seeds::*;
 use common::*;
+use futures::poll;
+use tokio_rdma::ConnectParams;
 use tokio_rdma::error::{BindError, ConnectError};
 use tokio_rdma::status::Outcome;
 
 use super::{failure, is};
 
+// Inline: this provider takes its only resource, a socket, when the call begins (X29).
 #[tokio::test]
 async fn status_insufficient_resources() {
     if !alone(module_path!(), "status_insufficient_resources") {
         return;
     }
     let adapter = adapter();
-    let connector = adapter.connector();
+    let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+    let peer = (Ipv4Addr::LOCALHOST, 7).into();
+    let mut connect = pin!(connector.connect(&queue_pair, peer, ConnectParams::default()));
     let give_back = without_descriptors();
-    let error = failure(&adapter, &connector, (Ipv4Addr::LOCALHOST, 7).into()).await;
+    let first = poll!(&mut connect);
     give_back();
+    let Poll::Ready(Err(error)) = first else { panic!("{first:?}") };
     is(&error, Outcome::OutOfResources, "STATUS_INSUFFICIENT_RESOURCES", 0xC000_009A);
-    connects(&connector, &adapter, &queue_pair(&adapter)).await;
+    connects(&connector, &adapter, &queue_pair).await;
 }
 
 // CM-17, CM-19

@@ -24,7 +24,7 @@ fn heard(ip: IpAddr) -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-// CM-12: the value must be positive; none at all is answered before the peer has heard of it.
+// The value must be positive. Zero fails before anything is sent to the peer (CM-12, X30).
 #[tokio::test]
 async fn timeout_of_zero() {
     let adapter = adapter();
@@ -36,6 +36,22 @@ async fn timeout_of_zero() {
     settled().await;
     holder.set_nonblocking(true).expect("an option");
     assert!(holder.accept().is_err(), "nobody came");
+    connects(&connector, &adapter, &queue_pair).await;
+}
+
+// The least value of the page is a limit, too (CM-12), however long the clock needs to notice it (X30).
+#[tokio::test]
+async fn timeout_of_one_microsecond() {
+    let adapter = adapter();
+    let (connector, queue_pair) = fresh(&adapter);
+    let (_holder, address) = heard(v4());
+    let least = Duration::from_micros(1);
+    let params = ConnectParams::default().timeout(least);
+    let error = within(connector.connect(&queue_pair, address, params)).await.expect_err("no answer");
+    assert!(
+        matches!(error, ConnectError::TimedOut { limit: Some(limit), .. } if limit == least),
+        "{error:?}"
+    );
     connects(&connector, &adapter, &queue_pair).await;
 }
 

@@ -2,8 +2,11 @@
 //! follows the rest of the page.
 
 use common::net::isolated;
+use common::raw::{Start, raw_accepts};
 use common::seeds::*;
 use common::*;
+use futures::poll;
+use tokio_rdma::error::DisconnectError;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
 // AD-05
@@ -33,6 +36,23 @@ fn reject_nd_device_removed() {
         assert_eq!(passive.status(), Status::DEVICE_REMOVED);
         let active = within(half.reply.reject(b"")).await.expect_err("removed");
         assert_eq!(active.status(), Status::DEVICE_REMOVED);
+    });
+}
+
+// The removal ends a disconnect that waits for its peer (AD-05).
+#[test]
+fn disconnect_pending_nd_device_removed() {
+    isolated(async || {
+        let adapter = adapter();
+        // This peer reads nothing, so it does not respond.
+        let (end, _raw, _) = raw_accepts(&adapter, Start::enhanced(1, 1)).await;
+        let mut disconnecting = Box::pin(end.connection.disconnect());
+        assert!(poll!(&mut disconnecting).is_pending());
+        settled().await;
+        assert!(poll!(&mut disconnecting).is_pending(), "the peer has not responded");
+        remove(&adapter).await;
+        let error = within(disconnecting).await.expect_err("removed");
+        assert_eq!((error.status(), error), (Status::DEVICE_REMOVED, DisconnectError::DeviceRemoved));
     });
 }
 
