@@ -73,7 +73,7 @@ impl Drop for Attempt {
 /// the end of the connection and ends it.
 ///
 /// `Connection` is a cheap handle; clones refer to the same connection. Dropping the last handle disconnects in the
-/// background.
+/// background, and so does dropping the last handle of the queue pair: keep both for as long as the connection is needed.
 #[derive(Clone)]
 pub struct Connection {
     attempt: Arc<Attempt>,
@@ -149,8 +149,10 @@ impl Connection {
 
     /// Resolves when the connection ends, for any reason (`IND2Connector::NotifyDisconnect`).
     ///
-    /// Resolves immediately if the connection has already ended. If the peer disconnects, this future resolves before
-    /// the outstanding requests complete with `CANCELED`. Any number of tasks may wait.
+    /// Resolves immediately if the connection has already ended, or if this side has called
+    /// [`disconnect`](Self::disconnect). If the peer disconnects, this future is ready before the outstanding requests
+    /// complete with `CANCELED`; if one task waits for it and another for a request, either may run first. Any number of
+    /// tasks may wait.
     ///
     /// # Detecting a dead peer
     /// The `soft` provider probes a peer that has been silent for a while, see `SoftConfig::path_timeout`.
@@ -196,7 +198,9 @@ impl Connection {
     /// is disconnecting. `Canceled`, `DeviceRemoved`.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop the disconnect.
+    /// Dropping the future does not stop the disconnect. No other call waits for it: [`disconnected`](Self::disconnected)
+    /// resolves when the disconnect begins, and a second `disconnect` fails with `Invalid`. The requests that are
+    /// outstanding still complete with `CANCELED`.
     pub fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send + use<> {
         let attempt = self.attempt.clone();
         async move { cooperative(attempt.provider.disconnect()).await }

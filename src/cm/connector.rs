@@ -20,6 +20,9 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// can after `Active`, once the call that is in progress has failed. After any other error it cannot, and further calls
 /// return an error. [`ConnectError::is_connector_usable`] distinguishes the two.
 ///
+/// Dropping the connector does not end a connect that is in progress, nor a [`Reply`] or a [`Connection`]. To abandon a
+/// connect, drop its future or call [`cancel`](Self::cancel).
+///
 /// # Examples
 /// ```
 /// # async fn example(adapter: &tokio_rdma::Adapter) -> std::io::Result<()> {
@@ -53,7 +56,8 @@ impl Connector {
     /// Binds to a local address (`IND2Connector::Bind`).
     ///
     /// This call is optional, because [`connect`](Self::connect) binds implicitly. With the unspecified address the
-    /// system chooses the address. Port 0 chooses a port of 49152-65535.
+    /// system chooses the address. Port 0 chooses a port of 49152-65535 that no other connection of this process has. On the
+    /// soft provider another process may have the same one.
     ///
     /// # Errors
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `InvalidState`, `DeviceRemoved`. The
@@ -143,9 +147,13 @@ impl Connector {
 
     /// Cancels all pending operations of this connector (`IND2Overlapped::CancelOverlappedRequests`).
     ///
-    /// A pending connect fails with `Canceled`, and the connector cannot be used again. An established connection is
-    /// not affected; pending [`disconnected`](Connection::disconnected) futures resolve with
-    /// [`DisconnectReason::Canceled`](crate::types::DisconnectReason::Canceled).
+    /// A pending connect fails with `Canceled`, and the connector cannot be used again. A [`Reply`] that is not completed is
+    /// rejected, and its [`complete`](Reply::complete) fails with `Invalid`.
+    ///
+    /// After the connection is complete, this method does the same as [`Connection::cancel`]: the connection stays
+    /// established, and all pending [`disconnected`](Connection::disconnected) futures resolve with
+    /// [`DisconnectReason::Canceled`](crate::types::DisconnectReason::Canceled), also those of other tasks that have a handle
+    /// of the connection. A pending [`disconnect`](Connection::disconnect) fails with `Canceled`.
     pub fn cancel(&self) {
         self.provider.cancel();
     }
@@ -192,7 +200,8 @@ async fn end_of(provider: &provider::Connector) -> ConnectError {
 /// A connection that the peer has accepted and this side has not completed.
 ///
 /// Inspect the private data and the read limits, then [`complete`](Self::complete) or [`reject`](Self::reject) the
-/// connection. Dropping the `Reply` rejects the peer.
+/// connection. Dropping the `Reply` rejects the peer. Unlike after a connect that was rejected by the peer, the connector
+/// cannot be used again after either.
 ///
 /// Completing consumes the `Reply`, so a second call does not compile:
 /// ```compile_fail,E0382
@@ -243,6 +252,8 @@ impl Reply {
     }
 
     /// Rejects the connection: the peer's accept fails with `CONNECTION_REFUSED` (`IND2Connector::Reject`).
+    ///
+    /// The future does not wait for the peer. The queue pair is unchanged. The connector cannot be used again.
     ///
     /// # Errors
     /// `InvalidBufferSize` if `data` is longer than

@@ -22,7 +22,7 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// Receives connection requests (`IND2Listener`).
 ///
 /// `Listener` is a cheap handle; clones refer to the same listener. Dropping the last handle closes the listener:
-/// pending [`request`](Self::request) futures fail with `Canceled`, requests in the backlog are rejected, and accepted
+/// pending [`request`](Self::request) futures fail with `Canceled`, requests in the backlog are refused, and accepted
 /// connections stay established. The port is free immediately. Unlike in NDK, accepted connections do not hold it.
 ///
 /// # Examples
@@ -64,7 +64,8 @@ impl Listener {
     /// Starts listening (`IND2Listener::Listen`).
     ///
     /// `backlog` is the maximum number of requests that wait for [`request`](Self::request). 0 means the maximum, 1024;
-    /// larger values are reduced to 1024 silently. A request that arrives while the backlog is full is rejected.
+    /// larger values are reduced to 1024 silently. A request that arrives while the backlog is full is refused: the peer's
+    /// connect fails with [`ConnectError::Refused`](crate::error::ConnectError::Refused), which may be retried.
     ///
     /// # Errors
     /// `InvalidState` if the listener is not bound or already listening; `SharingViolation`; `DeviceRemoved`. The
@@ -104,8 +105,9 @@ impl Listener {
 
     /// Waits for the next connection request and accepts it without inspecting it.
     ///
-    /// Resolves when the peer has completed the connection. A loop around this call serves nobody while one peer is
-    /// silent: a server uses [`acceptor`](Self::acceptor).
+    /// Resolves when the peer has completed the connection, which has no time limit on the soft provider. While one peer is
+    /// silent, a loop around this call accepts no other. So this call is for programs with one peer, such as tests; a
+    /// server uses [`acceptor`](Self::acceptor).
     ///
     /// # Errors
     /// The errors of [`request`](Self::request) and [`Request::accept`]. A request that cannot be accepted is rejected.
@@ -130,7 +132,11 @@ impl Listener {
     /// A slow or silent peer delays no other: each request is answered in a task of its own, with a time limit. `answer`
     /// usually creates a queue pair, posts receives and calls [`Request::accept`].
     ///
-    /// The acceptor takes all requests: [`request`](Self::request) on another handle competes with it.
+    /// The acceptor takes all requests: [`request`](Self::request) on another handle competes with it. Dropping the acceptor
+    /// closes the listener, for its other handles, too.
+    ///
+    /// The tasks run on the current runtime, not on that of the adapter. If that runtime ends, no request is answered any
+    /// more, and the listener is closed when the `Acceptor` is dropped.
     ///
     /// # Errors
     /// `InvalidState` if the listener is not listening.
@@ -209,8 +215,9 @@ impl fmt::Debug for Requests {
 
 /// A connection request of a peer (`IND2Connector`, passive side).
 ///
-/// Inspect the request, then [`accept`](Self::accept) or [`reject`](Self::reject) it. Dropping the `Request` rejects
-/// the peer.
+/// Inspect the request, then [`accept`](Self::accept) or [`reject`](Self::reject) it. Dropping the `Request` refuses the
+/// peer: its connect fails with [`ConnectError::Refused`](crate::error::ConnectError::Refused), as from a full backlog, and
+/// not with [`Rejected`](crate::error::ConnectError::Rejected).
 ///
 /// Accepting consumes the `Request`, so a second call does not compile:
 /// ```compile_fail,E0382
@@ -294,6 +301,9 @@ impl Request {
     }
 
     /// Rejects the request and sends `data` to the peer (`IND2Connector::Reject`).
+    ///
+    /// The future does not wait for the peer, whose connect fails with
+    /// [`ConnectError::Rejected`](crate::error::ConnectError::Rejected).
     ///
     /// # Errors
     /// `InvalidBufferSize` if `data` is longer than [`max_reject_data`](super::AdapterInfo::max_reject_data), with the

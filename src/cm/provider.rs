@@ -162,6 +162,8 @@ impl Provider {
     /// which must have I/O and time enabled. tokio tells that it lacks one of them only by a panic, which is caught here: the
     /// panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
+    /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`].
+    ///
     /// # Errors
     /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address, `Excluded` if a device has it that
     /// is not used; `Unsupported` outside of a
@@ -176,6 +178,9 @@ impl Adapter {
     ///
     /// The verbs provider is tried first, then the soft provider. The soft provider serves addresses of no device, and those
     /// of devices that `VerbsConfig::devices` or the environment variable `TOKIO_RDMA_DEVICES` excludes.
+    ///
+    /// A host name blocks the thread until it is resolved, see [`LocalAddress`]: in async code pass an IP address, or
+    /// resolve the name with `tokio::net::lookup_host` first.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

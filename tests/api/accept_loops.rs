@@ -13,7 +13,9 @@ use std::io;
 
 use common::raw::success;
 use common::*;
-use tokio_rdma::{Adapter, ConnectParams, Listener};
+use futures::poll;
+use tokio_rdma::error::{AcceptError, StateError};
+use tokio_rdma::{AcceptorConfig, Adapter, ConnectParams, Listener};
 
 /// The loop serves others while a peer has its reply and says nothing.
 async fn assert_serves<F>(serve: impl FnOnce(Adapter, Listener) -> F)
@@ -51,4 +53,21 @@ async fn the_acceptor_serves_others_while_one_peer_is_silent() {
 #[tokio::test]
 async fn a_loop_of_tasks_serves_others_while_one_peer_is_silent() {
     assert_serves(request_loop::serve_requests).await;
+}
+
+// The port is free at once (LS-08), although another handle of the listener is kept.
+#[tokio::test]
+async fn dropping_an_acceptor_closes_a_kept_listener() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let acceptor =
+        listener.acceptor(AcceptorConfig::default(), |_request| async { Ok(()) }).expect("accepting");
+    let mut waiting = Box::pin(listener.request());
+    assert!(poll!(&mut waiting).is_pending());
+    drop(acceptor);
+    assert!(matches!(within(waiting).await, Err(AcceptError::Canceled)));
+    assert_eq!(listener.local_addr(), Err(StateError::InvalidDeviceState));
+    let next = adapter.listener();
+    next.bind(address).expect("the port is free");
+    next.listen(1).expect("listening");
 }

@@ -292,6 +292,21 @@ async fn disconnect_needs_a_connection() {
     assert_eq!(refused.status(), Status::CONNECTION_INVALID);
 }
 
+// A disconnect that was dropped goes on (DIS-13). The calls on its connection do not wait for it (DIS-09); the requests do.
+#[tokio::test]
+async fn a_dropped_disconnect_cannot_be_awaited_again() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let receive = active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut disconnect = Box::pin(active.connection.disconnect());
+    assert!(poll_once(&mut disconnect).is_pending());
+    drop(disconnect);
+    assert_eq!(active.connection.disconnect().now_or_never(), Some(Err(DisconnectError::Invalid)));
+    assert_eq!(active.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
+    assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
+    assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
+}
+
 // DIS-10
 #[tokio::test]
 async fn neither_queue_pair_nor_connector_is_used_twice() {
