@@ -215,6 +215,9 @@ impl ConnectError {
 #[non_exhaustive]
 pub enum AcceptError {
     /// The active side rejected the reply (`CONNECTION_REFUSED`).
+    ///
+    /// Its application called [`Reply::reject`](crate::Reply::reject) or dropped the reply. Unlike
+    /// [`ConnectError::Refused`], this is not about a lack of resources.
     #[error("{peer} rejected the reply{}: {reason}", said(private_data.as_ref()))]
     Refused {
         /// The address of the peer.

@@ -9,6 +9,9 @@
 //! | [`ndk_connect`] | `NdkConnect`, the kernel's NetworkDirect | Windows Driver Kit, ndkpi.h: NDK_FN_CONNECT |
 //! | [`udapl_ep_connect`] | `dat_ep_connect`, uDAPL | DAT Collaborative, uDAPL: dat_ep_connect(3DAT) |
 //!
+//! A sentence of a page that does not hold here is a row of docs/spec/decisions.md, X21 to X36 and others; the test shows what
+//! happens instead.
+//!
 //! The modules `soft` contain the return codes that need a separate network, a port range or a limit.
 
 mod nd1_connect;
