@@ -96,8 +96,7 @@ impl AcceptorConfig {
 /// silent peer delays no other. The number of handshakes is limited by [`AcceptorConfig`]. A peer whose handshake fails is
 /// dropped and logged by `tracing`.
 ///
-/// Dropping the `Acceptor` closes the listener, even if there are other handles of it, and drops the connections that were
-/// not yet returned.
+/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned.
 /// [`Listener::cancel`] of another handle ends the `Acceptor`, because it cancels the wait for requests.
 ///
 /// `Acceptor` is a [`Stream`] of connections. If the listener fails, it yields one error and then `None`.

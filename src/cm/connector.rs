@@ -20,9 +20,6 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// can after `Active`, once the call that is in progress has failed. After any other error it cannot, and further calls
 /// return an error. [`ConnectError::is_connector_usable`] distinguishes the two.
 ///
-/// Dropping the connector does not end a connect that is in progress, nor a [`Reply`] or a [`Connection`]. To abandon a
-/// connect, drop its future or call [`cancel`](Self::cancel).
-///
 /// # Examples
 /// ```
 /// # async fn example(adapter: &tokio_rdma::Adapter) -> std::io::Result<()> {
@@ -56,12 +53,15 @@ impl Connector {
     /// Binds to a local address (`IND2Connector::Bind`).
     ///
     /// This call is optional, because [`connect`](Self::connect) binds implicitly. With the unspecified address the
-    /// system chooses the address. Port 0 chooses a port of 49152-65535 that no other connection of this process has. On the
-    /// soft provider another process may have the same one.
+    /// system chooses the address. Port 0 chooses a port of 49152-65535.
     ///
     /// # Errors
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `InvalidState`, `DeviceRemoved`. The
     /// connector is unchanged and can be bound to another address.
+    ///
+    /// # Other processes
+    /// No other connection of this process has the port that port 0 has chosen. On the soft provider another process may have
+    /// the same one for a connection of its own.
     pub fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         self.provider.bind(address)
     }
@@ -71,7 +71,8 @@ impl Connector {
     /// Resolves when the peer accepts. The returned [`Reply`] has the peer's private data and read limits, and
     /// [`Reply::complete`] establishes the connection. Receives can be posted to the queue pair at any time.
     ///
-    /// The future owns what it needs: it can outlive the connector and be spawned.
+    /// The future owns what it needs: it can outlive the connector and be spawned. Dropping the connector or the queue pair
+    /// does not end the connect; to abandon it, drop the future or call [`cancel`](Self::cancel).
     ///
     /// # Errors
     /// See [`ConnectError`]. [`is_retryable`](ConnectError::is_retryable) returns whether another attempt may succeed, and

@@ -32,7 +32,7 @@ use crate::types::{Access, OpKind};
 /// Requests of one queue start in the order of the calls and complete in that order. There is no order between the two
 /// queues.
 ///
-/// If the peer disconnects, [`Connection::disconnected`](crate::cm::Connection::disconnected) resolves first. Then all
+/// If the peer disconnects, [`Connection::disconnected`](crate::cm::Connection::disconnected) is ready first. Then all
 /// outstanding requests complete with [`Status::CANCELED`]. If the connection ends because of a request, that request may
 /// complete with another status: see [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors). If
 /// the adapter is removed, outstanding requests complete with [`Status::DEVICE_REMOVED`].
