@@ -182,7 +182,7 @@ async fn cancel_ends_a_pending_connect() {
     }
 }
 
-// A14 in as far as the types allow it: a pending connect borrows the queue pair, a reply does not.
+// A14 in as far as the types allow it: a pending connect owns a handle of the queue pair, a reply does not (X23).
 #[tokio::test]
 async fn complete_without_a_queue_pair_is_cancelled() {
     for ip in both() {

@@ -117,7 +117,7 @@ async fn private_data_is_sent_with_the_request() {
 }
 
 // `RequestCompletion` and `RequestContext` are a task that has the future and the context. The future outlives the handles
-// that it was made with, and is woken when its attempt ends, in whatever manner (CAN-07).
+// that it was made with, and is woken when its attempt ends: by an accept, a reject, or a cancel (CAN-01).
 #[tokio::test]
 async fn request_completion_is_a_task_with_the_future() {
     let adapter = adapter();
