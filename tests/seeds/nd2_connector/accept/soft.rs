@@ -7,6 +7,7 @@ use common::seeds::*;
 use common::*;
 use futures::poll;
 use tokio_rdma::error::DisconnectError;
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
 // AD-05
@@ -43,7 +44,8 @@ fn reject_nd_device_removed() {
 #[test]
 fn disconnect_pending_nd_device_removed() {
     isolated(async || {
-        let adapter = adapter();
+        // The limit of the disconnect itself does not pass meanwhile.
+        let adapter = adapter_with(SoftConfig::default().disconnect_timeout(patience()));
         // This peer reads nothing, so it does not respond.
         let (end, _raw, _) = raw_accepts(&adapter, Start::enhanced(1, 1)).await;
         let mut disconnecting = Box::pin(end.connection.disconnect());
