@@ -1,7 +1,7 @@
 //! Connecting and listening on networks beyond loopback: routes that refuse, packets that are lost, several interfaces,
 //! IPv6 over a cable.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -466,6 +466,21 @@ fn a_bound_connector_keeps_its_address() {
             // CM-19
             let pair = succeeds(&connector, &queue_pair, &right, &listener).await;
             assert_eq!(pair.active.connection.local_addr(), local);
+        }
+    });
+}
+
+// A connector does not share its port, and binds it before the runtime drops the tasks of the listener (LS-08).
+#[test]
+fn a_connector_binds_the_port_of_a_dropped_listener() {
+    isolated(async || {
+        for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+            let adapter = soft_at(address, SoftConfig::default());
+            let (listener, address) = listening_at(&adapter, address);
+            // The task of the listener waits for a connection.
+            tokio::task::yield_now().await;
+            drop(listener);
+            adapter.connector().bind(address).expect("free");
         }
     });
 }

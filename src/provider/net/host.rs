@@ -1,22 +1,24 @@
 //! A host: its addresses, and the sockets that are made on it.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::task::ready;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use super::interface::Interface;
-use super::kernel;
 use super::leases::{Namespace, PortLease};
 use super::options::{SocketError, SocketOptions};
 use super::ports::PortRange;
 #[cfg(feature = "sim")]
 use super::sim;
 use super::stream::Stream;
+use super::{errno, kernel};
 use crate::error::BindError;
 use crate::memory::Owned;
+use crate::sync::Mutex;
 
 /// The host that an adapter of the soft provider belongs to.
 #[derive(Clone, Debug, Default)]
@@ -320,7 +322,10 @@ impl BoundListener {
     /// Those of [`kernel::listen::BoundListener::listen`].
     pub(crate) fn listen(&mut self) -> Result<Vec<Listener>, BindError> {
         match self {
-            Self::Kernel(bound) => Ok(bound.listen()?.into_iter().map(Listener::Kernel).collect()),
+            Self::Kernel(bound) => {
+                let listening = bound.listen()?.into_iter();
+                Ok(listening.map(|socket| Listener::Kernel(Mutex::new(Some(socket)))).collect())
+            }
             #[cfg(feature = "sim")]
             Self::Sim(bound) => Ok(vec![Listener::Sim(bound.listen()?)]),
         }
@@ -330,27 +335,29 @@ impl BoundListener {
 /// A socket that listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    /// Of this machine.
-    Kernel(TcpListener),
+    /// Of this machine, until it is closed.
+    Kernel(Mutex<Option<TcpListener>>),
     /// Of a host of a simulated network.
     #[cfg(feature = "sim")]
     Sim(sim::Listener),
 }
 
 impl Listener {
-    /// The local address, which is that of each connection, too: there is a listener for each address of an adapter.
+    /// Returns the local address. It is that of each connection, too, unless it is unspecified.
     ///
     /// # Errors
-    /// Those of getsockname(2).
+    /// Those of getsockname(2); `EINVAL` after [`close`](Self::close).
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
-            Self::Kernel(listener) => listener.local_addr(),
+            Self::Kernel(listener) => {
+                listener.lock().as_ref().map_or_else(|| Err(errno(libc::EINVAL)), TcpListener::local_addr)
+            }
             #[cfg(feature = "sim")]
             Self::Sim(listener) => Ok(listener.local_addr()),
         }
     }
 
-    /// Takes the next connection.
+    /// Takes the next connection. For one task at a time: [`close`](Self::close) does not wake it.
     ///
     /// # Errors
     /// Those of accept(2); `EINVAL` after [`close`](Self::close).
@@ -360,8 +367,13 @@ impl Listener {
     pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
             Self::Kernel(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Stream::Kernel(stream), peer))
+                poll_fn(|cx| {
+                    let listener = listener.lock();
+                    let Some(socket) = listener.as_ref() else { return Err(errno(libc::EINVAL)).into() };
+                    let (stream, peer) = ready!(socket.poll_accept(cx))?;
+                    Ok((Stream::Kernel(stream), peer)).into()
+                })
+                .await
             }
             #[cfg(feature = "sim")]
             Self::Sim(listener) => {
@@ -371,12 +383,13 @@ impl Listener {
         }
     }
 
-    /// Stops to listen: the port is free, and peers that nobody has taken are refused.
+    /// Closes the socket: the port is free, also for a bind that does not share it, and peers that nobody has taken are
+    /// refused.
     pub(crate) fn close(&self) {
         match self {
             Self::Kernel(listener) => {
-                // It can only fail on a socket that does not listen, which is what is wanted.
-                let _ = SockRef::from(listener).shutdown(Shutdown::Both);
+                let socket = listener.lock().take();
+                drop(socket);
             }
             #[cfg(feature = "sim")]
             Self::Sim(listener) => listener.close(),
