@@ -13,16 +13,18 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream, SelectAll};
 use futures::task::AtomicWaker;
 use futures::{FutureExt, Stream, StreamExt};
+use tokio::runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::coop;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use super::listener::{Listener, Request};
 use crate::error::{AcceptError, BindError};
 use crate::metrics::AcceptMetrics;
 use crate::proto::half_open::{HalfOpen, PeerKey};
+use crate::provider::runtime::with_timers;
 use crate::sync::{Mutex, Throttle};
 
 /// The least time that a peer has to complete its handshake, however many others want its place: the first
@@ -35,6 +37,9 @@ const GRACE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)]
 pub(crate) fn grace<T>(handshakes: &HalfOpen<T>, places: usize) -> Duration {
     GRACE[usize::from(handshakes.most() <= places / 8)]
 }
+
+/// The pause before each error after the end, so that a loop that continues after errors does not occupy a processor.
+const END_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of requests that are taken before other tasks have their turn.
 const TURN: usize = 64;
@@ -105,6 +110,8 @@ pub struct Acceptor<T> {
     ready: Arc<Ready<T>>,
     listeners: Arc<Mutex<Listeners>>,
     local: SocketAddr,
+    /// The pause of [`poll_accept`](Self::poll_accept), with the runtime of its timer.
+    pause: Mutex<Option<(runtime::Id, Pin<Box<Sleep>>)>>,
     /// Dropping it ends the tasks, and with them the handshakes.
     _tasks: JoinSet<()>,
 }
@@ -156,7 +163,7 @@ impl<T: Send + 'static> Acceptor<T> {
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(serving.run(later, Maker { ready: ready.clone(), error: None }));
-        Ok(Self { ready, listeners: shared, local, _tasks: tasks })
+        Ok(Self { ready, listeners: shared, local, pause: Mutex::default(), _tasks: tasks })
     }
 
     /// Returns the local address of the listener.
@@ -170,16 +177,29 @@ impl<T: Send + 'static> Acceptor<T> {
     ///
     /// # Errors
     /// If the listener has ended, because its adapter was removed or it was cancelled. The failure of a single peer is not returned.
+    /// The end is final: calls that are pending fail at once, and each call that is made after the first error fails after 1 s,
+    /// so that a loop that continues after errors does not occupy a processor.
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection: the next call returns it.
     pub async fn accept(&self) -> io::Result<T> {
         coop::consume_budget().await;
+        let mut was_pending = false;
         loop {
             let more = self.ready.more.notified();
             match self.ready.take() {
-                Poll::Ready(next) => return next.unwrap_or_else(|| Err(ended())),
-                Poll::Pending => more.await,
+                Poll::Ready(Some(next)) => return next,
+                Poll::Ready(None) => {
+                    // Without timers there is no pause.
+                    if !was_pending && with_timers().is_ok() {
+                        sleep(END_PAUSE).await;
+                    }
+                    return Err(ended());
+                }
+                Poll::Pending => {
+                    was_pending = true;
+                    more.await;
+                }
             }
         }
     }
@@ -191,11 +211,29 @@ impl<T: Send + 'static> Acceptor<T> {
     /// # Errors
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        self.poll_take(cx).map(|next| next.unwrap_or_else(|| Err(ended())))
+        match ready!(self.poll_take(cx)) {
+            Some(next) => Poll::Ready(next),
+            None => self.poll_pause(cx).map(|()| Err(ended())),
+        }
     }
 }
 
 impl<T> Acceptor<T> {
+    /// Waits before an error after the end.
+    fn poll_pause(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // Without timers there is no pause.
+        let Ok(runtime) = with_timers() else { return Poll::Ready(()) };
+        let mut pause = self.pause.lock();
+        // A timer of a runtime that has ended panics.
+        let (_, timer) = match pause.take().filter(|(id, _)| *id == runtime.id()) {
+            Some(begun) => pause.insert(begun),
+            None => pause.insert((runtime.id(), Box::pin(sleep(END_PAUSE)))),
+        };
+        ready!(timer.as_mut().poll(cx));
+        *pause = None;
+        Poll::Ready(())
+    }
+
     /// Returns the next connection, or `None` if there will be none.
     fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<T>>> {
         let turn = ready!(coop::poll_proceed(cx));

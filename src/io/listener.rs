@@ -113,7 +113,9 @@ impl RdmaListener {
     /// Any number of tasks may call this method at the same time.
     ///
     /// # Errors
-    /// If the listener has ended, because its last adapter was removed.
+    /// If the listener has ended, because its last adapter was removed. The end is final: calls that are pending fail at once,
+    /// and each call that is made after the first error fails after 1 s, so that a loop that continues after errors does not
+    /// occupy a processor.
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection: the next call returns it.

@@ -371,3 +371,49 @@ fn streams_peek_try_wait_and_abort() {
         );
     });
 }
+
+/// A listener that has ended, because its host has crashed.
+async fn ended_listener(network: &Network) -> RdmaListener {
+    let (server, _) = hosts(network);
+    let address = (server.address(), PORT).into();
+    let listener =
+        RdmaListener::bind_on(&adapter(&server), address, &StreamConfig::default()).expect("bound");
+    server.crash();
+    listener
+}
+
+#[test]
+fn a_loop_that_continues_after_the_end_is_idle() {
+    sim::check(0..1, async |network: Network| {
+        let listener = ended_listener(&network).await;
+        listener.accept().await.expect_err("the adapter was removed");
+        let mut begun = network.elapsed();
+        for _ in 0..3 {
+            let error = listener.accept().await.expect_err("the listener has ended");
+            assert_eq!(error.kind(), ErrorKind::NotConnected);
+            assert!(network.elapsed() - begun >= SECOND, "it did not wait");
+            begun = network.elapsed();
+            let error = poll_fn(|cx| listener.poll_accept(cx)).await.expect_err("the listener has ended");
+            assert_eq!(error.kind(), ErrorKind::NotConnected);
+            assert!(network.elapsed() - begun >= SECOND, "it did not wait");
+            begun = network.elapsed();
+        }
+    });
+}
+
+#[test]
+fn the_end_of_a_listener_ends_every_pending_accept() {
+    sim::check(0..1, async |network: Network| {
+        let (server, _) = hosts(&network);
+        let address = (server.address(), PORT).into();
+        let listener =
+            RdmaListener::bind_on(&adapter(&server), address, &StreamConfig::default()).expect("bound");
+        let (mut first, mut second) = (Box::pin(listener.accept()), Box::pin(listener.accept()));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        let begun = network.elapsed();
+        server.crash();
+        first.await.expect_err("the adapter was removed");
+        second.await.expect_err("the listener has ended");
+        assert!(network.elapsed() - begun < SECOND, "one of them has waited");
+    });
+}
