@@ -11,6 +11,7 @@ use futures::Stream;
 use tokio::task::coop::consume_budget;
 
 use super::acceptor::{Acceptor, AcceptorConfig, AcceptorParts, none_later};
+use super::adapter::Adapter;
 use super::connection::{Attempt, Connection};
 use crate::error::{AcceptError, BindError, Retained, StateError};
 use crate::metrics::AcceptMetrics;
@@ -259,6 +260,11 @@ impl Request {
     /// Returns the private data of the request (`IND2Connector::GetPrivateData`).
     pub fn private_data(&self) -> &PrivateData {
         self.attempt.terms().1
+    }
+
+    /// Returns the adapter of the request, if the listener serves several adapters.
+    pub(crate) fn adapter(&self) -> Option<Adapter> {
+        self.attempt.provider().adapter().map(Adapter::new)
     }
 
     /// Returns the local address that the peer connects to.

@@ -156,6 +156,17 @@ impl Provider {
         self.provider.is_usable(address)
     }
 
+    /// Opens the adapter of a listener at every address of this machine, with and without an interface. `None` if the provider
+    /// listens at each address by itself.
+    pub(crate) fn everywhere(&self) -> Option<Result<Adapter, OpenError>> {
+        self.provider.everywhere().map(|opened| opened.map(Adapter::new))
+    }
+
+    /// Returns whether the provider serves addresses that are added to this machine.
+    pub(crate) fn is_of_machine(&self) -> bool {
+        self.provider.is_of_machine()
+    }
+
     /// Opens the adapter with an id, or with a local address (`IND2Provider::OpenAdapter`).
     ///
     /// Each open adapter is its own protection domain. The tasks of the adapter run on the tokio runtime of the caller,
@@ -194,9 +205,16 @@ impl Adapter {
     /// # Errors
     /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
     pub fn open(address: impl LocalAddress) -> Result<Self, OpenError> {
-        let address = address.local_address()?;
+        Self::open_by(&Provider::all(), address.local_address()?)
+    }
+
+    /// Opens the adapter that has a local address, of the first of these providers that has one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn open_by(providers: &[Provider], address: SocketAddr) -> Result<Self, OpenError> {
         let mut last = OpenError::Unsupported("no provider can be used here");
-        for provider in Provider::all() {
+        for provider in providers {
             match provider.resolve_local(address) {
                 Ok(id) => return provider.open(id),
                 Err(error) => last = error,

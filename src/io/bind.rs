@@ -8,10 +8,11 @@ use futures::stream::BoxStream;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tracing::warn;
 
-use super::later::later;
-use super::places::{any, listener, places};
-use crate::cm::{Adapter, AdapterInfo, Listener, none_later};
+use super::later::{Wanted, later};
+use super::places::{any, has_device, listener, places};
+use crate::cm::{Adapter, AdapterInfo, Listener, Provider, none_later};
 use crate::error::{BindError, OpenError, StreamError};
+use crate::provider::net::canonical;
 use crate::provider::net::kernel::monitor::AddressMonitor;
 
 /// The number of searches for a port that is free at all addresses: a port that is free at one address may be
@@ -20,6 +21,8 @@ const PORTS: usize = 16;
 
 /// The listeners of an address.
 pub(super) struct Bound {
+    /// The address that was asked for, with the port.
+    pub(super) local: SocketAddr,
     /// At least one, each with its adapter, all on one port.
     pub(super) listeners: Vec<(Adapter, Listener)>,
     /// Those of addresses that are added later, if the address is unspecified.
@@ -36,7 +39,7 @@ impl Bound {
         self,
         check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
     ) -> Result<Self, StreamError> {
-        let Self { listeners, later } = self;
+        let Self { local, listeners, later } = self;
         listeners.iter().try_for_each(|(adapter, _)| check(adapter.properties()))?;
         let fits = move |(adapter, listener): &(Adapter, Listener)| {
             let outcome = check(adapter.properties());
@@ -46,15 +49,18 @@ impl Bound {
             }
             ready(outcome.is_ok())
         };
-        Ok(Self { listeners, later: later.filter(fits).boxed() })
+        Ok(Self { local, listeners, later: later.filter(fits).boxed() })
     }
 }
 
 /// Binds listeners to an address, or to the first address of a name that can be bound, and returns them with their
-/// adapters. For an unspecified address there is one listener for each address that is usable now, all on one port, and
-/// one for each that is added later: for `0.0.0.0` those of IPv4, for `[::]` all, as tokio has it.
+/// adapters. They are those of one provider, or of all.
 ///
-/// If two providers have an address, the device provider serves it, as for connectors.
+/// An unspecified address is every address: `0.0.0.0` those of IPv4, `[::]` those of both families, as tokio has it. Without
+/// a device, one socket for each family serves all. With devices, there is a listener for each address that is usable now, all
+/// on one port: a card that speaks iWARP shares the ports of TCP, so that its listener and such a socket would exclude
+/// each other. If two providers have an address then, the device provider serves it, as for connectors. Either way a
+/// listener is added for each address that a device gets later.
 ///
 /// # Errors
 /// `Resolve` or `NoAddress` if the name yields no address. If one address was tried, its `Open` or `Bind` error; if
@@ -62,10 +68,13 @@ impl Bound {
 ///
 /// # Cancel safety
 /// Dropping the future binds nothing.
-pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Bound, StreamError> {
+pub(super) async fn listeners(
+    only: Option<&Provider>,
+    address: impl ToSocketAddrs,
+) -> Result<Bound, StreamError> {
     let mut failed = Vec::new();
     for address in lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into()))? {
-        match listeners_at(address) {
+        match listeners_at(only, canonical(address)) {
             Ok(listeners) => return Ok(listeners),
             Err(error) => failed.push((address, error)),
         }
@@ -78,37 +87,52 @@ pub(super) async fn listeners(address: impl ToSocketAddrs) -> Result<Bound, Stre
 }
 
 /// Binds the listeners of one address, like [`listeners`].
-fn listeners_at(address: SocketAddr) -> Result<Bound, StreamError> {
+fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, StreamError> {
+    let providers = only.map_or_else(Provider::all, |only| vec![only.clone()]);
     if !address.ip().is_unspecified() {
-        let adapter = Adapter::open(address)?;
+        let adapter = Adapter::open_by(&providers, address)?;
         let listener = listener(&adapter, address)?;
-        return Ok(Bound { listeners: vec![(adapter, listener)], later: none_later() });
+        let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
+        return Ok(Bound { local, listeners: vec![(adapter, listener)], later: none_later() });
     }
-    // Before the addresses are listed: what is added in between is not missed.
-    let monitor =
-        AddressMonitor::open().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
     let only_v4 = address.is_ipv4();
-    let places = places(only_v4, &mut |_, _| true)?;
+    let everywhere = match has_device(&providers, only_v4) {
+        true => None,
+        false => providers.iter().find_map(Provider::everywhere).transpose()?,
+    };
+    let wanted = Wanted { only: only.cloned(), only_v4, has_wildcard: everywhere.is_some() };
+    // Before the addresses are listed: what is added in between is not missed.
+    let monitor = wanted.can_appear().then(AddressMonitor::open).transpose();
+    let monitor = monitor.map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
+    let places = match everywhere {
+        // IPv6 first: its absence is no error if there is IPv4.
+        Some(adapter) if only_v4 => vec![(adapter, any(true))],
+        Some(adapter) => vec![(adapter.clone(), any(false)), (adapter, any(true))],
+        None => places(&providers, only_v4, &mut |_, _| true)?,
+    };
     let mut tries = if address.port() == 0 { PORTS } else { 1 };
     loop {
         tries -= 1;
         match on_one_port(&places, address.port()) {
             Err(BindError::SharingViolation(_)) if tries > 0 => {}
             outcome => {
-                let listeners = outcome?;
-                let later = later(monitor, only_v4, &listeners);
-                return Ok(Bound { listeners, later });
+                let (port, listeners) = outcome?;
+                let later = monitor.map_or_else(none_later, |monitor| later(monitor, wanted, &listeners));
+                return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later });
             }
         }
     }
 }
 
+/// The listeners on one port.
+type OnePort = (u16, Vec<(Adapter, Listener)>);
+
 /// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
-/// skipped.
+/// skipped, and one of a family that the kernel does not have.
 ///
 /// # Errors
-/// Those of [`listener`]. `InvalidAddress` and `DeviceRemoved` only if no place remains.
-fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapter, Listener)>, BindError> {
+/// Those of [`listener`]. `InvalidAddress`, `DeviceRemoved` and the lack of a family only if no place remains.
+fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
     let mut bound = Vec::new();
     let mut last = BindError::InvalidAddress(any(true));
     for (adapter, ip) in places {
@@ -123,10 +147,16 @@ fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<Vec<(Adapt
                 bound.push((adapter.clone(), listener));
             }
             Err(error @ (BindError::InvalidAddress(_) | BindError::DeviceRemoved)) => last = error,
+            Err(error) if is_lack_of_family(&error) => last = error,
             Err(error) => return Err(error),
         }
     }
-    if bound.is_empty() { Err(last) } else { Ok(bound) }
+    if bound.is_empty() { Err(last) } else { Ok((port, bound)) }
+}
+
+/// Returns whether the kernel has no sockets of the family: IPv6 can be switched off.
+fn is_lack_of_family(error: &BindError) -> bool {
+    matches!(error, BindError::Os { source, .. } if source.raw_os_error() == Some(libc::EAFNOSUPPORT))
 }
 
 #[cfg(all(test, feature = "soft"))]
@@ -136,7 +166,6 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::cm::Provider;
 
     fn addresses(bound: &Bound) -> Vec<SocketAddr> {
         own(&bound.listeners)
@@ -148,40 +177,47 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_has_one_listener() {
-        let bound = listeners("127.0.0.1:0").await.expect("bound");
+        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
         let [address] = addresses(&bound)[..] else { panic!("{:?}", bound.listeners) };
         assert!(address.ip().is_loopback() && address.port() != 0);
-        let error = listeners(address).await.map(drop).expect_err("taken");
+        let error = listeners(None, address).await.map(drop).expect_err("taken");
         assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         drop(bound);
-        assert_eq!(addresses(&listeners(address).await.expect("free again")), [address]);
+        assert_eq!(addresses(&listeners(None, address).await.expect("free again")), [address]);
     }
 
     #[tokio::test]
-    async fn an_unspecified_address_is_every_address_on_one_port() {
-        let bound = listeners("0.0.0.0:0").await.expect("bound");
-        let own = addresses(&bound);
-        let usable = Provider::all().into_iter().flat_map(|provider| {
-            let addresses = provider.addresses().expect("addresses");
-            addresses.into_iter().filter(move |ip| ip.is_ipv4() && provider.is_usable(*ip))
-        });
-        for ip in usable {
-            assert_eq!(own.iter().filter(|address| address.ip() == ip).count(), 1, "{ip}: {own:?}");
+    async fn an_unspecified_address_is_one_port_of_each_family() {
+        // A machine with a device has a listener for each address.
+        if Provider::verbs().is_ok() {
+            return;
         }
-        assert!(own.iter().all(|address| address.port() == own[0].port() && address.is_ipv4()), "{own:?}");
-        let error = listeners(("0.0.0.0", own[0].port())).await.map(drop).expect_err("taken");
-        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
+        for (any, families) in [("0.0.0.0", &[true][..]), ("::", &[false, true])] {
+            let bound = listeners(None, (any, 0)).await.expect("bound");
+            let port = bound.local.port();
+            assert_eq!(bound.local, SocketAddr::new(any.parse().expect("an address"), port));
+            let all = families.iter().map(|v4| SocketAddr::new(super::any(*v4), port));
+            assert_eq!(addresses(&bound), all.collect::<Vec<_>>());
+            let error = listeners(None, (any, port)).await.map(drop).expect_err("taken");
+            assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mapped_address_is_that_of_ipv4() {
+        let bound = listeners(None, "[::ffff:0.0.0.0]:0").await.expect("bound");
+        assert_eq!(bound.local.ip(), any(true));
     }
 
     #[tokio::test]
     async fn settings_fit_what_is_added_later_too() {
         let mut given = Vec::new();
         for _ in 0..3 {
-            given.extend(listeners("127.0.0.1:0").await.expect("bound").listeners);
+            given.extend(listeners(None, "127.0.0.1:0").await.expect("bound").listeners);
         }
         let places = own(&given);
         let now = vec![given.remove(0)];
-        let bound = Bound { listeners: now, later: stream::iter(given).boxed() };
+        let bound = Bound { local: places[0], listeners: now, later: stream::iter(given).boxed() };
         // The adapter at the first place and at the third has room for them.
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let check = move |_: &AdapterInfo| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
@@ -191,8 +227,8 @@ mod tests {
         let bound = bound.checked(check).expect("the first one fits");
         let later: Vec<_> = bound.later.collect().await;
         assert_eq!(own(&later), [places[2]]);
-        listeners(places[1]).await.expect("the port is free again");
-        let bound = listeners("127.0.0.1:0").await.expect("bound");
+        listeners(None, places[1]).await.expect("the port is free again");
+        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
         let error = bound.checked(|_| Err(StreamError::NoAddress)).map(drop).expect_err("nothing fits");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
@@ -202,22 +238,23 @@ mod tests {
         let adapter = Adapter::open(Ipv4Addr::LOCALHOST).expect("opened");
         // 192.0.2.0/24 is for documentation: no machine has it.
         let (gone, mine) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
-        let bound = on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
+        let (port, bound) =
+            on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
         let [address] = own(&bound)[..] else { panic!("{bound:?}") };
-        assert!(address.ip() == mine && address.port() != 0, "{address}");
+        assert!(address.ip() == mine && port != 0 && address.port() == port, "{address}");
         let error = on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
         assert!(matches!(error, BindError::InvalidAddress(_)), "{error:?}");
     }
 
     #[tokio::test]
     async fn the_first_address_that_can_be_bound_is_bound() {
-        let other = listeners("127.0.0.1:0").await.expect("bound");
+        let other = listeners(None, "127.0.0.1:0").await.expect("bound");
         let (taken, free) = (addresses(&other)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         // 192.0.2.0/24 is for documentation: no machine has it.
         let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
-        let bound = listeners(&[foreign, taken, free][..]).await.expect("the third is free");
+        let bound = listeners(None, &[foreign, taken, free][..]).await.expect("the third is free");
         assert_ne!(addresses(&bound), [taken]);
-        let error = listeners(&[foreign, taken][..]).await.map(drop).expect_err("neither");
+        let error = listeners(None, &[foreign, taken][..]).await.map(drop).expect_err("neither");
         let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
         assert!(
             matches!(
@@ -229,7 +266,7 @@ mod tests {
             ),
             "{error:?}"
         );
-        let error = listeners(&[][..]).await.map(drop).expect_err("nothing to bind");
+        let error = listeners(None, &[][..]).await.map(drop).expect_err("nothing to bind");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 }

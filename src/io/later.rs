@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::places::{listener, places};
-use crate::cm::{Adapter, Listener, ProviderKind};
+use crate::cm::{Adapter, Listener, Provider, ProviderKind};
 use crate::provider::net::kernel::monitor::AddressMonitor;
 
 /// The time between a change of the addresses and the second look at them.
@@ -18,13 +18,34 @@ const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// The longest time between two looks.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
-/// Binds a listener to each address that is added, on the port of these listeners.
+/// The addresses that get a listener when they are added.
+pub(super) struct Wanted {
+    /// All providers if `None`.
+    pub(super) only: Option<Provider>,
+    pub(super) only_v4: bool,
+    /// A socket serves every address without a device.
+    pub(super) has_wildcard: bool,
+}
+
+impl Wanted {
+    /// Returns whether such an address can appear.
+    pub(super) fn can_appear(&self) -> bool {
+        let only = self.only.as_ref();
+        if self.has_wildcard {
+            only.is_none_or(|only| !only.is_software()) && after(FIRST_LOOK).is_some()
+        } else {
+            only.is_none_or(Provider::is_of_machine)
+        }
+    }
+}
+
+/// Binds a listener to each wanted address that is added, on the port of these listeners.
 pub(super) fn later(
     monitor: AddressMonitor,
-    only_v4: bool,
+    wanted: Wanted,
     listeners: &[(Adapter, Listener)],
 ) -> BoxStream<'static, (Adapter, Listener)> {
-    let mut served = Served { only_v4, port: 0, by: Vec::new(), tried: Vec::new() };
+    let mut served = Served { wanted, port: 0, by: Vec::new(), tried: Vec::new() };
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
@@ -79,7 +100,7 @@ fn after(_pause: Duration) -> Option<Duration> {
 
 /// The addresses that have a listener, or cannot get one.
 struct Served {
-    only_v4: bool,
+    wanted: Wanted,
     /// The port of all listeners.
     port: u16,
     by: Vec<(Adapter, ProviderKind, IpAddr)>,
@@ -98,6 +119,9 @@ impl Served {
     /// Returns whether a provider is to serve an address: one that has no listener, or none of a device if this is the
     /// provider of devices.
     fn lacks(&self, kind: ProviderKind, ip: IpAddr) -> bool {
+        if self.wanted.has_wildcard && kind == ProviderKind::Soft {
+            return false;
+        }
         let served = self.by.iter().map(|(_, by, ip)| (*by, *ip));
         let mut known = served.chain(self.tried.iter().copied());
         !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
@@ -115,7 +139,9 @@ impl Served {
             }
             lacks
         };
-        let places = places(self.only_v4, &mut is_wanted).unwrap_or_default();
+        let only = self.wanted.only.clone();
+        let providers = only.map_or_else(Provider::all, |only| vec![only]);
+        let places = places(&providers, self.wanted.only_v4, &mut is_wanted).unwrap_or_default();
         self.tried.append(&mut lacking);
         let mut added = Vec::new();
         for (adapter, ip) in places {

@@ -13,8 +13,8 @@ use super::bind::{self, Bound};
 use super::config::StreamConfig;
 use super::places;
 use super::stream::RdmaStream;
-use crate::cm::{Acceptor, AcceptorParts, Adapter, none_later};
-use crate::error::StreamError;
+use crate::cm::{Acceptor, AcceptorParts, Adapter, Request, none_later};
+use crate::error::{BindError, StreamError};
 use crate::metrics::AcceptMetrics;
 
 /// Listens for byte streams.
@@ -32,6 +32,7 @@ use crate::metrics::AcceptMetrics;
 /// the listener fails, it yields one error and then `None`.
 pub struct RdmaListener {
     acceptor: Acceptor<RdmaStream>,
+    local: SocketAddr,
 }
 
 impl RdmaListener {
@@ -48,19 +49,25 @@ impl RdmaListener {
         address: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let listeners = vec![(adapter.clone(), places::listener(adapter, address)?)];
-        Self::new(Bound { listeners, later: none_later() }, *config)
+        let listener = places::listener(adapter, address)?;
+        let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
+        let listeners = vec![(adapter.clone(), listener)];
+        Self::new(Bound { local, listeners, later: none_later() }, *config)
     }
 
     /// Listens on an address, or on the first address of a name that can be bound, with the default settings.
     ///
-    /// The unspecified address means every address of this machine, with devices and without, all on one port:
-    /// `0.0.0.0` those of IPv4, `[::]` those of both families. Addresses that are added later are served, too, if
-    /// the port is free there. They must fit the settings; an address that cannot be served is logged.
+    /// The unspecified address means every address of this machine, now and later, all on one port: `0.0.0.0` those of
+    /// IPv4, `[::]` those of both families. If no device has an address, the listener accepts wherever a listener of TCP does:
+    /// at all of `127.0.0.0/8`, at addresses of local routes, and on a machine that has no address yet. Each stream belongs to
+    /// the adapter with its local address. Such a listener does not end.
+    ///
+    /// If devices have addresses, they serve these, and the soft provider serves the others that the interfaces list. Addresses
+    /// that are added later are served, too, if the port is free there. They must fit the settings; an address that cannot
+    /// be served is logged. Such a listener ends when its last adapter is removed, and does not wait for addresses to come back.
+    ///
     /// A device may take an address some time after the kernel has it, and may be plugged in later. From then on the device
     /// serves its addresses, too, at most 30 seconds later.
-    ///
-    /// The listener ends when its last adapter is removed, and does not wait for addresses to come back.
     ///
     /// # Errors
     /// `Resolve` or `NoAddress` if the name has no address. If one address was tried, its `Open` or `Bind` error; if
@@ -81,13 +88,14 @@ impl RdmaListener {
     /// # Cancel safety
     /// Dropping the future binds nothing.
     pub async fn bind_with<A: ToSocketAddrs>(address: A, config: &StreamConfig) -> Result<Self, StreamError> {
-        Self::new(bind::listeners(address).await?, *config)
+        Self::new(bind::listeners(None, address).await?, *config)
     }
 
     /// Accepts from these listeners, which all have the same port.
     fn new(bound: Bound, config: StreamConfig) -> Result<Self, StreamError> {
-        let Bound { listeners, later } = bound.checked(move |info| config.on(info).map(drop))?;
-        let answer = move |adapter: Adapter, request| async move {
+        let Bound { local, listeners, later } = bound.checked(move |info| config.on(info).map(drop))?;
+        let answer = move |adapter: Adapter, request: Request| async move {
+            let adapter = request.adapter().unwrap_or(adapter);
             RdmaStream::accept_on(&adapter, request, &config).await
         };
         let acceptor = Acceptor::new(AcceptorParts {
@@ -97,15 +105,18 @@ impl RdmaListener {
             metrics: AcceptMetrics::new("stream"),
             answer,
         })?;
-        Ok(Self { acceptor })
+        Ok(Self { acceptor, local })
     }
 
-    /// Returns the local address, with the port.
+    /// Returns the address to which the listener was bound, with the port.
+    ///
+    /// It is unspecified if the listener was bound to the unspecified address, as with tokio's `TcpListener`. The local address
+    /// of an accepted stream is the one that the peer connected to. `Provider::addresses` lists those of the machine.
     ///
     /// # Errors
     /// None. The type is that of the method of tokio's `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.acceptor.local_addr())
+        Ok(self.local)
     }
 
     /// Accepts the next connection. Returns it with the address of its peer.
@@ -152,6 +163,6 @@ impl Stream for RdmaListener {
 
 impl fmt::Debug for RdmaListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RdmaListener").field("local", &self.acceptor.local_addr()).finish_non_exhaustive()
+        f.debug_struct("RdmaListener").field("local", &self.local).finish_non_exhaustive()
     }
 }

@@ -13,19 +13,29 @@ pub(super) fn any(v4: bool) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
+/// Returns whether a device has a usable address of IPv4, or of either family.
+pub(super) fn has_device(providers: &[Provider], only_v4: bool) -> bool {
+    let devices = providers.iter().filter(|provider| !provider.is_software());
+    devices.into_iter().any(|provider| {
+        let addresses = provider.addresses().unwrap_or_default();
+        addresses.into_iter().any(|ip| (ip.is_ipv4() || !only_v4) && provider.is_usable(ip))
+    })
+}
+
 /// Returns every usable address that is wanted, of IPv4 or of both families, with its adapter. Each adapter is opened once.
 /// An adapter that cannot be opened is skipped.
 ///
 /// # Errors
 /// The last error if no address remains.
 pub(super) fn places(
+    providers: &[Provider],
     only_v4: bool,
     is_wanted: &mut dyn FnMut(ProviderKind, IpAddr) -> bool,
 ) -> Result<Vec<(Adapter, IpAddr)>, OpenError> {
     let mut opened: Vec<(ProviderKind, AdapterId, Option<Adapter>)> = Vec::new();
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
     let mut last = OpenError::Unsupported("no provider can be used here");
-    for provider in Provider::all() {
+    for provider in providers {
         let addresses = match provider.addresses() {
             Ok(addresses) => addresses,
             Err(error) => {

@@ -237,6 +237,19 @@ impl Raw {
         Self { stream: TcpStream::connect(address).await.expect("TCP connects"), crc: false }
     }
 
+    /// A connection that has asked for a byte stream, and the reply.
+    pub async fn asks_for_stream(address: SocketAddr) -> (Self, Start) {
+        let mut raw = Self::dial(address).await;
+        let mut hello = vec![0; 40];
+        hello[0] = 1;
+        hello[2..4].copy_from_slice(&100_u16.to_be_bytes());
+        hello[23] = 2;
+        hello[39] = 64;
+        raw.say(&Start::peer_to_peer(16, 16).data(&hello).encode(REQUEST_KEY)).await;
+        let reply = raw.start_frame(REPLY_KEY).await;
+        (raw, reply)
+    }
+
     /// A place to be dialled.
     pub async fn listener() -> (TcpListener, SocketAddr) {
         TcpListener::bind(Ipv4Addr::LOCALHOST.into()).await.expect("bound")

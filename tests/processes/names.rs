@@ -1,12 +1,15 @@
 //! Streams by name while adapters are added and removed.
 
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
 use common::net::*;
+use common::raw::{Raw, send};
 use common::*;
 use futures::StreamExt;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::{OpenError, StreamError};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream};
+use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 
 /// A stream to the interface `right`, and the end that was accepted.
 async fn connected_to_right(connector: &RdmaConnector) -> (RdmaStream, RdmaStream) {
@@ -35,9 +38,9 @@ fn an_adapter_that_was_removed_is_opened_again() {
 }
 
 #[test]
-fn a_listener_at_every_address_outlives_all_adapters_but_the_last() {
+fn a_listener_at_every_address_outlives_all_adapters() {
     with_two_interfaces(async || {
-        let mut listener = RdmaListener::bind("0.0.0.0:0").await.expect("bound");
+        let listener = RdmaListener::bind("0.0.0.0:0").await.expect("bound");
         let port = listener.local_addr().expect("an address").port();
         let connector = RdmaConnector::new();
         let connected = async |listener: &RdmaListener, to| {
@@ -51,15 +54,70 @@ fn a_listener_at_every_address_outlives_all_adapters_but_the_last() {
         for _ in 0..3 {
             connected(&listener, LEFT[0]).await;
         }
-
-        // One error says that nobody will come any more.
         ip("address flush dev left");
         ip("address flush dev lo");
+        ip("address add 127.0.0.1/8 dev lo");
+        ip(&format!("address add {}/24 dev left", LEFT[0]));
+        connected(&listener, LEFT[0]).await;
+    });
+}
+
+#[test]
+fn a_listener_ends_with_its_adapter() {
+    with_two_interfaces(async || {
+        let mut listener = RdmaListener::bind((RIGHT[0], 0)).await.expect("bound");
+        ip("link delete right");
         let last = within(listener.next()).await.expect("an error");
-        last.expect_err("the last adapter was removed");
+        last.expect_err("the adapter was removed");
         assert!(within(listener.next()).await.is_none(), "one error");
-        let error = within(listener.accept()).await.expect_err("nobody will come");
+        let error = within(listener.accept()).await.expect_err("no peer will come");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    });
+}
+
+// IO-11: as a listener of TCP, on a machine that has no address yet.
+#[test]
+fn a_listener_is_bound_before_there_is_an_address() {
+    isolated(async || {
+        ip("address flush dev lo");
+        for asked in ["0.0.0.0", "::"] {
+            let asked: IpAddr = asked.parse().expect("an address");
+            let listener = RdmaListener::bind((asked, 7000)).await.expect("bound");
+            assert_eq!(listener.local_addr().expect("bound"), SocketAddr::new(asked, 7000));
+            ip("address add 127.0.0.1/8 dev lo");
+            let connect = RdmaStream::connect("127.0.0.1:7000");
+            let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+            connected.expect("connected");
+            assert_eq!(accepted.expect("accepted").0.info().adapter.as_ref(), "lo");
+            drop(listener);
+            ip("address flush dev lo");
+        }
+    });
+}
+
+// IO-11: addresses of a local route, and link-local ones.
+#[test]
+fn a_listener_at_every_address_serves_those_that_no_interface_lists() {
+    with_two_interfaces(async || {
+        ip("route add local 10.88.0.0/16 dev lo");
+        let listener = RdmaListener::bind("[::]:7000").await.expect("bound");
+        let source = StreamConfig::default().source("127.0.0.1".parse().expect("an address"));
+        let connect = RdmaConnector::new().config(source).connect("10.88.1.2:7000");
+        let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
+        let (mut connected, mut accepted) = (connected.expect("connected"), accepted.expect("accepted").0);
+        assert_eq!(accepted.local_addr().expect("connected"), "10.88.1.2:7000".parse().expect("an address"));
+        connected.write_u8(7).await.expect("written");
+        assert_eq!(within(accepted.read_u8()).await.expect("read"), 7);
+
+        ip("address add fe80::77/64 dev left nodad");
+        let index = nix::net::if_::if_nametoindex("left").expect("an interface");
+        let to = SocketAddrV6::new("fe80::77".parse().expect("an address"), 7000, 0, index);
+        let (mut raw, _) = Raw::asks_for_stream(to.into()).await;
+        // An empty message: a keepalive.
+        raw.post(&send(1, &(7_u32 << 29 | 1).to_le_bytes())).await;
+        let (accepted, _) = within(listener.accept()).await.expect("accepted");
+        assert_eq!(accepted.local_addr().expect("connected"), to.into());
+        assert_eq!(accepted.info().adapter.as_ref(), "left");
     });
 }
 
@@ -71,7 +129,7 @@ fn a_listener_at_every_address_serves_addresses_that_are_added() {
         let port = listener.local_addr().expect("bound").port();
         let connector = RdmaConnector::new();
         let serves = async |to: &str| {
-            let to: std::net::IpAddr = to.parse().expect("an address");
+            let to: IpAddr = to.parse().expect("an address");
             // The listener hears of the address a little later.
             let connect = async {
                 loop {

@@ -2,6 +2,8 @@
 //!
 //! Runs on: rxe
 
+mod soft;
+
 use std::fmt::Debug;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

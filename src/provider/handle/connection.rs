@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use super::adapter::Adapter;
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
 use crate::provider::accept_queue::AcceptQueue;
@@ -84,6 +85,16 @@ impl Connector {
             Self::Soft(_) => ProviderKind::Soft,
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => ProviderKind::Verbs,
+        }
+    }
+
+    /// Returns the adapter of a request, if its listener serves several: `None` with a device, whose listeners serve one.
+    pub(crate) fn adapter(&self) -> Option<Adapter> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => Some(Adapter::Soft(cm.adapter.clone())),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
         }
     }
 

@@ -87,6 +87,33 @@ impl Provider {
         usable.unwrap_or(false) && self.resolve(SocketAddr::new(address, 0)).is_ok()
     }
 
+    /// Opens the adapter of a listener at every address of this machine, with and without an interface. `None` if the provider
+    /// listens at each address by itself, as devices and simulated hosts do.
+    pub(crate) fn everywhere(&self) -> Option<Result<Adapter, OpenError>> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(Host::Kernel, config) => {
+                Some(soft::adapter::Adapter::everywhere(config.clone()).map(Adapter::Soft))
+            }
+            #[cfg(feature = "sim")]
+            Self::Soft(Host::Sim(_), _) => None,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Returns whether addresses can be added to this machine that the provider serves.
+    pub(crate) fn is_of_machine(&self) -> bool {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Soft(Host::Sim(_), _) => false,
+            #[cfg(feature = "soft")]
+            Self::Soft(Host::Kernel, _) => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+        }
+    }
+
     /// Opens an adapter.
     ///
     /// # Errors

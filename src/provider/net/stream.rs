@@ -57,6 +57,18 @@ impl Stream {
         }
     }
 
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// Those of getsockname(2).
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.local_addr(),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.local_addr(),
+        }
+    }
+
     /// Ready while the programs of the host run.
     #[inline]
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "this machine asks nobody"))]

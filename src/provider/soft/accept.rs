@@ -67,7 +67,10 @@ impl Listener {
         if !self.adapter.owns(address.ip()) {
             return Err(BindError::InvalidAddress(address.ip()));
         }
-        let addresses = self.adapter.expand(address.ip());
+        let addresses = match self.adapter.is_everywhere() {
+            true => vec![address.ip()],
+            false => self.adapter.expand(address.ip()),
+        };
         let options = self.adapter.socket_options(None, false);
         let bound = self
             .adapter
@@ -176,7 +179,7 @@ impl AcceptQueue for Listener {
     }
 
     fn connector_for(&self, Incoming { terms, handshake, local, peer }: Incoming) -> Arc<Connector> {
-        Connector::with_request(self.adapter.clone(), terms, handshake, local, peer)
+        Connector::with_request(self.adapter.serving(local), terms, handshake, local, peer)
     }
 
     fn refuse(&self, incoming: Incoming) {

@@ -1,5 +1,7 @@
 //! An opened adapter: one network interface, its protection domain, and all that must end when it goes away.
 
+mod everywhere;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -59,6 +61,8 @@ pub(crate) struct Adapter {
     removed: AtomicBool,
     registry: Arc<Registry>,
     monitor: Mutex<Option<AbortHandle>>,
+    /// The adapters that the adapter of every interface has opened.
+    of_interfaces: Mutex<Vec<Arc<Adapter>>>,
 }
 
 impl Adapter {
@@ -78,8 +82,16 @@ impl Adapter {
             .ok_or(OpenError::InvalidAdapter(id))?;
         let monitor =
             host.monitor().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
+        let core = Self::new(host, runtime, interface, config);
+        let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
+        *core.monitor.lock() = Some(watch);
+        info!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
+        Ok(core)
+    }
+
+    fn new(host: Host, runtime: Handle, interface: Interface, config: SoftConfig) -> Arc<Self> {
         let lingering_close = LingeringClose::new(runtime.clone(), config.half_open_places());
-        let core = Arc::new(Self {
+        Arc::new(Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
             interface,
@@ -92,11 +104,8 @@ impl Adapter {
             removed: AtomicBool::new(false),
             registry: Arc::default(),
             monitor: Mutex::default(),
-        });
-        let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
-        *core.monitor.lock() = Some(watch);
-        info!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
-        Ok(core)
+            of_interfaces: Mutex::default(),
+        })
     }
 
     /// Memory that work requests can use, and no peer.

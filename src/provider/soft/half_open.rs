@@ -135,8 +135,13 @@ impl Peers {
 
     /// Takes a connection. Most peers have sent their request by now; the others are read from.
     fn admit(&mut self, stream: Stream, peer: SocketAddr) -> Admitted<impl Future<Output = Read> + use<>> {
+        // A socket at every address.
+        let local = match self.local.ip().is_unspecified() {
+            true => stream.local_addr().unwrap_or(self.local),
+            false => self.local,
+        };
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
-        let mut request = Request::new(stream, self.local, peer, &self.adapter);
+        let mut request = Request::new(stream, local, peer, &self.adapter);
         let progress = request.look();
         if !matches!(progress, Ok(None)) {
             return Admitted::Done(request.end(progress, &self.adapter));

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,17 @@ async fn addresses() {
     }
     assert_eq!(reader.as_ref().local_addr().expect("connected"), other);
     assert_eq!(writer.as_ref().peer_addr().expect("connected"), own);
+}
+
+// IO-12: the unspecified address is the local address of its listener, with the port.
+#[tokio::test]
+async fn a_listener_at_every_address_reports_the_unspecified_one() {
+    for asked in ["0.0.0.0:0", "[::]:0"] {
+        let asked: SocketAddr = asked.parse().expect("an address");
+        let local = Listener::bind(asked).await.expect("bound").local_addr().expect("bound");
+        assert_eq!(local.ip(), asked.ip());
+        assert_ne!(local.port(), 0);
+    }
 }
 
 // IO-12: peeked bytes stay, and the end of file is peeked as 0 bytes.
