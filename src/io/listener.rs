@@ -13,7 +13,7 @@ use super::bind::{self, Bound};
 use super::config::StreamConfig;
 use super::places;
 use super::stream::RdmaStream;
-use crate::cm::{Acceptor, AcceptorParts, Adapter, Request, none_later};
+use crate::cm::{Acceptor, AcceptorParts, Adapter, Provider, Request, none_later};
 use crate::error::{BindError, StreamError};
 use crate::metrics::AcceptMetrics;
 
@@ -89,6 +89,40 @@ impl RdmaListener {
     /// Dropping the future binds nothing.
     pub async fn bind_with<A: ToSocketAddrs>(address: A, config: &StreamConfig) -> Result<Self, StreamError> {
         Self::new(bind::listeners(None, address).await?, *config)
+    }
+
+    /// Listens like [`bind`](Self::bind), at the addresses of one provider, with the given settings.
+    ///
+    /// The settings of the provider apply to every stream, also of addresses that are added later. It is the counterpart of
+    /// [`RdmaConnector::provider`](super::RdmaConnector::provider).
+    ///
+    /// ```
+    /// # #[cfg(feature = "soft")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tokio_rdma::error::StreamError> {
+    /// use tokio_rdma::soft::SoftConfig;
+    /// use tokio_rdma::{Provider, RdmaListener, StreamConfig};
+    ///
+    /// // Detects corruption that the checksums of TCP do not.
+    /// let provider = Provider::soft_with(SoftConfig::default().crc(true));
+    /// let listener = RdmaListener::bind_with_provider(&provider, "0.0.0.0:0", &StreamConfig::default()).await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "soft"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`bind_with`](Self::bind_with).
+    ///
+    /// # Cancel safety
+    /// Dropping the future binds nothing.
+    pub async fn bind_with_provider<A: ToSocketAddrs>(
+        provider: &Provider,
+        address: A,
+        config: &StreamConfig,
+    ) -> Result<Self, StreamError> {
+        Self::new(bind::listeners(Some(provider), address).await?, *config)
     }
 
     /// Accepts from these listeners, which all have the same port.
