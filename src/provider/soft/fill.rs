@@ -59,8 +59,12 @@ impl SendQueue {
         let (stag, to) = match *answer {
             Answer::Read { sink } => sink,
             Answer::Atomic { atomic, identifier } => {
-                // Done in its turn: the reads before it see what was there before. One step, so that no other atomic,
-                // whoever asks for it, comes between.
+                // Done in its turn: the reads before it see what was there before. Bytes of a read that are still in place
+                // are fetched when the batch is written, so the next batch does it.
+                if self.batch.access().is_some() {
+                    return false;
+                }
+                // One step, so that no other atomic, whoever asks for it, comes between.
                 let original = payload.first().and_then(|word| word.update(|value| atomic.apply(value)));
                 let Some(original) = original else {
                     self.broken.get_or_insert_with(deregistered);

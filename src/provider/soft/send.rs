@@ -601,9 +601,12 @@ struct Deregistered;
 
 #[cfg(test)]
 mod tests {
+    use super::super::remote_keys::KeyTable;
     use super::*;
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
+    use crate::types::Access;
+    use crate::wire::mpa;
 
     // SEC-12: with a checksum the payload is copied, and the room for it is the thread's.
     #[test]
@@ -646,6 +649,35 @@ mod tests {
         }
         queue.flush(Status::CANCELED, Status::CANCELED, &mut WakeList::default());
         assert!(queue.entries.is_empty() && queue.entries.capacity() <= KEEP_ENTRIES);
+    }
+
+    // QP-23: the bytes of a long answer are fetched when it is written, which is after an atomic in the same batch.
+    #[test]
+    fn an_atomic_waits_for_the_read_before_it() {
+        let keys = KeyTable::default();
+        let memory = Owned::zeroed(2000).expect("memory").share();
+        let access = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let registration = keys.register(memory.clone(), access).expect("registered");
+        let access = RemoteAccess::new(registration, None);
+        let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let mut wakes = WakeList::default();
+        let read = Answer::Read { sink: (1, 0) };
+        let atomic = Answer::Atomic { atomic: Atomic::fetch_add(1), identifier: 1 };
+        for (length, answer) in [(2000, read), (8, atomic)] {
+            let payload = Payload::from_iter([memory.slice(0, length).expect("in bounds")]);
+            queue.respond(Some(access.clone()), payload, answer);
+        }
+        let word = || {
+            let mut bytes = [0; 8];
+            memory.slice(0, 8).expect("in bounds").read(0, &mut bytes);
+            u64::from_ne_bytes(bytes)
+        };
+        let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("an answer is due") };
+        assert_eq!((word(), queue.serving()), (0, 1));
+        let length = 16 + 2000 + mpa::CRC_SIZE;
+        let Next::Write(batch) = queue.offered(batch, Ok(length), &mut wakes) else { panic!("one is left") };
+        assert_eq!((word(), queue.serving()), (1, 0));
+        drop(batch);
     }
 
     // The probes of a silent peer do not pile up, and are sent neither early nor late.
