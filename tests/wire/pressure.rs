@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use common::raw::{self, Raw, Start, bytes, failure, raw_accepts, raw_connects_to, room, success};
 use common::*;
+use futures::FutureExt;
 use futures::future::join_all;
 use tokio::io::AsyncReadExt;
 use tokio_rdma::soft::SoftConfig;
@@ -226,6 +227,38 @@ async fn half_a_message_gives_its_receive_back() {
     for (_, mut peer) in holders {
         assert!(peer.last_words().await.is_some(), "a Terminate says so");
     }
+}
+
+// SEC-06: other frames of the peer, without a pause, do not keep the receive.
+#[tokio::test]
+async fn a_flood_does_not_keep_half_a_message() {
+    let adapter =
+        adapter_with(SoftConfig::default().message_timeout(Some(Duration::from_secs(30))).path_timeout(None));
+    let queue = shared(&adapter, 1);
+    let receive = queue.receive(room(&adapter, 2048)).expect("posted");
+    let queue_pair = adapter.queue_pair(with_queue(&queue)).expect("a queue pair");
+    let (end, mut peer, _) =
+        raw_connects_to(&adapter, queue_pair, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
+    tokio::time::pause();
+    let mut flood = raw::fpdu(&raw::untagged(raw::SEND, false, 0, 1, 0, &[7; 1000]), false);
+    flood.extend(raw::fpdu(&raw::write(0, 0, &[]), false).repeat(6400));
+    // Enough for 50 turns of the connection's task: it has no pause before the limit is over.
+    peer.say(&flood).await;
+    let mut lost = Box::pin(end.connection.disconnected());
+    let mut rounds = 0;
+    let reason = loop {
+        tokio::time::advance(Duration::from_secs(10)).await;
+        if let Some(reason) = (&mut lost).now_or_never() {
+            break reason;
+        }
+        rounds += 1;
+        assert!(rounds < 10, "it holds the receive");
+    };
+    assert!(matches!(reason, DisconnectReason::Lost { status: Status::IO_TIMEOUT, .. }), "{reason:?}");
+    tokio::time::resume();
+    let honest = served(&adapter, adapter.queue_pair(with_queue(&queue)).expect("a queue pair")).await;
+    success(honest.active.queue_pair.send(bytes(&adapter, b"honest")).expect("posted")).await;
+    assert_eq!(success(receive).await.0, 6);
 }
 
 // SEC-05: a peer that floods leaves an honest one its share, though receives are always too few.

@@ -267,6 +267,21 @@ impl<O: Observer> Driver<O> {
     fn poll_message_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(timeout) = &mut self.message_timeout else { return Poll::Pending };
         ready!(timeout.poll(self.reader.receiver().progress(), cx));
+        self.message_lost();
+        Poll::Ready(())
+    }
+
+    /// As [`poll_message_timeout`](Self::poll_message_timeout), after a turn that has left something to read.
+    fn check_message(&mut self) {
+        let Some(timeout) = &mut self.message_timeout else { return };
+        let progress = self.reader.receiver().progress();
+        if matches!(self.state, State::Open) && timeout.is_over(progress) {
+            self.message_lost();
+        }
+    }
+
+    /// Ends the connection whose message in a shared receive does not go on.
+    fn message_lost(&mut self) {
         // The receive is for the messages of others.
         self.restore_receive();
         let reason = Reason::Local("a message in a shared receive made no progress");
@@ -397,6 +412,7 @@ impl<O: Observer> Future for Driver<O> {
                 return Poll::Pending;
             }
             if self.spent >= TURN {
+                self.check_message();
                 // Other tasks have their turn, and the sockets: a waker that is woken here would come before them.
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;

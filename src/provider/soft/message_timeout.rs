@@ -25,12 +25,11 @@ impl MessageTimeout {
         Self { limit, since: None, sleep: None }
     }
 
-    /// To be called when the task has nothing to read, or no budget. `progress` is the number of the unfinished message and how
-    /// much of it there is. Ready when it has come to a halt for too long.
-    pub(super) fn poll(&mut self, progress: Option<(u64, usize)>, cx: &mut Context<'_>) -> Poll<()> {
+    /// Returns when the unfinished message is given up unless more of it comes. `progress` is its number and how much of it there is.
+    fn deadline(&mut self, progress: Option<(u64, usize)>) -> Option<Instant> {
         let Some((message, bytes)) = progress else {
             self.since = None;
-            return Poll::Pending;
+            return None;
         };
         let begun = match self.since {
             Some((known, before, begun)) if known == message && bytes < before + PROGRESS => begun,
@@ -40,7 +39,19 @@ impl MessageTimeout {
                 now
             }
         };
-        let deadline = begun + self.limit;
+        Some(begun + self.limit)
+    }
+
+    /// Returns whether the message has come to a halt for too long. To be called at the end of a turn of the task: a peer that
+    /// sends other frames without a pause leaves nothing to [`poll`](Self::poll) for. After a turn, what had come of the message
+    /// while this process was stopped has been read.
+    pub(super) fn is_over(&mut self, progress: Option<(u64, usize)>) -> bool {
+        self.deadline(progress).is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// To be called when the task has nothing to read, or no budget. Ready when the message has come to a halt for too long.
+    pub(super) fn poll(&mut self, progress: Option<(u64, usize)>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.deadline(progress) else { return Poll::Pending };
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
             if Instant::now() >= deadline {
@@ -78,5 +89,21 @@ mod tests {
         assert!(!given_up(&mut clock, Some((second, 0)), 29).await);
         assert!(!given_up(&mut clock, Some((second, 1)), 0).await);
         assert!(given_up(&mut clock, Some((second, 2)), 2).await, "a trickle is no progress");
+    }
+
+    // SEC-06: a peer that sends other frames all the time leaves no time for the timer.
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_task_gives_a_message_up() {
+        let mut clock = MessageTimeout::new(LIMIT);
+        let second = Duration::from_secs(1);
+        assert!(!clock.is_over(Some((1, 0))));
+        tokio::time::advance(LIMIT - second).await;
+        assert!(!clock.is_over(Some((1, 5))) && !clock.is_over(None));
+        assert!(!clock.is_over(Some((2, 0))), "another message");
+        tokio::time::advance(LIMIT - second).await;
+        assert!(!clock.is_over(Some((2, PROGRESS - 1))));
+        tokio::time::advance(second).await;
+        assert!(clock.is_over(Some((2, PROGRESS - 1))));
+        assert!(!clock.is_over(Some((2, PROGRESS))), "it goes on");
     }
 }
