@@ -340,6 +340,12 @@ impl<T> Outbound<T> {
         self.reads.front().map(|read| &read.owner)
     }
 
+    /// Returns the number of the request whose answer comes next.
+    pub(crate) fn question(&self) -> Option<u32> {
+        let count = u32::try_from(self.reads.len()).ok().filter(|count| *count > 0)?;
+        Some(self.read_msn.wrapping_sub(count))
+    }
+
     /// The oldest request that awaits one has been answered in full.
     pub(crate) fn answered(&mut self) -> Option<T> {
         self.reads.pop_front().map(|read| read.owner)

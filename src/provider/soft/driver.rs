@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::config::SoftConfig;
 use super::connection::{Asked, ConnectionShared, Socket, Transmitted};
 use super::message_timeout::MessageTimeout;
-use super::path_timeout::{PathTimeout, Question, Tick, Verdict};
+use super::path_timeout::{Owed, PathTimeout, Question, Tick, Verdict};
 use super::reader::Reader;
 use super::receive::Receiver;
 use super::send::SendQueue;
@@ -75,7 +75,7 @@ pub(crate) struct Driver<O: Observer> {
     socket: Arc<Socket>,
     reader: Arc<Reader>,
     observer: Arc<O>,
-    /// `None` when no tick is due any more.
+    /// `None` while a tick is acted on.
     path_timeout: Option<PathTimeout>,
     /// `None` when a message may take as long as it likes.
     message_timeout: Option<MessageTimeout>,
@@ -119,7 +119,7 @@ impl<O: Observer> Driver<O> {
             reader,
             observer,
             message_timeout: message_timeout.map(MessageTimeout::new),
-            path_timeout: PathTimeout::new(config.path_timeout, nudges),
+            path_timeout: Some(PathTimeout::new(config.path_timeout, nudges)),
             starved: None,
             is_starved: false,
             spin: Spin::new(config.spin),
@@ -286,7 +286,6 @@ impl<O: Observer> Driver<O> {
         self.restore_receive();
         let reason = Reason::Local("a message in a shared receive made no progress");
         self.connection_lost(reason, Status::IO_TIMEOUT, Some(Terminate::LOCAL_CATASTROPHIC));
-        Poll::Ready(())
     }
 
     /// Returns whether the handshake is complete, as far as this side can know.
@@ -317,6 +316,11 @@ impl<O: Observer> Driver<O> {
                 }
                 Role::Passive => self.connection.release(),
             },
+            Tick::Rest => {}
+            Tick::Check if path_timeout.check_answer(self.owed()) == Verdict::Lost => {
+                self.peer_silent();
+                return Poll::Ready(());
+            }
             Tick::Check if self.reader.receiver().awaits_receive() => {
                 if let Ok(Some(error)) = self.socket.stream().take_error() {
                     // The message goes first, if a receive was posted for it while this task was stopped.
@@ -346,7 +350,8 @@ impl<O: Observer> Driver<O> {
                 }
             },
         }
-        self.path_timeout = path_timeout.rearm().then_some(path_timeout);
+        path_timeout.rearm();
+        self.path_timeout = Some(path_timeout);
         // Once around, so that the clock is armed again.
         Poll::Ready(())
     }
@@ -365,6 +370,17 @@ impl<O: Observer> Driver<O> {
     fn acknowledged(&self) -> u64 {
         let written = self.connection.send_queue().written;
         written.saturating_sub(self.unacknowledged())
+    }
+
+    /// The answer that the peer owes, if its device gives one whatever its program does: that of a byte stream.
+    fn owed(&self) -> Option<Owed> {
+        self.connection.receives.inbox()?;
+        let (question, written, drained) = {
+            let queue = self.connection.send_queue();
+            (queue.question()?, queue.written, queue.is_drained())
+        };
+        let received = self.reader.receiver().received;
+        Some(Owed { question, written, drained, acknowledged: self.acknowledged(), received })
     }
 
     /// Asks the peer for a sign of life, if no question is open.

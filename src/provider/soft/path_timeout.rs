@@ -3,6 +3,12 @@
 //! A sign of life is a byte that the peer sent. A byte that its kernel acknowledged is one only while a question waits
 //! behind others in our kernel: a slow reader gets to the question late, but the kernel of a stopped process acknowledges
 //! too, until its buffer is full.
+//!
+//! The device of a byte stream's peer answers a read as soon as its kernel has it, whatever the program does: it posts its
+//! receives itself, so no message waits for one. Other bytes are no answer. What may honestly come before the answer is what the
+//! peer had queued, which is limited by the ring of the stream and the buffer of its socket, and may come slowly. So each
+//! [`PROGRESS`] bytes give the peer another path timeout, and [`MOST`] of them are more than any queue. A peer with a shared receive
+//! queue is another matter: it reads nothing while a message waits for a receive, and says so with empty Writes for as long.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -26,6 +32,15 @@ const TICKS: u32 = 16;
 /// From so many reads within a tick on, a connection is busy: the time of a read is then known by the tick alone.
 const BUSY: u32 = 64;
 
+/// The number of path timeouts that an answer may take: one without a byte, which the path timeout allows, and one of its own.
+const ANSWER: u32 = 2;
+/// So many bytes before an answer give it another path timeout.
+const PROGRESS: u64 = 64 * 1024;
+/// The most bytes that count for that.
+const MOST: u64 = 16 * 1024 * 1024;
+/// The time between two ticks of a connection without a path timeout.
+const REST: Duration = Duration::from_secs(15);
+
 /// A moment of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tick {
@@ -33,6 +48,8 @@ pub(super) enum Tick {
     Nudge,
     /// The silence of the peer is to be judged.
     Check,
+    /// There is no path timeout: memory that is not used is given back, and nothing else is due.
+    Rest,
 }
 
 /// The decision at a check.
@@ -67,12 +84,40 @@ struct Open {
     queued: bool,
 }
 
+/// The oldest read without an answer, and the progress of the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    /// The number of the read.
+    pub(super) question: u32,
+    /// The number of bytes that the socket has taken.
+    pub(super) written: u64,
+    /// The socket has taken all that is framed, and so the read.
+    pub(super) drained: bool,
+    /// The number of bytes that the kernel of the peer has acknowledged.
+    pub(super) acknowledged: u64,
+    /// The number of bytes that have come from the peer.
+    pub(super) received: u64,
+}
+
+/// The wait for the answer to a read.
+struct Debt {
+    question: u32,
+    /// The number of bytes that were written when the socket had taken the read.
+    end: Option<u64>,
+    /// The number of bytes that had come from the peer when its kernel had acknowledged the read.
+    received: Option<u64>,
+    /// The time since then, in which a tick that is late counts as one in time.
+    waited: Duration,
+    /// The last check.
+    checked: Instant,
+}
+
 /// Measures the silence of the peer.
 pub(super) struct PathTimeout {
     sleep: Pin<Box<Sleep>>,
     /// The task that has polled last is woken by it.
     armed: bool,
-    /// `None` if there is no path timeout, and only the nudge is due.
+    /// `None` if there is no path timeout, and the peer is not judged.
     timeout: Option<Duration>,
     next: Tick,
     /// At the last nudge, the peer's host did not have the reply.
@@ -86,26 +131,32 @@ pub(super) struct PathTimeout {
     /// The last sign of life.
     alive: Instant,
     open: Option<Open>,
+    debt: Option<Debt>,
 }
 
 impl PathTimeout {
-    /// The clock of a connection; `None` if no tick will be due. `nudges`: whether the first tick is a nudge.
-    pub(super) fn new(timeout: Option<Duration>, nudges: bool) -> Option<Self> {
+    /// The clock of a connection. `nudges`: whether the first tick is a nudge.
+    pub(super) fn new(timeout: Option<Duration>, nudges: bool) -> Self {
         let now = Instant::now();
-        let (first, next) = if nudges { (NUDGE, Tick::Nudge) } else { (timeout? / TICKS, Tick::Check) };
+        let (first, next) = match timeout {
+            _ if nudges => (NUDGE, Tick::Nudge),
+            Some(timeout) => (timeout / TICKS, Tick::Check),
+            None => (REST, Tick::Rest),
+        };
         let sleep = Box::pin(sleep_until(now + first));
-        Some(Self {
+        Self {
             sleep,
             armed: false,
             timeout,
             next,
             late: false,
             reads: 0,
-            stamps: true,
+            stamps: timeout.is_some(),
             heard: now,
             alive: now,
             open: None,
-        })
+            debt: None,
+        }
     }
 
     /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has polled last.
@@ -119,20 +170,21 @@ impl PathTimeout {
         Poll::Ready(self.next)
     }
 
-    /// Sets the next tick. Returns `false` if there is none.
-    pub(super) fn rearm(&mut self) -> bool {
-        let Some(timeout) = self.timeout else { return false };
-        let tick = Instant::now() + timeout / TICKS;
-        let next = match &self.open {
-            Some(_) => tick.min(self.alive + timeout),
+    /// Sets the next tick.
+    pub(super) fn rearm(&mut self) {
+        let now = Instant::now();
+        let (tick, next) = match (self.timeout, &self.open) {
+            (None, _) => (Tick::Rest, now + REST),
+            (Some(timeout), Some(_)) => (Tick::Check, (now + timeout / TICKS).min(self.alive + timeout)),
             // The first check tells whether the connection is busy.
-            None if self.stamps && self.next == Tick::Check => self.heard + timeout / 2,
-            None => tick,
+            (Some(timeout), None) if self.stamps && self.next == Tick::Check && self.debt.is_none() => {
+                (Tick::Check, self.heard + timeout / 2)
+            }
+            (Some(timeout), None) => (Tick::Check, now + timeout / TICKS),
         };
-        self.next = Tick::Check;
+        self.next = tick;
         self.sleep.as_mut().reset(next);
         self.armed = false;
-        true
     }
 
     /// Puts the nudge off if the peer's host has the reply not yet, or not for long. Returns `false` if it is due, or the first
@@ -176,6 +228,39 @@ impl PathTimeout {
         // The next check comes at the next tick if there is something to wait for.
         self.stamps = unanswered.is_none();
         Verdict::Alive
+    }
+
+    /// Judges a peer that owes an answer, whatever else it sends. Its device must answer in order, whatever its program does.
+    pub(super) fn check_answer(&mut self, owed: Option<Owed>) -> Verdict {
+        let (Some(timeout), Some(owed)) = (self.timeout, owed) else {
+            self.debt = None;
+            return Verdict::Alive;
+        };
+        let now = Instant::now();
+        let question = owed.question;
+        if self.debt.as_ref().is_none_or(|debt| debt.question != question) {
+            self.debt =
+                Some(Debt { question, end: None, received: None, waited: Duration::ZERO, checked: now });
+        }
+        let Some(debt) = &mut self.debt else { return Verdict::Alive };
+        let passed = now - std::mem::replace(&mut debt.checked, now);
+        if debt.end.is_none() && owed.drained {
+            debt.end = Some(owed.written);
+        }
+        match debt.received {
+            None => {
+                let is_acknowledged = debt.end.is_some_and(|end| owed.acknowledged >= end);
+                debt.received = is_acknowledged.then_some(owed.received);
+                Verdict::Alive
+            }
+            Some(before) => {
+                // This task may be late, and what the peer has said unread.
+                debt.waited += passed.min(timeout / TICKS);
+                let more = (owed.received - before).min(MOST) / PROGRESS;
+                let limit = timeout * (ANSWER + more as u32);
+                if debt.waited >= limit { Verdict::Lost } else { Verdict::Alive }
+            }
+        }
     }
 
     /// Judges the silence of the peer, of whose input the kernel at its end has acknowledged this many bytes.
@@ -239,7 +324,7 @@ mod tests {
 
     /// A clock whose nudge is over, at the second zero.
     fn clock() -> PathTimeout {
-        PathTimeout::new(Some(TIMEOUT), false).expect("a clock")
+        PathTimeout::new(Some(TIMEOUT), false)
     }
 
     /// Waits for the next check, and returns the verdict with the seconds since `start`.
@@ -247,7 +332,7 @@ mod tests {
         assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Check);
         let found = (clock.check(acknowledged), start.elapsed().as_secs());
         if found.0 == Verdict::Alive {
-            assert!(clock.rearm());
+            clock.rearm();
         }
         found
     }
@@ -269,35 +354,113 @@ mod tests {
 
     fn ask(clock: &mut PathTimeout, question: Question, acknowledged: u64) {
         clock.asked(question, acknowledged);
-        assert!(clock.rearm());
+        clock.rearm();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_nudge_comes_before_the_checks() {
         let start = Instant::now();
-        let mut clock = PathTimeout::new(Some(TIMEOUT), true).expect("a clock");
+        let mut clock = PathTimeout::new(Some(TIMEOUT), true);
         assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
         assert_eq!(start.elapsed().as_millis() / 100, 2);
-        assert!(clock.rearm());
+        clock.rearm();
         assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_byte_before_the_first_check_is_known_by_its_time() {
         let start = Instant::now();
-        let mut clock = PathTimeout::new(Some(TIMEOUT), true).expect("a clock");
+        let mut clock = PathTimeout::new(Some(TIMEOUT), true);
         clock.received();
         assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
-        assert!(clock.rearm());
+        clock.rearm();
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8));
         ask(&mut clock, Question::Asked(20), 0);
         assert_eq!(run(&mut clock, start, |_| 20).await, (Verdict::Lost, 16));
     }
 
-    #[tokio::test]
-    async fn without_a_path_timeout_only_a_nudge_is_due() {
-        assert!(PathTimeout::new(None, false).is_none());
-        assert!(!PathTimeout::new(None, true).expect("a clock").rearm());
+    // SEC-12: without a path timeout memory is given back at times, and the peer is not judged.
+    #[tokio::test(start_paused = true)]
+    async fn without_a_path_timeout_only_memory_is_due() {
+        for nudges in [false, true] {
+            let start = Instant::now();
+            let mut clock = PathTimeout::new(None, nudges);
+            if nudges {
+                assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
+                clock.rearm();
+            }
+            for round in 1..=3 {
+                assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Rest);
+                assert_eq!(start.elapsed().as_secs(), round * REST.as_secs());
+                clock.received();
+                clock.rearm();
+            }
+        }
+    }
+
+    /// Runs to the loss of a peer that answers no read, with bytes received by the second, for at most so many seconds.
+    async fn answerless(received: impl Fn(u64) -> u64, seconds: u64) -> Option<u64> {
+        let (start, mut clock) = (Instant::now(), clock());
+        loop {
+            poll_fn(|cx| clock.poll(cx, true)).await;
+            let second = start.elapsed().as_secs();
+            clock.received();
+            assert_eq!(clock.check(100), Verdict::Alive, "something has come");
+            let (written, acknowledged) = (100, if second < 5 { 99 } else { 100 });
+            let (drained, received) = (second > 1, received(second));
+            let owed = Owed { question: 7, written, drained, acknowledged, received };
+            if clock.check_answer(Some(owed)) == Verdict::Lost {
+                return Some(second);
+            }
+            if second >= seconds {
+                return None;
+            }
+            clock.rearm();
+        }
+    }
+
+    // SEC-04: a peer whose kernel has the question, and whose device says anything but the answer.
+    #[tokio::test(start_paused = true)]
+    async fn other_bytes_are_no_answer() {
+        let timeout = TIMEOUT.as_secs();
+        assert_eq!(answerless(|second| second * 20, 1000).await, Some(5 + 2 * timeout));
+        // Whatever it sends, it does not go on for ever.
+        let end = 5 + (2 + MOST / PROGRESS) * timeout;
+        assert_eq!(answerless(|second| second << 30, 2 * end).await, Some(end));
+    }
+
+    // SEC-03: what was queued before the answer comes slowly.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_before_a_slow_answer_keep_the_peer() {
+        let per_second = PROGRESS / TIMEOUT.as_secs();
+        assert_eq!(answerless(|second| second * per_second, 500).await, None);
+    }
+
+    // A process that was stopped finds the answer when it reads again.
+    #[tokio::test(start_paused = true)]
+    async fn a_late_check_counts_as_one_tick() {
+        let mut clock = clock();
+        let mut check = |question| {
+            clock.check_answer(Some(Owed {
+                question,
+                written: 1,
+                drained: true,
+                acknowledged: 1,
+                received: 0,
+            }))
+        };
+        assert_eq!(check(1), Verdict::Alive);
+        for _ in 0..2 * TICKS - 1 {
+            tokio::time::advance(100 * TIMEOUT).await;
+            assert_eq!(check(1), Verdict::Alive);
+        }
+        tokio::time::advance(TICK).await;
+        assert_eq!(check(2), Verdict::Alive, "the first is answered");
+        for _ in 0..2 * TICKS {
+            assert_eq!(check(2), Verdict::Alive);
+            tokio::time::advance(TICK).await;
+        }
+        assert_eq!(check(2), Verdict::Lost);
     }
 
     // SEC-04: a peer that owes an answer is given up at the path timeout.
@@ -386,7 +549,7 @@ mod tests {
         ] {
             assert_eq!(start.elapsed().as_secs(), at);
             assert_eq!(clock.check_unread(unanswered.map(Duration::from_secs)), verdict, "{at}");
-            assert!(clock.rearm());
+            clock.rearm();
             poll_fn(|cx| clock.poll(cx, true)).await;
         }
     }

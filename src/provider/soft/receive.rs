@@ -21,7 +21,7 @@ use super::registration::Binding;
 use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
-use super::turn::{Stop, TURN, Turn, Turned, reject};
+use super::turn::{Stop, TURN, Turn, Turned, cost_of, reject};
 use crate::inflight::{self, Completed, Payload, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -35,9 +35,6 @@ use message::Shape;
 
 mod message;
 mod response;
-
-/// So many bytes cost a unit.
-const BYTES_PER_UNIT: usize = 8 * 1024;
 
 /// The number of ticks of the clock without a Write, at least, after which a byte stream gives memory back.
 const TICKS_TO_REST: u8 = 2;
@@ -103,6 +100,8 @@ pub(crate) struct Receiver {
     unprocessed: bool,
     /// The work of this turn so far.
     pub(super) cost: u32,
+    /// The number of bytes that have been read.
+    pub(super) received: u64,
     /// The first frame has no content.
     empty_frame: bool,
     /// While this end disconnects.
@@ -137,6 +136,7 @@ impl Receiver {
             heard: false,
             unprocessed: !leftover.is_empty(),
             cost: 0,
+            received: 0,
             empty_frame,
             last_words: None,
             terminated: None,
@@ -287,10 +287,14 @@ impl Receiver {
             let asked = room.len();
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
             if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
-                receiver.terminated = words.read(&room[..length]);
+                let (terminated, frames) = words.read(&room[..length]);
+                receiver.terminated = terminated;
+                receiver.cost += frames;
             }
-            Ok(length)
-        })
+            io::Result::Ok(length)
+        })?;
+        self.account_for_bytes(length);
+        Ok((length > 0).then_some(self.cost))
     }
 
     /// Reads, and accounts for what has come; 0 is the end.

@@ -261,6 +261,11 @@ impl SendQueue {
         self.outbound.has_reads()
     }
 
+    /// Returns the number of the oldest read or atomic that the peer owes an answer to.
+    pub(super) fn question(&self) -> Option<u32> {
+        self.outbound.question()
+    }
+
     /// Returns whether the peer can be asked for anything at all.
     pub(crate) fn reads_at_all(&self) -> bool {
         self.outbound.reads_at_all()

@@ -11,8 +11,15 @@ use crate::wire::rdmap::Terminate;
 /// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection does no more at a
 /// time, so that no peer keeps other tasks waiting by what it sends. It is as much as tokio gives a task.
 pub(super) const TURN: u32 = 128;
+/// So many bytes cost a unit.
+const BYTES_PER_UNIT: usize = 8 * 1024;
 /// A request of the peer is answered at once, mostly with a system call.
 pub(super) const REQUEST_COST: u32 = 8;
+
+/// Returns the work of so many bytes that were read or written.
+pub(super) fn cost_of(bytes: usize) -> u32 {
+    u32::try_from(bytes / BYTES_PER_UNIT).unwrap_or(TURN)
+}
 
 /// The reason why the reader stopped.
 #[derive(Debug)]

@@ -354,17 +354,24 @@ fn the_first_cause_of_an_end_is_kept() {
 #[tokio::test]
 async fn a_frame_that_stops_keeps_no_room() {
     const SENT: usize = 20_000;
-    let config = SoftConfig::default().crc(true).path_timeout(Some(Duration::from_secs(2)));
-    let (mut end, mut driver) = End::passive_with(&config).await;
-    let length = 60_000_u16.to_be_bytes();
-    end.peer.write_all(&[&length[..], &[0; SENT - 2]].concat()).await.expect("written");
-    let mut came = false;
-    let settles = std::future::poll_fn(|cx| {
-        assert!(Pin::new(&mut driver).poll(cx).is_pending(), "the connection lasts");
-        came |= driver.reader.receiver().memory() >= SENT;
-        if came && driver.reader.receiver().memory() == SENT { Poll::Ready(()) } else { Poll::Pending }
-    });
-    tokio::time::timeout(LIMIT, settles).await.expect("it keeps room");
+    for path_timeout in [Some(Duration::from_secs(2)), None] {
+        let config = SoftConfig::default().crc(true).path_timeout(path_timeout);
+        let (mut end, mut driver) = End::passive_with(&config).await;
+        let length = 60_000_u16.to_be_bytes();
+        end.peer.write_all(&[&length[..], &[0; SENT - 2]].concat()).await.expect("written");
+        let holds = |memory: std::ops::RangeInclusive<usize>,
+                     driver: &mut Driver<Log>,
+                     cx: &mut Context<'_>| {
+            assert!(Pin::new(&mut *driver).poll(cx).is_pending(), "the connection lasts");
+            if memory.contains(&driver.reader.receiver().memory()) { Poll::Ready(()) } else { Poll::Pending }
+        };
+        let comes = std::future::poll_fn(|cx| holds(SENT..=usize::MAX, &mut driver, cx));
+        tokio::time::timeout(LIMIT, comes).await.expect("it comes");
+        tokio::time::pause();
+        let settles = std::future::poll_fn(|cx| holds(SENT..=SENT, &mut driver, cx));
+        tokio::time::timeout(2 * LIMIT, settles).await.expect("it keeps room");
+        tokio::time::resume();
+    }
 }
 
 // SEC-04: whenever the silent peer is to be asked, somebody is writing.
