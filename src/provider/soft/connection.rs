@@ -14,6 +14,7 @@ use super::receive_queue::ReceiveQueue;
 use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::stream_frames::StreamFrames;
+use super::turn::{TURN_BYTES, cost_of};
 use super::window::WindowOp;
 use crate::inflight::WakeList;
 use crate::memory;
@@ -243,20 +244,44 @@ impl ConnectionShared {
         self.go_on(&socket, sending, next, wakes)
     }
 
+    /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Returns the work of it, too.
+    pub(super) fn transmit_in_turn<'a>(
+        &'a self,
+        mut sending: SendHalf<'a>,
+        wakes: &mut WakeList,
+    ) -> (Transmitted, u32) {
+        let Some(socket) = sending.socket() else { return (Transmitted::Idle, 0) };
+        let next = sending.begin(wakes);
+        let (transmitted, bytes) = self.write_batches(&socket, sending, next, TURN_BYTES, wakes);
+        (transmitted, cost_of(bytes))
+    }
+
     /// Writes from this step on, see [`transmit`](Self::transmit).
     pub(super) fn go_on<'a>(
         &'a self,
         socket: &Socket,
-        mut sending: SendHalf<'a>,
-        mut next: Next,
+        sending: SendHalf<'a>,
+        next: Next,
         wakes: &mut WakeList,
     ) -> Transmitted {
-        let mut batches = 0;
+        self.write_batches(socket, sending, next, usize::MAX, wakes).0
+    }
+
+    /// Writes from this step on, no further batch after so many bytes. Returns the number of bytes, too.
+    fn write_batches<'a>(
+        &'a self,
+        socket: &Socket,
+        mut sending: SendHalf<'a>,
+        mut next: Next,
+        most: usize,
+        wakes: &mut WakeList,
+    ) -> (Transmitted, usize) {
+        let (mut batches, mut written) = (0, 0);
         let transmitted = loop {
             match next {
                 Next::Idle => break Transmitted::Idle,
                 Next::Blocked => break Transmitted::Blocked,
-                Next::Write(batch) if batches == MAX_BATCHES => {
+                Next::Write(batch) if batches == MAX_BATCHES || written >= most => {
                     sending.pause(batch);
                     break Transmitted::Blocked;
                 }
@@ -265,6 +290,7 @@ impl ConnectionShared {
                     let outcome = socket.write(&batch);
                     // Here, because no foreign code runs under the lock under which frames are made.
                     if let Ok(bytes) = outcome {
+                        written += bytes;
                         trace!(connection = %self.id, bytes, "frames sent");
                     }
                     sending = self.send_queue();
@@ -281,10 +307,11 @@ impl ConnectionShared {
             && let Some((first, rest)) = sending.0.flush.take()
         {
             self.flush_half(sending, first, rest, wakes);
-            return Transmitted::Idle;
+            return (Transmitted::Idle, written);
         }
         // The driver may not be reading, and an end waits for the writer.
-        if broken || sending.closed || sending.halted { Transmitted::Blocked } else { transmitted }
+        let waits = broken || sending.closed || sending.halted;
+        (if waits { Transmitted::Blocked } else { transmitted }, written)
     }
 
     /// Writes deferred requests, and what was framed before any request was posted.
@@ -295,15 +322,23 @@ impl ConnectionShared {
     /// Writes, unless that has to wait, and leaves the rest to the driver.
     pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
         let mut wakes = WakeList::default();
-        self.transmit_for(sending, &mut wakes);
+        if !sending.is_busy() && self.transmit(sending, &mut wakes) == Transmitted::Blocked {
+            self.wake_driver();
+        }
         wakes.wake_all();
     }
 
-    /// As [`transmit_now`](Self::transmit_now), for a caller that has locks of its own.
-    pub(super) fn transmit_for(&self, sending: SendHalf<'_>, wakes: &mut WakeList) {
-        if !sending.is_busy() && self.transmit(sending, wakes) == Transmitted::Blocked {
+    /// Writes in a turn of the reader, unless that has to wait, and leaves the rest to the driver. Returns the work of it, which the
+    /// peer has caused.
+    pub(super) fn transmit_for_peer(&self, sending: SendHalf<'_>, wakes: &mut WakeList) -> u32 {
+        if sending.is_busy() {
+            return 0;
+        }
+        let (transmitted, cost) = self.transmit_in_turn(sending, wakes);
+        if transmitted == Transmitted::Blocked {
             self.wake_driver();
         }
+        cost
     }
 
     /// Has the driver go on.
@@ -369,11 +404,11 @@ impl ConnectionShared {
         }
     }
 
-    /// The oldest of our reads has been answered.
-    pub(crate) fn answered(&self, wakes: &mut WakeList) {
+    /// The oldest of our reads has been answered. Returns the work of what was written.
+    pub(crate) fn answered(&self, wakes: &mut WakeList) -> u32 {
         let mut sending = self.send_queue();
         sending.answered(wakes);
-        self.transmit_for(sending, wakes);
+        self.transmit_for_peer(sending, wakes)
     }
 
     /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound

@@ -19,11 +19,11 @@ const ATOMIC: usize = 8;
 
 impl ConnectionShared {
     /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
-    /// whatever the read limits.
+    /// whatever the read limits. Returns the work of what was written.
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<(), Terminate> {
+    fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
         if length == 0 {
@@ -35,11 +35,11 @@ impl ConnectionShared {
         self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
     }
 
-    /// Answers an Atomic Request.
+    /// Answers an Atomic Request. Returns the work of what was written.
     ///
     /// # Errors
     /// The Terminate that the peer has earned.
-    fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<(), Terminate> {
+    fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<u32, Terminate> {
         if !request.to.is_multiple_of(ATOMIC as u64) {
             // No code says it better.
             return Err(Terminate::CATASTROPHIC_STREAM);
@@ -54,27 +54,25 @@ impl ConnectionShared {
         (access, payload, answer): (Option<RemoteAccess>, Payload, Answer),
         beyond: bool,
         wakes: &mut WakeList,
-    ) -> Result<(), Terminate> {
+    ) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         if sending.serving() >= self.inbound_reads && !beyond {
             // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section 7.1).
             return Err(Terminate::NO_BUFFER);
         }
         sending.respond(access, payload, answer);
-        self.transmit_for(sending, wakes);
-        Ok(())
+        Ok(self.transmit_for_peer(sending, wakes))
     }
 
-    /// An atomic of ours has been answered.
+    /// An atomic of ours has been answered. Returns the work of what was written.
     ///
     /// # Errors
     /// The Terminate for an answer that nobody asked for.
-    fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<(), Terminate> {
+    fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
         sending.answered(wakes);
-        self.transmit_for(sending, wakes);
-        Ok(())
+        Ok(self.transmit_for_peer(sending, wakes))
     }
 }
 
@@ -96,7 +94,8 @@ impl Receiver {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&whole));
                 self.cost += REQUEST_COST;
                 let request = ReadRequest::decode(payload).map_err(|_| named(Terminate::TOO_LONG))?;
-                self.connection.serve(&request, !self.heard, wakes).map_err(named)
+                self.cost += self.connection.serve(&request, !self.heard, wakes).map_err(named)?;
+                Ok(())
             }
             OnComplete::AtomicRequest => {
                 self.cost += REQUEST_COST;
@@ -104,14 +103,16 @@ impl Receiver {
                 // It is as long as it should be, so what is wrong is the operation.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
-                self.connection.serve_atomic(&request, wakes).map_err(named)
+                self.cost += self.connection.serve_atomic(&request, wakes).map_err(named)?;
+                Ok(())
             }
             OnComplete::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
-                self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
+                self.cost += self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
                     let terminate = terminate.with_header(&self.header);
                     Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-                })
+                })?;
+                Ok(())
             }
             OnComplete::Immediate { solicited } => {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));

@@ -147,11 +147,14 @@ impl<O: Observer> Driver<O> {
         }
         if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
             let mut wakes = WakeList::default();
-            let transmitted = self.connection.transmit(self.connection.send_queue(), &mut wakes);
+            let (transmitted, cost) =
+                self.connection.transmit_in_turn(self.connection.send_queue(), &mut wakes);
             wakes.wake_all();
-            if transmitted == Transmitted::Blocked {
-                // Full again, or enough for one turn: look at the other direction, and come back.
-                cx.waker().wake_by_ref();
+            self.spent += cost;
+            let is_blocked = transmitted == Transmitted::Blocked;
+            if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+                // Enough for one turn: look at the other direction, and come back when the sockets of others have been looked at.
+                let _ = pin!(yield_now()).poll(cx);
             }
         }
         Poll::Pending

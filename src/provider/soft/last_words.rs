@@ -27,29 +27,32 @@ impl LastWords {
         Self { skip, frame: SmallVec::new() }
     }
 
-    /// Reads on. Returns the Terminate as soon as the whole of it has come.
-    pub(super) fn read(&mut self, mut bytes: &[u8]) -> Option<Terminate> {
+    /// Reads on. Returns the Terminate as soon as the whole of it has come, and the number of frames that began before it.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> (Option<Terminate>, u32) {
+        let mut frames = 0;
         loop {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = &bytes[skipped..];
             if bytes.is_empty() {
-                return None;
+                return (None, frames);
             }
             let wanted = self.wanted();
             let taken = (wanted - self.frame.len()).min(bytes.len());
             self.frame.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
             if self.frame.len() < wanted {
-                return None;
+                return (None, frames);
             }
             if self.frame.len() > START {
                 let payload = self.frame.get(mpa::LENGTH_SIZE + Untagged::LEN..).unwrap_or_default();
-                return Some(Terminate::decode(payload, Phase::Streaming).unwrap_or(Terminate::UNSPECIFIED));
+                let terminate = Terminate::decode(payload, Phase::Streaming);
+                return (Some(terminate.unwrap_or(Terminate::UNSPECIFIED)), frames);
             }
             if self.wanted() == START {
                 self.skip = self.length() - START;
                 self.frame.clear();
+                frames += 1;
             }
         }
     }
@@ -85,11 +88,13 @@ mod tests {
                 .concat();
         for step in [1, 3, 7, stream.len()] {
             let mut words = LastWords::behind(rest_of_a_frame.len());
-            let found: Vec<_> = stream.chunks(step).filter_map(|bytes| words.read(bytes)).collect();
+            let found: Vec<_> = stream.chunks(step).filter_map(|bytes| words.read(bytes).0).collect();
             assert_eq!(found, [Terminate::NO_BUFFER], "{step} bytes at a time");
         }
         let mut words = LastWords::behind(0);
-        assert_eq!(words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]), None, "a byte is missing");
-        assert_eq!(LastWords::behind(0).read(&[0; 4096]), None, "nonsense");
+        let (found, frames) = words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]);
+        assert_eq!((found, frames), (None, 2), "a byte is missing");
+        // SEC-01: the shortest frames, of which each is work.
+        assert_eq!(LastWords::behind(0).read(&[0; 4096]), (None, 4096 / 8), "nonsense");
     }
 }

@@ -15,7 +15,7 @@ use super::frame::Frame;
 use super::last_words::LastWords;
 use super::placement::{Content, Destination, OnComplete, Place, place_in};
 use super::predict::PredictedSegments;
-use super::read_ahead::ReadAhead;
+use super::read_ahead::{MANY, ReadAhead};
 use super::receive_queue::Interrupted;
 use super::registration::Binding;
 use super::remote_keys::Intent;
@@ -268,7 +268,7 @@ impl Receiver {
         self.ended = true;
         self.unprocessed = false;
         self.terminated = self.with_staging(|receiver| {
-            let found = words.read(receiver.staging.unread());
+            let (found, _) = words.read(receiver.staging.unread());
             receiver.staging.take(receiver.staging.unread().len());
             found
         });
@@ -280,10 +280,13 @@ impl Receiver {
         self.terminated.as_ref()
     }
 
-    /// Reads what has nowhere to go any more.
-    pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<usize> {
-        self.with_staging(|receiver| {
-            let room = receiver.staging.room(usize::MAX);
+    /// Reads what has nowhere to go any more. Returns the work that it took, at least 1; `None` at the end of the stream.
+    pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<Option<u32>> {
+        self.unprocessed = false;
+        self.cost = 1;
+        let length = self.with_staging(|receiver| {
+            receiver.staging.take(receiver.staging.unread().len());
+            let room = receiver.staging.room(MANY);
             let asked = room.len();
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
             if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
@@ -312,7 +315,8 @@ impl Receiver {
 
     /// So many bytes have been read.
     fn account_for_bytes(&mut self, length: usize) {
-        self.cost += u32::try_from(length / BYTES_PER_UNIT).unwrap_or(TURN);
+        self.cost += cost_of(length);
+        self.received += length as u64;
     }
 
     /// One `readv`, into wherever the bytes belong.
@@ -741,7 +745,7 @@ impl Receiver {
                     self.connection.receives.complete(ticket, completed, wakes);
                 }
             }
-            OnComplete::Response { last: true } => self.connection.answered(wakes),
+            OnComplete::Response { last: true } => self.cost += self.connection.answered(wakes),
             OnComplete::Send { .. } | OnComplete::Response { .. } => {}
             OnComplete::Nothing
             | OnComplete::ReadRequest

@@ -13,6 +13,8 @@ use crate::wire::rdmap::Terminate;
 pub(super) const TURN: u32 = 128;
 /// So many bytes cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
+/// The bytes of a turn that does nothing else.
+pub(super) const TURN_BYTES: usize = TURN as usize * BYTES_PER_UNIT;
 /// A request of the peer is answered at once, mostly with a system call.
 pub(super) const REQUEST_COST: u32 = 8;
 

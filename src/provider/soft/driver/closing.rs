@@ -1,14 +1,16 @@
 //! The end of a connection: the frames that still go out, the requests that complete, and the time when the
 //! socket is closed.
 
+use std::future::Future;
 use std::io;
 use std::net::Shutdown;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::linger::linger;
+use super::linger::{self, linger};
 use super::{Driver, Ending, Event, Observer};
 use crate::error::Reason;
 use crate::inflight::WakeList;
@@ -16,7 +18,7 @@ use crate::proto::mpa::terminate_fpdu;
 use crate::provider::soft::connection::Command;
 use crate::provider::soft::receive_queue::Interrupted;
 use crate::provider::soft::send::is_deregistered;
-use crate::provider::soft::turn::{Stop, blame};
+use crate::provider::soft::turn::{Stop, TURN, blame};
 use crate::status::Status;
 use crate::sync::deadline;
 use crate::wire::rdmap::Terminate;
@@ -253,7 +255,7 @@ impl<O: Observer> Driver<O> {
             }
             let blocked = self.connection.send_queue().blocked;
             if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
-                cx.waker().wake_by_ref();
+                let _ = pin!(yield_now()).poll(cx);
             }
         }
         let Poll::Ready(failed) = self.poll_discard(cx) else {
@@ -351,16 +353,21 @@ impl<O: Observer> Driver<O> {
         done
     }
 
-    /// Reads what has nowhere to go any more. Ready when the peer has ended the stream, or with the error of the socket.
+    /// Reads what has nowhere to go any more, as much as a turn may take. Ready when the peer has ended the stream, or with the
+    /// error of the socket.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Error>> {
         self.socket.set_eager(false);
         loop {
+            if self.spent >= TURN {
+                let _ = pin!(yield_now()).poll(cx);
+                return Poll::Pending;
+            }
             if let Err(error) = ready!(self.socket.stream().poll_read_ready(cx)) {
                 return Poll::Ready(Some(error));
             }
             match self.reader.receiver().discard(&self.socket) {
-                Ok(0) => return Poll::Ready(None),
-                Ok(_) => {}
+                Ok(None) => return Poll::Ready(None),
+                Ok(Some(cost)) => self.spent += cost,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Some(error)),
             }

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::task::{Wake, Waker};
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -13,6 +15,7 @@ use super::*;
 use crate::inflight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;
 use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
+use crate::provider::net::Stream;
 use crate::provider::soft::connection::{Command, ConnectionParts};
 use crate::provider::soft::receive_queue::ReceiveQueue;
 use crate::provider::soft::send::deregistered;
@@ -20,7 +23,7 @@ use crate::provider::soft::shared::Receive;
 use crate::provider::soft::turn::Violation;
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::sync::Mutex;
-use crate::types::{ConnectionId, OpKind};
+use crate::types::{Access, ConnectionId, OpKind};
 use crate::wire::ddp::Untagged;
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
@@ -331,6 +334,96 @@ async fn a_flood_does_not_keep_other_tasks_waiting() {
         let turns = turns_of_others(&config, &reads).await;
         assert!(turns >= 1600 / 32, "{turns} turns in 1600 empty Read Requests, spin {spin:?}");
     }
+}
+
+/// Polls the task until the log has this entry, and calls `look` after each poll. The system has told of the socket before it.
+async fn run_to(end: &End, driver: &mut Driver<Log>, entry: &str, mut look: impl FnMut(&Driver<Log>)) {
+    let runs = async {
+        while end.log.entries.lock().last() != Some(&entry) {
+            std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *driver).poll(cx).is_ready())).await;
+            look(driver);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, runs).await.expect("it goes on");
+}
+
+// SEC-01: what comes while this end disconnects is discarded turn by turn, too. Zeros are the shortest frames.
+#[tokio::test]
+async fn a_flood_at_the_end_is_discarded_in_turns() {
+    const LENGTH: usize = 128 * 1024;
+    let (mut end, mut driver) = End::passive().await;
+    if let Stream::Kernel(stream) = driver.socket.stream() {
+        SockRef::from(stream).set_recv_buffer_size(4 * LENGTH).expect("set");
+    }
+    end.peer.write_all(&rtr_frame(Rtr::Write, false)).await.expect("written");
+    run_to(&end, &mut driver, "established", |_| ()).await;
+    end.receive();
+    end.connection.command(Command::Disconnect(deadline(LIMIT)));
+    run_to(&end, &mut driver, "receive", |_| ()).await;
+    end.peer.write_all(&[0; LENGTH]).await.expect("room");
+    end.peer.shutdown().await.expect("the end of the stream");
+    // All of it is there before the task runs.
+    let comes = async {
+        let mut bytes = vec![0; LENGTH];
+        while driver.socket.stream().peek_now(&mut bytes).unwrap_or(0) < LENGTH {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, comes).await.expect("it comes");
+    let (mut before, mut most) = (driver.reader.receiver().received, 0);
+    run_to(&end, &mut driver, "closed: answered", |driver| {
+        let received = driver.reader.receiver().received;
+        most = most.max(received - std::mem::replace(&mut before, received));
+    })
+    .await;
+    assert!(most <= 64 * 1024, "{most} bytes in one poll");
+}
+
+// SEC-01: the answers to Read Requests of a few bytes are as much work as the bytes that they bring.
+#[tokio::test]
+async fn long_answers_are_written_in_turns() {
+    const LENGTH: usize = 1 << 20;
+    const READS: u32 = 15;
+    let (mut end, mut driver) = End::passive().await;
+    let memory = Owned::zeroed(LENGTH).expect("memory").share();
+    let region = end.connection.keys.register(memory, Access::REMOTE_READ).expect("registered");
+    let read = |msn: u32| {
+        let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
+        let (source_stag, source_to) = (region.key(), region.address());
+        let length = LENGTH as u32;
+        let request = ReadRequest { sink_stag: 1, sink_to: 0, length, source_stag, source_to };
+        let payload = request.encode();
+        [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
+    };
+    let requests: Vec<u8> = (1..=READS).flat_map(read).collect();
+    end.receive();
+    let flood = [&rtr_frame(Rtr::Write, false)[..], &requests, &message()].concat();
+    end.peer.write_all(&flood).await.expect("room");
+    // The peer takes everything meanwhile, in another thread.
+    let peer = end.peer.as_fd().try_clone_to_owned().expect("a descriptor");
+    let mut peer = std::net::TcpStream::from(peer);
+    peer.set_nonblocking(false).expect("set");
+    let reading = std::thread::spawn(move || {
+        io::Read::read_exact(&mut peer, &mut vec![0; LENGTH * READS as usize]).expect("all of it");
+    });
+    let (mut before, mut most) = (0, 0);
+    let mut measure = || {
+        let written = end.connection.send_queue().written;
+        most = most.max(written - std::mem::replace(&mut before, written));
+        written
+    };
+    run_to(&end, &mut driver, "receive", |_| _ = measure()).await;
+    let rest = async {
+        while measure() < (LENGTH * READS as usize) as u64 {
+            std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx).is_ready())).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, rest).await.expect("it goes on");
+    reading.join().expect("no panic");
+    // A batch is a little more than 1 MiB, and may follow one that was a little less.
+    assert!(most <= 5 * LENGTH as u64 / 2, "{most} bytes in one poll");
 }
 
 #[test]
