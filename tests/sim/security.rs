@@ -50,6 +50,34 @@ fn completed_writes_arrive_at_160_kib_per_second() {
     });
 }
 
+// SEC-02: a peer that acknowledges a byte at a time keeps neither the call nor the socket for ever.
+#[test]
+fn a_peer_that_trickles_is_given_up() {
+    const MOST: Duration = Duration::from_secs(600);
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.buffers(1 << 20, 1000);
+        let (theirs, ours) = connected(&server, &client).await;
+        let region = theirs.adapter.register(1 << 19, Access::REMOTE_WRITE).await.expect("registered");
+        let buffer = ours.adapter.buffer(1 << 19).expect("memory");
+        network.link(&server, &client).bandwidth(1).segments(1..=1);
+        ours.queue_pair.write(buffer, &region.remote()).expect("posted").await.0.expect("written");
+        let begin = network.elapsed();
+        let outcome = ours.connection.disconnect().await;
+        assert!(matches!(outcome, Err(DisconnectError::TimedOut { .. })), "{outcome:?}");
+        let time = network.elapsed() - begin;
+        assert!(time >= MOST && time <= MOST + SECOND, "{time:?}");
+        drop(ours);
+        client.limit_sockets(Some(1));
+        sleep(MOST - 2 * SECOND).await;
+        client.tcp_listener(0).expect_err("the last bytes are on their way");
+        sleep(4 * SECOND).await;
+        client.tcp_listener(0).expect("the socket is free");
+        client.limit_sockets(None);
+        network.reset(&server, &client);
+    });
+}
+
 // A post returns before all of a long message is with the kernel: the task of the connection goes on.
 #[test]
 fn a_post_of_much_returns_before_all_of_it_is_written() {

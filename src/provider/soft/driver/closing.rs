@@ -46,6 +46,8 @@ pub(super) enum State {
 pub(super) struct Closing {
     /// When the wait is over.
     deadline: Instant,
+    /// When it is over however much the peer acknowledges: one byte at a time would keep the socket for ever.
+    limit: Instant,
     /// Until the deadline, but for the first look at what is acknowledged.
     timer: Pin<Box<Sleep>>,
     /// The number of bytes that the peer's kernel had acknowledged at the last look. Most connections end before there
@@ -117,7 +119,8 @@ impl<O: Observer> Driver<O> {
         let first =
             if orderly { now + deadline.saturating_duration_since(now) / FIRST_LOOK } else { deadline };
         let timer = Box::pin(sleep_until(first));
-        let closing = Closing { deadline, timer, acknowledged: None, shut: false, unflushed, orderly };
+        let limit = now + linger::MOST;
+        let closing = Closing { deadline, limit, timer, acknowledged: None, shut: false, unflushed, orderly };
         self.state = State::Closing(closing);
     }
 
@@ -308,11 +311,13 @@ impl<O: Observer> Driver<O> {
         // place a shutdown would fail although everything has been read.
         let is_owed = acknowledged < completed || (is_stream && closing.shut && unacknowledged > 0);
         let before = closing.acknowledged.replace(acknowledged);
-        if Instant::now() < closing.deadline {
+        let now = Instant::now();
+        if now < closing.deadline {
             closing.timer.as_mut().reset(closing.deadline);
-        } else if closing.orderly && before.is_none_or(|before| acknowledged > before) {
+        } else if closing.orderly && now < closing.limit && before.is_none_or(|before| acknowledged > before)
+        {
             // Without a first look this task is late: the program was stopped.
-            closing.deadline = deadline(self.disconnect_timeout);
+            closing.deadline = deadline(self.disconnect_timeout).min(closing.limit);
             closing.timer.as_mut().reset(closing.deadline);
         } else if closing.orderly && is_owed {
             // A reset would throw it away.

@@ -10,6 +10,9 @@ use crate::provider::soft::connection::Socket;
 /// A peer that acknowledges nothing for this long, or does not end the stream this long after it has acknowledged
 /// everything, is given up.
 const LIMIT: Duration = Duration::from_secs(60);
+/// A peer is waited for no longer than this in all, by a disconnect and once more here, however much it acknowledges. The buffers
+/// of Linux, of 4 MiB, are then delivered at 7 KiB/s.
+pub(super) const MOST: Duration = Duration::from_secs(600);
 
 /// Keeps the socket until the peer has ended the stream. Without a place for it the socket is closed at once, and the kernel
 /// does what it can.
@@ -17,6 +20,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Closed earlier, it would answer whatever the peer sends with a reset, which throws away what the peer has not read.
 pub(super) async fn linger(socket: Arc<Socket>) {
     let Ok(_place) = socket.stream().lingering().try_acquire() else { return };
+    let _ = timeout(MOST, drain(&socket)).await;
+}
+
+/// Waits until the peer has ended the stream, or acknowledges nothing any more.
+async fn drain(socket: &Socket) {
     let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
     let mut queued = unacknowledged();
     while timeout(LIMIT, socket.stream().discard()).await.is_err() {
