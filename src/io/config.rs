@@ -124,9 +124,11 @@ impl StreamConfig {
         self
     }
 
-    /// Sets how long a dropped stream continues to send the written data, from the drop of its last half.
+    /// Sets how long a dropped stream continues to send the written data, from the drop of its last half, and how long
+    /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) waits until the peer's device has received it.
     ///
-    /// It ends earlier when the peer has received all of it. Then the connection ends in either case.
+    /// Either ends earlier when the peer has received all of it. After a drop the connection ends in either case; after the time,
+    /// `shutdown` fails with `TimedOut`, and the connection goes on.
     #[must_use]
     pub fn close_timeout(mut self, time: Duration) -> Self {
         self.close_timeout = time;

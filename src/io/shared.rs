@@ -4,8 +4,8 @@
 //!
 //! | end | waits for | at most | the peer reads |
 //! |---|---|---|---|
-//! | `shutdown` | all sends, and over the soft provider an answer behind the last of them | – | all data, the end of file |
-//! | drop of the write half | the same, in a task | – | the same |
+//! | `shutdown` | all sends, and over the soft provider an answer behind the last of them | the close timeout | all data, the end of file |
+//! | drop of the write half | the same, in a task, as long as there is the read half | – | the same |
 //! | drop of the stream, or of its second half | the same, in a task; then the disconnect | the close timeout, then that of the provider | the same; an error if the time was too short |
 //! | drop after `set_zero_linger` | nothing | – | the data that had arrived, an error |
 //! | end of the runtime | nothing | – | as much as the kernel delivers; an error unless the end of file had been sent |
@@ -13,18 +13,20 @@
 //! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has
 //! placed all data when it arrives, and a reset of the connection or the end of this process destroys none.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::sleep_until;
 
 use super::inner::StreamInner;
 use crate::cm::Adapter;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, deadline};
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
@@ -32,14 +34,17 @@ pub(super) struct Shared {
     adapter: Adapter,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
+    /// The task that ends when `shutdown` has waited for the close timeout. A timer in its place would panic if it were polled after
+    /// the end of its runtime.
+    limit: Mutex<Option<JoinHandle<()>>>,
     /// The drop aborts the connection.
     aborts: AtomicBool,
 }
 
 impl Shared {
     pub(super) fn new(adapter: Adapter, end: StreamInner) -> Arc<Self> {
-        let (ending, aborts) = (Mutex::new(None), AtomicBool::new(false));
-        Arc::new(Self { end: Arc::new(end), adapter, ending, aborts })
+        let (ending, limit, aborts) = (Mutex::new(None), Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Self { end: Arc::new(end), adapter, ending, limit, aborts })
     }
 
     pub(super) fn end(&self) -> &StreamInner {
@@ -74,14 +79,40 @@ impl Shared {
         }
     }
 
+    /// Closes the write direction. Resolves when the peer's device has received everything, or after the close timeout: a peer
+    /// may answer nothing, and be alive otherwise.
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end.shutdown();
-        self.end.poll_settled(cx)
+        // No waker runs or is dropped under the lock.
+        let mut limit = self.limit.lock().take();
+        let settled = self.end.poll_settled(cx);
+        if settled.is_ready() {
+            limit.inspect(JoinHandle::abort);
+            return settled;
+        }
+        if limit.is_none() {
+            let close_timeout = self.end.config().close_timeout;
+            let waits = async move { sleep_until(deadline(close_timeout)).await };
+            limit = self.end.runtime().map(|runtime| runtime.spawn(waits));
+        }
+        if let Some(mut task) = limit {
+            match Pin::new(&mut task).poll(cx) {
+                Poll::Pending => *self.limit.lock() = Some(task),
+                Poll::Ready(Ok(())) => {
+                    let what = "the peer has not confirmed the end of the stream within the close timeout";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
+                }
+                // The runtime is gone, and with it, soon, the connection.
+                Poll::Ready(Err(_)) => {}
+            }
+        }
+        Poll::Pending
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.limit.get_mut().take().inspect(JoinHandle::abort);
         let ending = self.ending.get_mut().take();
         if self.aborts() {
             ending.inspect(JoinHandle::abort);

@@ -43,10 +43,14 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 ///
 /// # Closing
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) closes the direction of this side. The peer reads the data and then
-/// the end of file, and can still write. `shutdown` resolves when the peer's device has received all written data,
-/// however long that takes; it does not wait until the peer's application reads. It fails if the connection ends before.
-/// If that device does not confirm what it has received, it resolves when the local device has completed the sends: on
-/// iWARP, except between two ends on the soft provider.
+/// the end of file, and can still write. `shutdown` resolves when the peer's device has received all written data; it does
+/// not wait until the peer's application reads. It fails if the connection ends before. If that device does not confirm
+/// what it has received, it resolves when the local device has completed the sends: on iWARP, except between two ends on
+/// the soft provider.
+///
+/// `shutdown` fails with `TimedOut` after [`close_timeout`](StreamConfig::close_timeout): a peer can be alive, and
+/// confirm nothing for ever. The stream is not broken by it. The data and the end of file are still sent, and another
+/// `shutdown` waits for as long again.
 ///
 /// Dropping the stream closes it. A task of the runtime in which the stream was created then does what `shutdown` does,
 /// for at most [`close_timeout`](StreamConfig::close_timeout), and disconnects
@@ -55,7 +59,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// [`set_zero_linger`](Self::set_zero_linger) makes the drop abort the connection instead.
 ///
 /// Dropping the [`OwnedWriteHalf`] closes its direction, and a task sends the data and the end of file, without a time
-/// limit. Dropping the [`OwnedReadHalf`] alone changes nothing: the peer can write until the buffer is full. The second
+/// limit as long as there is the other half. Dropping the [`OwnedReadHalf`] alone changes nothing: the peer can write until the buffer is full. The second
 /// drop is that of the stream, with one `close_timeout` for both directions.
 ///
 /// When the runtime ends, these tasks end, and so does the connection. Written data that was not received by then can be

@@ -21,7 +21,7 @@ use tokio_rdma::{RdmaStream, StreamConfig};
 /// How many bytes pass at once.
 const PIECE: usize = 16 << 10;
 
-/// The path is silent for longer than the default of 30 seconds allows.
+/// The path is silent for longer than the defaults of 30 seconds allow.
 const PATIENT: Duration = Duration::from_secs(120);
 
 /// The treatment of the bytes of both ends by a relay.
@@ -93,7 +93,7 @@ async fn relay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut pace: watch:
 /// Two ends with a path between them.
 async fn ends(path_timeout: Duration) -> (RdmaStream, RdmaStream, Path) {
     let adapter = adapter_with(SoftConfig::default().path_timeout(Some(path_timeout)));
-    let config = StreamConfig::default();
+    let config = StreamConfig::default().close_timeout(PATIENT);
     let listener = listening(&adapter, &config);
     let path = Path::to(listener.local_addr().expect("an address")).await;
     let connect = RdmaStream::connect_on(&adapter, path.address, &config);

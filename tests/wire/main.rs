@@ -7,4 +7,5 @@ mod checksums;
 mod foreign_peers;
 mod pressure;
 mod siw_quirks;
+mod stream_ends;
 mod tshark;

@@ -4,6 +4,7 @@ mod authority;
 mod dashboard;
 #[path = "../../grpc/echo.rs"]
 mod echo;
+mod graceful;
 mod grpc;
 mod grpc_tls;
 mod http;
