@@ -81,6 +81,9 @@ impl SoftConfig {
     /// peer whose message waits for a shared receive sends an empty Write every half second, which is often enough for path
     /// timeouts of a second or more. If the outbound read limit is
     /// 0, no read is posted: then only TCP keepalive, and data that is never acknowledged, show that the peer is gone.
+    ///
+    /// The peer of a byte stream is also lost if it answers no read, whatever else it sends: two of these times after its kernel has
+    /// acknowledged the read, and one more for each 64 KiB that come before the answer, up to 16 MiB.
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
@@ -96,9 +99,10 @@ impl SoftConfig {
     }
 
     /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the peer
-    /// acknowledges data. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If the peer has not
-    /// acknowledged all data that completed, or the end of a byte stream, the socket is closed in the background instead, and the
-    /// rest still arrives as long as the peer acknowledges some of it within each minute.
+    /// acknowledges data, for ten minutes in all. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If
+    /// the peer has not acknowledged all data that completed, or the end of a byte stream, the socket is closed in the background
+    /// instead, and the rest still arrives as long as the peer acknowledges some of it within each minute, for another ten minutes at
+    /// most.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout.min(LONGEST);
