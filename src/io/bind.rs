@@ -90,8 +90,14 @@ pub(super) async fn listeners(
 fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, StreamError> {
     let providers = only.map_or_else(Provider::all, |only| vec![only.clone()]);
     if !address.ip().is_unspecified() {
-        let adapter = Adapter::open_by(&providers, address)?;
-        let listener = listener(&adapter, address)?;
+        let (adapter, listener) = match Adapter::open_by(&providers, address) {
+            Ok(adapter) => {
+                let listener = listener(&adapter, address)?;
+                (adapter, listener)
+            }
+            Err(error @ OpenError::InvalidAddress(_)) => unlisted(&providers, address)?.ok_or(error)?,
+            Err(error) => return Err(error.into()),
+        };
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
         return Ok(Bound { local, listeners: vec![(adapter, listener)], later: none_later() });
     }
@@ -121,6 +127,22 @@ fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, S
                 return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later });
             }
         }
+    }
+}
+
+/// Binds a listener at an address of this machine that no interface lists, such as one of a local route. `None` if the kernel
+/// does not have the address.
+///
+/// # Errors
+/// Those of [`listener`], and of the adapter.
+fn unlisted(providers: &[Provider], address: SocketAddr) -> Result<Option<(Adapter, Listener)>, StreamError> {
+    let Some(adapter) = providers.iter().find_map(Provider::everywhere).transpose()? else {
+        return Ok(None);
+    };
+    match listener(&adapter, address) {
+        Ok(listener) => Ok(Some((adapter, listener))),
+        Err(BindError::InvalidAddress(_)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -64,12 +64,11 @@ impl Listener {
         let local = inner.local;
         inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
-        if !self.adapter.owns(address.ip()) {
-            return Err(BindError::InvalidAddress(address.ip()));
-        }
+        // Of all addresses of the machine the kernel decides.
         let addresses = match self.adapter.is_everywhere() {
             true => vec![address.ip()],
-            false => self.adapter.expand(address.ip()),
+            false if self.adapter.owns(address.ip()) => self.adapter.expand(address.ip()),
+            false => return Err(BindError::InvalidAddress(address.ip())),
         };
         let options = self.adapter.socket_options(None, false);
         let bound = self
