@@ -130,7 +130,8 @@ impl Provider {
     ///
     /// # Errors
     /// `Unreachable` if there is no route; `InvalidAddress` if `remote` cannot be the address of a peer, or is not
-    /// reached through an adapter of the provider; `Excluded` if it is reached through a device that is not used.
+    /// reached through an adapter of the provider; `Excluded` if it is reached through a device that is not used; `Os` if a
+    /// system call fails, for example because no descriptor is left.
     pub fn local_for(&self, remote: IpAddr) -> Result<IpAddr, OpenError> {
         self.local_for_peer(SocketAddr::new(remote, 0)).map(|local| local.ip())
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::error::{ConnectError, Reason};
+use crate::error::{ConnectError, OpenError, Reason};
 use crate::status::Status;
 
 /// Returns whether this can be the address of one peer: not "any", not many, not everybody.
@@ -78,6 +78,29 @@ pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError
     }
 }
 
+/// Translates the error of looking up the local address from which `remote` is reached.
+///
+/// The errors of a route that refuses are those of [`connect_error`]. All others say that the system could not look it up, as
+/// without a free descriptor.
+pub(crate) fn route_error(error: io::Error, remote: IpAddr) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
+        Some(
+            libc::ENETUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::EACCES
+            | libc::EPERM
+            | libc::EINVAL
+            // The system has no IPv6.
+            | libc::EAFNOSUPPORT,
+        ) => OpenError::Unreachable(remote),
+        _ => OpenError::Os { call: "socket", source: error.into() },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::errno;
@@ -100,6 +123,25 @@ mod tests {
                 matches!(error, ConnectError::InvalidAddress(address) if address == peer(text)),
                 "{text}"
             );
+        }
+    }
+
+    // PRV-05: what has nothing to do with the route is not reported as one that is missing.
+    #[test]
+    fn only_a_route_that_refuses_is_unreachable() {
+        let remote = peer("10.0.0.1:7").ip();
+        let cases = [
+            (libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+            (libc::EHOSTUNREACH, Status::NETWORK_UNREACHABLE),
+            (libc::EACCES, Status::NETWORK_UNREACHABLE),
+            (libc::EINVAL, Status::NETWORK_UNREACHABLE),
+            (libc::EADDRNOTAVAIL, Status::INVALID_ADDRESS),
+            (libc::EMFILE, Status::INSUFFICIENT_RESOURCES),
+            (libc::ENFILE, Status::INSUFFICIENT_RESOURCES),
+            (libc::ENOBUFS, Status::INSUFFICIENT_RESOURCES),
+        ];
+        for (code, status) in cases {
+            assert_eq!(route_error(errno(code), remote).status(), status, "{}", errno(code));
         }
     }
 

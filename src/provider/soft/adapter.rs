@@ -19,6 +19,7 @@ use super::remote_keys::KeyTable;
 use crate::error::{OpenError, RegisterError};
 use crate::memory::Owned;
 use crate::provider::info::{AdapterInfo, ProviderKind};
+use crate::provider::net::errors::route_error;
 use crate::provider::net::leases::Namespace;
 use crate::provider::net::options::SocketOptions;
 use crate::provider::net::ports::PortRange;
@@ -327,12 +328,9 @@ pub(crate) fn addresses(host: &Host) -> Result<Vec<IpAddr>, OpenError> {
 /// The local address from which a peer is reached.
 ///
 /// # Errors
-/// `Unreachable` without a route; `InvalidAddress` for what can never be a peer.
+/// `Unreachable` without a route; `InvalidAddress` for what can never be a peer; `Os`.
 pub(crate) fn local_for(host: &Host, remote: IpAddr) -> Result<IpAddr, OpenError> {
-    host.source_for(remote).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
-        _ => OpenError::Unreachable(remote),
-    })
+    host.source_for(remote).map_err(|error| route_error(error, remote))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use tracing::debug;
 use super::config::VerbsConfig;
 use crate::error::OpenError;
 use crate::provider::net::canonical;
+use crate::provider::net::errors::route_error;
 use crate::provider::net::kernel::interfaces::{self, is_link_local, scoped_source_for};
 use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
 use crate::types::AdapterId;
@@ -193,12 +194,9 @@ pub(crate) fn addresses(config: &VerbsConfig) -> Result<Vec<IpAddr>, OpenError> 
 ///
 /// # Errors
 /// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device, `Excluded` when that device
-/// is not used.
+/// is not used; `Os`.
 pub(crate) fn local_for(config: &VerbsConfig, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
-    let local = scoped_source_for(remote).map_err(|error: io::Error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote.ip()),
-        _ => OpenError::Unreachable(remote.ip()),
-    })?;
+    let local = scoped_source_for(remote).map_err(|error| route_error(error, remote.ip()))?;
     resolve(config, local).map(|_| local)
 }
 

@@ -171,7 +171,11 @@ fn route_source(mut peer: SocketAddr) -> io::Result<SocketAddr> {
     // The port plays no part in the route; 9 is "discard".
     peer.set_port(9);
     let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, None)?;
-    socket.connect(&SockAddr::from(peer))?;
+    socket.connect(&SockAddr::from(peer)).map_err(|error| match error.raw_os_error() {
+        // There is a route, but no local address for it.
+        Some(libc::EADDRNOTAVAIL) => errno(libc::ENETUNREACH),
+        _ => error,
+    })?;
     let mut local = socket.local_addr()?.as_socket().ok_or_else(|| errno(libc::EAFNOSUPPORT))?;
     local.set_port(0);
     Ok(local)
@@ -292,6 +296,22 @@ mod tests {
                 let error = source_for(address(text)).expect_err("no route");
                 assert_eq!(error.raw_os_error(), Some(libc::ENETUNREACH), "{text}");
             }
+        });
+    }
+
+    // PRV-05: the peer's address is not to blame.
+    #[test]
+    fn a_route_without_a_local_address_is_unreachable() {
+        in_namespace(|| {
+            ip("link add left type veth peer name right");
+            ip("link set left addrgenmode none");
+            ip("link set right up");
+            ip("link set left up");
+            // Its addresses would do.
+            ip("address flush dev lo");
+            ip("-6 route add fd09::/64 dev left");
+            let error = source_for(address("fd09::77")).expect_err("no local address");
+            assert_eq!(error.raw_os_error(), Some(libc::ENETUNREACH));
         });
     }
 
