@@ -32,8 +32,8 @@ impl Adapter {
 
     /// Returns the properties, limits and abilities of the adapter (`IND2Adapter::Query`).
     ///
-    /// They do not change while the adapter is open, except for the [`addresses`](AdapterInfo::addresses) of a device, which
-    /// are asked for by each call.
+    /// They do not change while the adapter is open, except for the [`addresses`](AdapterInfo::addresses), which are asked for
+    /// by each call.
     pub fn info(&self) -> AdapterInfo {
         self.provider.current_info()
     }
@@ -45,9 +45,9 @@ impl Adapter {
 
     /// Returns whether the adapter has been removed.
     ///
-    /// The soft provider removes an adapter when the last address that the adapter had when it was opened is gone. The
-    /// verbs provider removes an adapter when its device is removed or fails. All pending operations of a removed
-    /// adapter complete with `DEVICE_REMOVED`.
+    /// The soft provider removes an adapter when its interface is deleted, or has had no address for
+    /// `SoftConfig::address_timeout`. Link-local IPv6 addresses do not count. The verbs provider removes an adapter when its
+    /// device is removed or fails. All pending operations of a removed adapter complete with `DEVICE_REMOVED`.
     pub fn is_removed(&self) -> bool {
         self.provider.is_removed()
     }

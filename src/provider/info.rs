@@ -41,8 +41,7 @@ pub struct AdapterInfo {
     pub id: AdapterId,
     /// The name of the interface or device.
     pub name: String,
-    /// The local addresses of the adapter: with the soft provider those that it had when it was opened, with a device those
-    /// that it has now.
+    /// The local addresses that the adapter has now. A removed adapter has those that it had last.
     ///
     /// Link-local IPv6 addresses are missing, because an `IpAddr` has no scope. A device can be opened, bound and connected by
     /// the `SocketAddr` of one.

@@ -34,7 +34,7 @@ impl Host {
         self.host.address()
     }
 
-    /// Adds an address of the other family. Adapters that are open do not have it.
+    /// Adds an address of the other family. Adapters that are open have it, too.
     ///
     /// # Panics
     /// If the text is not an address, if the host has an address of this family, or if the network has a host with this address.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -12,6 +13,9 @@ use tokio::runtime::Handle;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
 use super::{End, Pair, listening_at, queue_pair, within};
+
+/// Longer than the soft provider keeps an adapter without an address by default.
+pub const WITHOUT_ADDRESS: Duration = Duration::from_secs(11);
 
 /// The addresses of the interface `left`, or of the left host.
 pub const LEFT: [IpAddr; 2] =
@@ -169,7 +173,7 @@ pub async fn exchange(here: (&Adapter, &End), there: (&Adapter, &End)) {
 pub async fn nothing_left() {
     within(async {
         while Handle::current().metrics().num_alive_tasks() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;

@@ -20,8 +20,8 @@ use tokio_rdma::{
 
 pub use super::cm::connecting;
 pub use super::device::{Holder, deaf, settled, silent};
-use super::net::ip;
-use super::{adapter, adapter_with, listening, listening_at, queue_pair, v4, within};
+use super::net::{WITHOUT_ADDRESS, ip};
+use super::{adapter, adapter_with, listening, listening_at, pass, queue_pair, v4, within};
 
 /// Connect with these read limits.
 pub fn limits(inbound: u32, outbound: u32) -> ConnectParams {
@@ -160,6 +160,7 @@ pub const LONG: Duration = Duration::from_millis(400);
 pub async fn remove(adapter: &Adapter) {
     let (listener, _) = listening(adapter);
     ip("address flush dev lo");
+    pass(WITHOUT_ADDRESS).await;
     let error = within(listener.request()).await.expect_err("no request will come");
     assert!(matches!(error, AcceptError::DeviceRemoved), "{error:?}");
 }

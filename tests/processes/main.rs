@@ -1,5 +1,6 @@
 //! Peers in separate processes, and hosts in separate network namespaces.
 
+mod addresses;
 mod names;
 mod network;
 mod path;

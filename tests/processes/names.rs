@@ -25,6 +25,7 @@ fn an_adapter_that_was_removed_is_opened_again() {
         let connector = RdmaConnector::new().provider(Provider::soft_with(SoftConfig::default()));
         let (mut before, _accepted) = connected_to_right(&connector).await;
         ip("address flush dev right");
+        pass(WITHOUT_ADDRESS).await;
         within(before.read_u8()).await.expect_err("the adapter was removed");
         let gone = connector.connect((RIGHT[0], 7)).await.expect_err("nobody has the address");
         assert!(
@@ -50,12 +51,14 @@ fn a_listener_at_every_address_outlives_all_adapters() {
         };
         let (_connected, mut accepted) = connected(&listener, RIGHT[0]).await;
         ip("address flush dev right");
+        pass(WITHOUT_ADDRESS).await;
         within(accepted.read_u8()).await.expect_err("the adapter was removed");
         for _ in 0..3 {
             connected(&listener, LEFT[0]).await;
         }
         ip("address flush dev left");
         ip("address flush dev lo");
+        pass(WITHOUT_ADDRESS).await;
         ip("address add 127.0.0.1/8 dev lo");
         ip(&format!("address add {}/24 dev left", LEFT[0]));
         connected(&listener, LEFT[0]).await;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use common::net::*;
 use common::*;
@@ -50,12 +51,17 @@ async fn disconnected(connection: Connection) -> Status {
     connection.disconnected().await.status()
 }
 
+/// The adapters of these tests are removed with their last address.
+fn config() -> SoftConfig {
+    SoftConfig::default().address_timeout(Duration::ZERO)
+}
+
 fn left() -> Adapter {
-    soft_at(LEFT[0], SoftConfig::default())
+    soft_at(LEFT[0], config())
 }
 
 fn right() -> Adapter {
-    soft_at(RIGHT[0], SoftConfig::default())
+    soft_at(RIGHT[0], config())
 }
 
 /// Whatever is pending ends when the last address of the adapter goes, here by means of this `ip` command.
@@ -290,7 +296,7 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
 #[test]
 fn an_address_that_comes_back_is_a_new_adapter_with_free_ports() {
     with_two_interfaces(async || {
-        let config = || SoftConfig::default().ephemeral_ports(50_001..=50_002);
+        let config = || config().ephemeral_ports(50_001..=50_002);
         let right = right();
         let mut kept = Vec::new();
         for _ in 0..3 {

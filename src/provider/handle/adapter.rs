@@ -34,7 +34,7 @@ provider_handle! {
     /// it had when it was opened.
     fn info(&self) -> &Arc<AdapterInfo>;
 
-    /// Its properties, limits and abilities, with the addresses that a device has now.
+    /// Its properties, limits and abilities, with the addresses that it has now.
     fn current_info(&self) -> AdapterInfo;
 
     /// Returns whether it was removed.

@@ -2,6 +2,7 @@
 
 mod everywhere;
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tracing::{info, warn};
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
 use super::handshake::LingeringClose;
@@ -50,7 +52,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Adapter {
     /// Unique in the process, one per open: the protection domain.
     pub(crate) domain: u64,
+    /// The interface as it was when it was opened. Only its addresses change.
     pub(crate) interface: Interface,
+    /// The addresses that the interface had when they were last listed.
+    addresses: Mutex<Vec<IpAddr>>,
     info: Arc<AdapterInfo>,
     /// The host that has the interface.
     pub(crate) host: Host,
@@ -95,6 +100,7 @@ impl Adapter {
         Arc::new(Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
+            addresses: Mutex::new(interface.addresses.clone()),
             interface,
             namespace: host.namespace(),
             config,
@@ -143,14 +149,14 @@ impl Adapter {
         self.domain
     }
 
-    /// Its properties, limits and abilities.
+    /// Its properties, limits and abilities, with the addresses that it had when it was opened.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }
 
-    /// The same: it goes with the last of the addresses that it had when it was opened.
+    /// Its properties, limits and abilities, with the addresses that it has now.
     pub(crate) fn current_info(&self) -> AdapterInfo {
-        self.info.as_ref().clone()
+        AdapterInfo { addresses: self.current_addresses(), ..self.info.as_ref().clone() }
     }
 
     /// Returns whether it was removed.
@@ -158,32 +164,78 @@ impl Adapter {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them.
-    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        ip.is_unspecified()
-            || self.interface.addresses.contains(&ip)
-            || (self.interface.loopback && ip.is_loopback())
+    /// Lists the addresses that the interface has now, `None` if the interface no longer exists.
+    ///
+    /// # Errors
+    /// Those of [`Host::interfaces`].
+    fn list_addresses(&self) -> io::Result<Option<Vec<IpAddr>>> {
+        // Locked while the system is asked, so that an older answer never replaces a newer one.
+        let mut known = self.addresses.lock();
+        let found = self.host.interfaces()?.into_iter().find(|other| other.index == self.interface.index);
+        let found = found.map(|interface| interface.addresses);
+        let now = found.as_deref().unwrap_or_default();
+        let has_changed = *known != now;
+        if has_changed {
+            *known = now.to_vec();
+        }
+        drop(known);
+        if has_changed {
+            debug!(adapter = %self.interface.name, addresses = ?now, "addresses changed");
+        }
+        Ok(found)
     }
 
-    /// The addresses that `ip` stands for when listening: itself, or all of its family.
+    /// Returns the addresses that the interface has now. If the system does not tell, or the adapter was removed, those of the
+    /// last time.
+    pub(crate) fn current_addresses(&self) -> Vec<IpAddr> {
+        if !self.is_removed() && self.list_addresses().is_err() {
+            debug!(adapter = %self.interface.name, "the addresses could not be listed");
+        }
+        self.addresses.lock().clone()
+    }
+
+    /// Returns whether this was one of the adapter's addresses when they were last listed.
+    pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        (self.interface.loopback && ip.is_loopback()) || self.addresses.lock().contains(&ip)
+    }
+
+    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them. An address that is
+    /// not in the list may have been added since.
+    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_unspecified() || self.has_listed(ip) || self.current_addresses().contains(&ip)
+    }
+
+    /// The addresses that `ip` stands for when listening: itself, or all that the adapter has now of its family.
     pub(crate) fn expand(&self, ip: IpAddr) -> Vec<IpAddr> {
         if !ip.is_unspecified() {
             return vec![ip];
         }
-        self.interface.addresses.iter().copied().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
+        self.current_addresses().into_iter().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
     }
 
-    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours.
+    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours. It may have gone
+    /// since the addresses were listed, which is what binding it then says.
     pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
         let any: IpAddr =
             if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        match self.expand(any)[..] {
-            [] => None,
+        match self.listed_like(peer) {
             // There is nothing to choose, and the kernel need not be asked.
-            [only] => Some(only),
-            [first, ..] => Some(self.host.source_for(peer).ok().filter(|ip| self.owns(*ip)).unwrap_or(first)),
+            (Some(only), None) => Some(only),
+            (None, _) => self.expand(any).first().copied(),
+            _ => {
+                let kernel = self.host.source_for(peer).ok().filter(|ip| self.owns(*ip));
+                kernel.or_else(|| self.listed_like(peer).0)
+            }
         }
+    }
+
+    /// The first two addresses of the family of another one, of those that were last listed.
+    fn listed_like(&self, other: IpAddr) -> (Option<IpAddr>, Option<IpAddr>) {
+        let known = self.addresses.lock();
+        let mut alike = known.iter().copied().filter(|ip| ip.is_ipv4() == other.is_ipv4());
+        (alike.next(), alike.next())
     }
 
     /// The ports to choose from when the caller gives port 0.
@@ -202,7 +254,7 @@ impl Adapter {
         }
     }
 
-    /// Ends everything: the address is gone.
+    /// Ends everything: the interface is gone, or its addresses.
     fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
@@ -271,27 +323,37 @@ fn info(interface: &Interface) -> AdapterInfo {
     }
 }
 
-/// Removes the adapter when the last address that it had when it was opened is gone.
+/// Removes the adapter when its interface is gone, or has had no address for longer than the address timeout.
 async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
+    // The time at which an interface without an address is given up.
+    let mut deadline = None;
     loop {
-        // Look first: something may have changed between the listing of the addresses and the opening of the monitor.
+        // List first: something may have changed between the listing of the addresses and the opening of the monitor.
         {
             let Some(adapter) = adapter.upgrade() else { return };
-            let Ok(now) = adapter.host.interfaces() else {
-                drop(adapter);
+            match adapter.list_addresses() {
                 // Out of descriptors, perhaps: that passes.
-                tokio::time::sleep(LOOK_AGAIN).await;
-                continue;
-            };
-            let mine = now.iter().find(|interface| interface.index == adapter.interface.index);
-            let left = mine.is_some_and(|interface| {
-                adapter.interface.addresses.iter().any(|address| interface.addresses.contains(address))
-            });
-            if !left {
-                return adapter.remove();
+                Err(_) => {
+                    drop(adapter);
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    continue;
+                }
+                Ok(None) => return adapter.remove(),
+                Ok(Some(addresses)) if addresses.is_empty() => {
+                    let now = Instant::now();
+                    let limit = *deadline.get_or_insert_with(|| now + adapter.config.address_timeout);
+                    if limit <= now {
+                        return adapter.remove();
+                    }
+                }
+                Ok(Some(_)) => deadline = None,
             }
         }
-        if monitor.changed().await.is_err() {
+        let changed = match deadline {
+            Some(deadline) => timeout_at(deadline, monitor.changed()).await.unwrap_or(Ok(())),
+            None => monitor.changed().await,
+        };
+        if changed.is_err() {
             return;
         }
     }

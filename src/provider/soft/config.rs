@@ -30,6 +30,7 @@ pub struct SoftConfig {
     pub(crate) request_timeout: Duration,
     pub(crate) disconnect_timeout: Duration,
     pub(crate) message_timeout: Option<Duration>,
+    pub(crate) address_timeout: Duration,
     half_open: Option<usize>,
     pub(crate) ephemeral_ports: RangeInclusive<u16>,
     pub(crate) capture: Option<Capture>,
@@ -44,6 +45,7 @@ impl Default for SoftConfig {
             request_timeout: Duration::from_secs(5),
             disconnect_timeout: Duration::from_secs(5),
             message_timeout: Some(Duration::from_secs(30)),
+            address_timeout: Duration::from_secs(10),
             half_open: None,
             ephemeral_ports: 49152..=65535,
             capture: None,
@@ -116,6 +118,17 @@ impl SoftConfig {
     #[must_use]
     pub fn message_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.message_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
+        self
+    }
+
+    /// Sets how long an adapter survives without an address. Default: 10 s. After it, the adapter is removed, and all pending
+    /// operations complete with `DEVICE_REMOVED`. With zero it is removed when its interface loses the last address.
+    ///
+    /// Connections and listeners outlive an address that comes back in time, as over TCP. An interface that is deleted takes
+    /// its adapters along at once.
+    #[must_use]
+    pub fn address_timeout(mut self, timeout: Duration) -> Self {
+        self.address_timeout = timeout.min(LONGEST);
         self
     }
 

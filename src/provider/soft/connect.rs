@@ -351,15 +351,9 @@ impl Connector {
                 DialError::io(&error, peer)
             });
         }
-        let source = self
-            .adapter
-            .source_for(net::canonical(peer).ip())
-            .ok_or_else(|| DialError::new(ConnectError::InvalidAddress(peer)))?;
         let mut tries = PORT_TRIES;
         loop {
-            let bound = self
-                .make_bound(SocketAddr::new(source, 0), params)
-                .map_err(|error| DialError::new(error.into()))?;
+            let bound = self.bind_towards(peer, params).map_err(DialError::new)?;
             self.lock().progress.local = Some(bound.local());
             match bound.connect(peer, left()).await {
                 Ok(connected) => return Ok(connected),
@@ -370,6 +364,23 @@ impl Connector {
                 }
                 Err(ConnectFailure { error, .. }) => return Err(DialError::io(&error, peer)),
             }
+        }
+    }
+
+    /// Binds a socket to the address from which the peer is reached.
+    fn bind_towards(&self, peer: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, ConnectError> {
+        let made = || {
+            let source = self.adapter.source_for(net::canonical(peer).ip());
+            let source = source.ok_or(ConnectError::InvalidAddress(peer))?;
+            self.make_bound(SocketAddr::new(source, 0), params).map_err(ConnectError::from)
+        };
+        match made() {
+            Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
+                // The address has gone since it was listed.
+                let _ = self.adapter.current_addresses();
+                made()
+            }
+            outcome => outcome,
         }
     }
 

@@ -44,7 +44,7 @@ impl State {
     }
 
     /// The interface of a host has come or gone.
-    fn readdress(&mut self, host: usize) {
+    pub(super) fn readdress(&mut self, host: usize) {
         if let Some(place) = self.places.get_mut(host) {
             place.version += 1;
             self.wakes.append(&mut place.watchers);

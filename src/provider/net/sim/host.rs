@@ -96,6 +96,7 @@ impl Host {
             }
             place.second = Some(address);
             state.addresses.insert(address, self.number);
+            state.readdress(self.number);
             true
         })
     }
@@ -204,7 +205,7 @@ impl Host {
     }
 }
 
-/// Notices that the interface has come or gone.
+/// Notices that the interface has come or gone, or has a further address.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     host: Host,
@@ -214,7 +215,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Resolves when the interface has come or gone since the last call.
+    /// Resolves when the interface has come or gone since the last call, or has got an address.
     ///
     /// # Cancel safety
     /// Nothing is lost.

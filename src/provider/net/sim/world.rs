@@ -49,7 +49,7 @@ pub(super) struct Place {
     pub(super) attached: bool,
     /// Its programs do not run.
     pub(super) frozen: bool,
-    /// Counts the changes of its interface.
+    /// Counts the changes of its interface and of its addresses.
     pub(super) version: u64,
     /// The number of its interface, which is another one each time that it comes back.
     pub(super) index: u32,

@@ -49,17 +49,11 @@ impl Adapter {
         }
         let mut opened = self.of_interfaces.lock();
         let removed: Vec<_> = opened.extract_if(.., |adapter| adapter.is_removed()).collect();
-        let found = opened.iter().find(|adapter| adapter.lists(local.ip())).cloned();
+        let found = opened.iter().find(|adapter| adapter.has_listed(local.ip())).cloned();
         let found = found.or_else(|| self.open_serving(&mut opened, local));
         drop(opened);
         drop(removed);
         found.unwrap_or_else(|| self.clone())
-    }
-
-    /// Returns whether the address was one of the interface's when the adapter was opened.
-    fn lists(&self, ip: IpAddr) -> bool {
-        let v4_loopback = self.interface.loopback && ip.is_ipv4() && ip.is_loopback();
-        v4_loopback || self.info.addresses.contains(&ip)
     }
 
     /// Returns the adapter of the interface that has the address now.
