@@ -1,6 +1,7 @@
 //! Adapters.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
@@ -22,6 +23,23 @@ use crate::types::Access;
 #[derive(Clone)]
 pub struct Adapter {
     provider: provider::Adapter,
+}
+
+/// An adapter that stays open only as long as there are other handles and objects.
+pub(crate) struct WeakAdapter {
+    provider: provider::WeakAdapter,
+}
+
+impl WeakAdapter {
+    /// Returns the adapter if it is open.
+    pub(crate) fn upgrade(&self) -> Option<Adapter> {
+        self.provider.upgrade().map(Adapter::new)
+    }
+
+    /// Returns whether the adapter is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.provider.is_open()
+    }
 }
 
 impl Adapter {
@@ -50,6 +68,22 @@ impl Adapter {
     /// device is removed or fails. All pending operations of a removed adapter complete with `DEVICE_REMOVED`.
     pub fn is_removed(&self) -> bool {
         self.provider.is_removed()
+    }
+
+    /// Returns a handle that does not keep the adapter open.
+    pub(crate) fn downgrade(&self) -> WeakAdapter {
+        WeakAdapter { provider: self.provider.downgrade() }
+    }
+
+    /// Returns whether the adapter has this local address, as far as is known without a question to the system.
+    pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
+        self.provider.has_listed(ip)
+    }
+
+    /// Returns whether the id of the adapter means the same adapter to the calling thread, which may be in another network
+    /// namespace.
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        self.provider.is_of_this_thread()
     }
 
     /// Creates a connector (`IND2Adapter::CreateConnector`).

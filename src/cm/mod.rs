@@ -20,6 +20,7 @@ pub(crate) use acceptor::grace;
 pub use acceptor::{Acceptor, AcceptorConfig};
 pub(crate) use acceptor::{AcceptorParts, none_later};
 pub use adapter::Adapter;
+pub(crate) use adapter::WeakAdapter;
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
 pub use listener::{Listener, Request, Requests};

@@ -5,12 +5,12 @@ use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::TryFutureExt;
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime::Id;
+use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::debug;
@@ -18,7 +18,7 @@ use tracing::debug;
 use super::config::StreamConfig;
 use super::race::{HEAD_START, in_turns, race};
 use super::stream::RdmaStream;
-use crate::cm::{Adapter, Provider, ProviderKind};
+use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, StreamError};
 use crate::provider::runtime;
 use crate::sync::Mutex;
@@ -48,7 +48,7 @@ pub struct RdmaConnector {
 #[derive(Clone)]
 enum Source {
     /// The first provider that has a route: of all providers if `None`.
-    Providers(Option<Provider>, Arc<Mutex<Vec<Kept>>>),
+    Providers(Option<Provider>, Arc<Mutex<Adapters>>),
     /// This adapter for every address.
     Adapter(Adapter),
 }
@@ -59,25 +59,106 @@ impl Default for Source {
     }
 }
 
-/// An adapter that stays open, and its runtime.
-struct Kept {
-    runtime: Id,
-    /// A task that never completes. It ends only with its runtime.
-    life: JoinHandle<()>,
-    provider: ProviderKind,
-    id: AdapterId,
-    adapter: Adapter,
+/// The adapters of [`RdmaStream::connect`] on all runtimes. The last stream of an adapter closes it.
+static SHARED: LazyLock<Arc<Mutex<Adapters>>> =
+    LazyLock::new(|| Arc::new(Mutex::new(Adapters { shared: true, known: Vec::new() })));
+
+/// Adapters that were opened once and are used again.
+#[derive(Default)]
+struct Adapters {
+    /// They stay open only as long as they have streams.
+    shared: bool,
+    known: Vec<Known>,
 }
 
-impl Kept {
-    fn is_usable(&self) -> bool {
-        !self.adapter.is_removed() && !self.life.is_finished()
+/// An adapter that was opened, and its runtime.
+struct Known {
+    runtime: Id,
+    provider: ProviderKind,
+    id: AdapterId,
+    hold: Hold,
+}
+
+/// The hold on an adapter.
+enum Hold {
+    /// It stays open, while its runtime lives.
+    Open {
+        adapter: Adapter,
+        /// A task that never completes. It ends only with its runtime.
+        life: JoinHandle<()>,
+    },
+    /// Its streams keep it open. A task like that of `Open` would outlive the last of them. It is not needed: if the runtime has
+    /// ended, the adapter is not found any more, because no later runtime has the same id.
+    Streams(WeakAdapter),
+}
+
+impl Hold {
+    fn is_needed(&self) -> bool {
+        match self {
+            Self::Open { adapter, life } => !adapter.is_removed() && !life.is_finished(),
+            Self::Streams(adapter) => adapter.is_open(),
+        }
+    }
+
+    /// Returns the adapter if it can be used on its runtime.
+    fn usable(&self) -> Option<Adapter> {
+        match self {
+            Self::Open { adapter, .. } => self.is_needed().then(|| adapter.clone()),
+            Self::Streams(adapter) => adapter.upgrade().filter(|adapter| !adapter.is_removed()),
+        }
     }
 }
 
-impl Drop for Kept {
+impl Drop for Hold {
     fn drop(&mut self) {
-        self.life.abort();
+        if let Self::Open { life, .. } = self {
+            life.abort();
+        }
+    }
+}
+
+impl Adapters {
+    /// Returns an adapter of this provider and runtime that has a local address, if one is open.
+    fn at(&mut self, runtime: &Handle, provider: &Provider, local: IpAddr) -> Option<Adapter> {
+        // Also here, so that the adapters of runtimes that have ended do not stay open.
+        self.known.retain(|known| known.hold.is_needed());
+        let mut usable = self.of(runtime, provider).filter_map(|known| known.hold.usable());
+        usable.find(|adapter| adapter.has_listed(local) && self.is_shared_with_this_thread(adapter))
+    }
+
+    /// Returns an adapter that is already open, or opens one and remembers it.
+    fn open_once(
+        &mut self,
+        runtime: &Handle,
+        provider: &Provider,
+        id: AdapterId,
+    ) -> Result<Adapter, OpenError> {
+        self.known.retain(|known| known.hold.is_needed());
+        let same = self.of(runtime, provider).filter(|known| known.id == id);
+        let mut usable = same.filter_map(|known| known.hold.usable());
+        if let Some(adapter) = usable.find(|adapter| self.is_shared_with_this_thread(adapter)) {
+            return Ok(adapter);
+        }
+        drop(usable);
+        let adapter = provider.open(id)?;
+        let hold = if self.shared {
+            Hold::Streams(adapter.downgrade())
+        } else {
+            Hold::Open { adapter: adapter.clone(), life: runtime.spawn(pending()) }
+        };
+        self.known.push(Known { runtime: runtime.id(), provider: provider.kind(), id, hold });
+        Ok(adapter)
+    }
+
+    /// Returns whether the calling thread may use an adapter of these. The threads of a process can be in several network
+    /// namespaces, in which the same address and the same id belong to different interfaces.
+    fn is_shared_with_this_thread(&self, adapter: &Adapter) -> bool {
+        !self.shared || adapter.is_of_this_thread()
+    }
+
+    fn of(&self, runtime: &Handle, provider: &Provider) -> impl Iterator<Item = &Known> {
+        let place = (runtime.id(), provider.kind());
+        self.known.iter().filter(move |known| (known.runtime, known.provider) == place)
     }
 }
 
@@ -86,6 +167,11 @@ impl RdmaConnector {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The connector of [`RdmaStream::connect`]. All of its kind share the adapters that their streams keep open.
+    fn shared() -> Self {
+        Self { source: Source::Providers(None, SHARED.clone()), ..Self::default() }
     }
 
     /// Uses only this provider.
@@ -220,17 +306,28 @@ impl Source {
     /// Returns the adapter with the source address, or without one the adapter with a route to a peer, of the first provider
     /// that has one.
     fn adapter_for(&self, from: Option<IpAddr>, peer: SocketAddr) -> Result<Adapter, OpenError> {
-        let (only, kept) = match self {
+        let (only, adapters) = match self {
             Self::Adapter(adapter) => return Ok(adapter.clone()),
-            Self::Providers(only, kept) => (only, kept),
+            Self::Providers(only, adapters) => (only, adapters),
         };
+        let runtime = runtime::current()?;
         // Listed at each call: a device may have been added since the last.
         let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
             let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)));
-            match local.and_then(|local| provider.resolve_local(local)) {
-                Ok(id) => return open_once(&mut kept.lock(), &provider, id),
+            let local = match local {
+                Ok(local) => local,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            if let Some(adapter) = adapters.lock().at(&runtime, &provider, local.ip()) {
+                return Ok(adapter);
+            }
+            match provider.resolve_local(local) {
+                Ok(id) => return adapters.lock().open_once(&runtime, &provider, id),
                 Err(error) => last = error,
             }
         }
@@ -238,30 +335,12 @@ impl Source {
     }
 }
 
-/// Returns an adapter that is already open, or opens one and keeps it.
-fn open_once(kept: &mut Vec<Kept>, provider: &Provider, id: AdapterId) -> Result<Adapter, OpenError> {
-    let runtime = runtime::current()?;
-    kept.retain(Kept::is_usable);
-    let place = (runtime.id(), provider.kind(), id);
-    if let Some(known) = kept.iter().find(|kept| (kept.runtime, kept.provider, kept.id) == place) {
-        return Ok(known.adapter.clone());
-    }
-    let adapter = provider.open(id)?;
-    kept.push(Kept {
-        runtime: runtime.id(),
-        life: runtime.spawn(pending()),
-        provider: provider.kind(),
-        id,
-        adapter: adapter.clone(),
-    });
-    Ok(adapter)
-}
-
 impl RdmaStream {
     /// Connects to an address or a name with the default settings.
     ///
     /// The addresses of a name are tried as [`RdmaConnector::connect_with`] describes. The adapter is chosen by the
-    /// route to each address. To open many streams, reuse one [`RdmaConnector`]: it keeps adapters open.
+    /// route to each address. The streams of a runtime that are open at the same time share their adapters. A program that
+    /// connects again and again should reuse one [`RdmaConnector`]: it keeps adapters open between streams.
     ///
     /// # Errors
     /// Those of [`RdmaConnector::connect`]. The type is that of tokio's method; the [`StreamError`] is inside, for
@@ -271,7 +350,7 @@ impl RdmaStream {
     /// Dropping the future aborts the connection attempt.
     pub fn connect<A: ToSocketAddrs>(address: A) -> impl Future<Output = io::Result<Self>> + use<A> {
         // An async block would hold the future twice.
-        RdmaConnector::new().connect(address).err_into()
+        RdmaConnector::shared().connect(address).err_into()
     }
 }
 
@@ -293,6 +372,7 @@ mod tests {
 
     use super::*;
     use crate::error::ConnectError;
+    use crate::provider::net::kernel::interfaces::LISTED;
     use crate::qp::{CompletionQueueConfig, QueuePairConfig};
 
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -303,7 +383,7 @@ mod tests {
 
     fn kept(connector: &RdmaConnector) -> usize {
         match &connector.source {
-            Source::Providers(_, kept) => kept.lock().len(),
+            Source::Providers(_, adapters) => adapters.lock().known.len(),
             Source::Adapter(_) => 0,
         }
     }
@@ -334,6 +414,46 @@ mod tests {
         assert_eq!(kept(&connector), 1);
         let other = soft().connect_with((LOCALHOST, 7), given).await.expect("an adapter");
         assert!(!same(&all[0], &other), "it is another connector's");
+    }
+
+    #[tokio::test]
+    async fn default_connectors_share_an_adapter_while_it_is_used() {
+        let connect = async || RdmaConnector::shared().connect_with((LOCALHOST, 7), given).await;
+        let (first, second) = (connect().await.expect("an adapter"), connect().await.expect("an adapter"));
+        assert!(same(&first, &second));
+        let weak = first.downgrade();
+        drop((first, second));
+        assert!(!weak.is_open(), "it is closed with its last user");
+        connect().await.expect("another adapter");
+    }
+
+    #[test]
+    fn default_connectors_of_two_runtimes_share_nothing() {
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtimes = [runtime(), runtime()];
+        let [first, second] = runtimes.each_ref().map(|runtime| {
+            let connect = RdmaConnector::shared().connect_with((LOCALHOST, 7), given);
+            runtime.block_on(connect).expect("an adapter")
+        });
+        let _inside = runtimes[0].enter();
+        assert!(!same(&first, &second));
+    }
+
+    // Listing the interfaces takes as long as a connection of TCP.
+    #[tokio::test]
+    async fn an_open_adapter_is_found_without_a_list_of_interfaces() {
+        let connector = soft();
+        connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
+        // The adapter lists its addresses once more when its task begins.
+        tokio::task::yield_now().await;
+        let listed = LISTED.get();
+        let chosen = connector.clone().config(StreamConfig::default().source(LOCALHOST));
+        for connector in [&connector, &chosen, &connector] {
+            connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
+        }
+        assert_eq!(LISTED.get(), listed);
+        assert_eq!(kept(&connector), 1);
     }
 
     #[tokio::test]

@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use handle::{
     Adapter, CompletionQueue, Connector, Listener, Provider, QueuePair, QueuePairParts, Registration,
-    SharedReceives, Window,
+    SharedReceives, WeakAdapter, Window,
 };
 
 /// A number for a protection domain that no other adapter of this process has had, of any provider.

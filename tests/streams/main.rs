@@ -3,6 +3,7 @@
 mod alike;
 mod chaos;
 mod contract;
+mod descriptors;
 mod early;
 mod fairness;
 mod flood;

@@ -1,7 +1,8 @@
 //! An opened adapter: what it is, and all that is made from it.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
 
@@ -53,7 +54,72 @@ provider_handle! {
     fn blocking(&self) -> Option<&Handle>;
 }
 
+/// An adapter that stays open only as long as there are other handles and objects.
+pub(crate) enum WeakAdapter {
+    #[cfg(feature = "soft")]
+    Soft(Weak<soft::adapter::Adapter>),
+    #[cfg(feature = "verbs")]
+    Verbs(Weak<verbs::adapter::Adapter>),
+}
+
+impl WeakAdapter {
+    /// Returns the adapter if it is open.
+    pub(crate) fn upgrade(&self) -> Option<Adapter> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => adapter.upgrade().map(Adapter::Soft),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.upgrade().map(Adapter::Verbs),
+        }
+    }
+
+    /// Returns whether the adapter is open.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => adapter.strong_count() > 0,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.strong_count() > 0,
+        }
+    }
+}
+
 impl Adapter {
+    /// A handle that does not keep the adapter open.
+    pub(crate) fn downgrade(&self) -> WeakAdapter {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => WeakAdapter::Soft(Arc::downgrade(adapter)),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => WeakAdapter::Verbs(Arc::downgrade(adapter)),
+        }
+    }
+
+    /// Returns whether the adapter has this local address, without a question to the system. A device may have lost it to
+    /// another device, of which nothing is announced, so it has to be asked.
+    pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => adapter.has_listed(ip),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => {
+                let _ = ip;
+                false
+            }
+        }
+    }
+
+    /// Returns whether the number of the adapter means the same adapter to the calling thread, which may be in another network
+    /// namespace.
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => adapter.is_of_this_thread(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+        }
+    }
+
     /// A queue pair.
     ///
     /// # Errors

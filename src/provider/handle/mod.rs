@@ -50,7 +50,7 @@ mod memory;
 mod provider;
 mod queue_pair;
 
-pub(crate) use adapter::Adapter;
+pub(crate) use adapter::{Adapter, WeakAdapter};
 pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use connection::{Connector, Listener};
 pub(crate) use memory::{Registration, Window};

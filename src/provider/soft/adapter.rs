@@ -200,6 +200,11 @@ impl Adapter {
         (self.interface.loopback && ip.is_loopback()) || self.addresses.lock().contains(&ip)
     }
 
+    /// Returns whether the calling thread is in the network namespace of the adapter.
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        self.host.namespace() == self.namespace
+    }
+
     /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them. An address that is
     /// not in the list may have been added since.
     pub(crate) fn owns(&self, ip: IpAddr) -> bool {

@@ -18,6 +18,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::provider::net::errors::is_peer_address;
 use crate::provider::net::{Interface, errno};
 
+#[cfg(test)]
+std::thread_local! {
+    /// The number of times that this thread has listed the interfaces.
+    pub(crate) static LISTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Every interface, with and without addresses, in the kernel's order.
 ///
 /// An IPv6 address that is still being checked for duplicates is in the list though it cannot be bound yet;
@@ -26,6 +32,8 @@ use crate::provider::net::{Interface, errno};
 /// # Errors
 /// The errors of getifaddrs(3): no memory, or no netlink socket.
 pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
+    #[cfg(test)]
+    LISTED.set(LISTED.get() + 1);
     let entries: Vec<InterfaceAddress> = getifaddrs()?.collect();
     interfaces_of(&entries)
 }
