@@ -201,6 +201,34 @@ fn an_address_that_comes_back_in_time_ends_nothing() {
     });
 }
 
+// CM-17, CM-19: the connector goes on when the address has come back.
+#[test]
+fn an_adapter_without_addresses_reaches_no_network() {
+    with_two_interfaces(async || {
+        let (left, right) = adapters();
+        let (connector, ours, theirs) = (left.connector(), queue_pair(&left), queue_pair(&right));
+        let (listener, address) = listening_at(&right, RIGHT[0]);
+        ip("address flush dev left");
+        // Before and after the adapter has noticed.
+        for _ in 0..2 {
+            let outcome = within(connector.connect(&ours, address, ConnectParams::default())).await;
+            let error = outcome.expect_err("from nowhere");
+            assert_eq!(error.status(), Status::NETWORK_UNREACHABLE, "{error}");
+            assert!(error.is_connector_usable() && error.is_retryable());
+        }
+        ip("address add 10.77.0.1/24 dev left");
+        let (connected, accepted) = within(async {
+            tokio::join!(
+                connector.connect_and_complete(&ours, address, ConnectParams::default()),
+                listener.accept_next(&theirs, AcceptParams::default())
+            )
+        })
+        .await;
+        connected.expect("connected");
+        accepted.expect("accepted");
+    });
+}
+
 // AD-05
 #[test]
 fn an_adapter_without_addresses_is_removed_after_the_timeout() {

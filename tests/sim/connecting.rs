@@ -63,12 +63,12 @@ fn a_host_has_an_address_of_each_family() {
         listener.bind((v6, PORT).into()).expect("bound");
         listener.listen(0).expect("listening");
         // The client has no address of the family.
-        let alone = adapter(&client);
-        let ours = queue_pair(&alone);
-        let error = alone.connector().connect(&ours, (v6, PORT).into(), ConnectParams::default()).await;
-        assert_eq!(error.expect_err("no way").status(), Status::INVALID_ADDRESS);
-        client.add_address(CLIENT6);
         let active = adapter(&client);
+        let ours = queue_pair(&active);
+        let error = active.connector().connect(&ours, (v6, PORT).into(), ConnectParams::default()).await;
+        assert_eq!(error.expect_err("no way").status(), Status::INVALID_ADDRESS);
+        // An adapter that is open has it, too.
+        client.add_address(CLIENT6);
         let (ours, theirs) = (queue_pair(&active), queue_pair(&passive));
         let (accepted, connected) =
             connect((&listener, &theirs), (&active.connector(), &ours), ConnectParams::default()).await;

@@ -186,7 +186,7 @@ fn the_passive_side_drops_its_queue_pair() {
 fn the_active_side_loses_its_adapter() {
     let rows = [
         // The interface is gone, and the adapter has not noticed.
-        (0, "Bind", "Canceled"),
+        (0, "NetworkUnreachable", "Canceled"),
         (20, "DeviceRemoved", "Canceled"),
         (45, "DeviceRemoved", "Ok Aborted"),
         (50, "Ok DeviceRemoved", "Ok Aborted"),

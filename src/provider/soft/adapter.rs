@@ -194,6 +194,11 @@ impl Adapter {
         self.addresses.lock().clone()
     }
 
+    /// Returns whether the adapter had an address when they were last listed.
+    pub(crate) fn has_addresses(&self) -> bool {
+        !self.addresses.lock().is_empty()
+    }
+
     /// Returns whether this was one of the adapter's addresses when they were last listed.
     pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();

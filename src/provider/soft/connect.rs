@@ -371,7 +371,11 @@ impl Connector {
     fn bind_towards(&self, peer: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, ConnectError> {
         let made = || {
             let source = self.adapter.source_for(net::canonical(peer).ip());
-            let source = source.ok_or(ConnectError::InvalidAddress(peer))?;
+            let source = source.ok_or_else(|| match self.adapter.has_addresses() {
+                true => ConnectError::InvalidAddress(peer),
+                // The interface may get its addresses back.
+                false => ConnectError::NetworkUnreachable { peer },
+            })?;
             self.make_bound(SocketAddr::new(source, 0), params).map_err(ConnectError::from)
         };
         match made() {
