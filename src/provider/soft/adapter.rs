@@ -186,9 +186,10 @@ impl Adapter {
     }
 
     /// Returns the addresses that the interface has now. If the system does not tell, or the adapter was removed, those of the
-    /// last time.
+    /// last time. The adapter of every interface has no list of its own.
     pub(crate) fn current_addresses(&self) -> Vec<IpAddr> {
-        if !self.is_removed() && self.list_addresses().is_err() {
+        let has_interface = !self.is_removed() && !self.is_everywhere();
+        if has_interface && self.list_addresses().is_err() {
             debug!(adapter = %self.interface.name, "the addresses could not be listed");
         }
         self.addresses.lock().clone()
