@@ -84,6 +84,8 @@ struct State {
     wakes: WakeList,
     /// A write waits for room.
     exhausted: bool,
+    /// The first write after the peer's close is taken: the end of file has not been read.
+    takes_late_write: bool,
     confirmation: Confirmation,
     /// The pending notifications of the completion queues.
     receives: Option<Notify>,
@@ -159,6 +161,7 @@ impl StreamInner {
             news: false,
             wakes: WakeList::default(),
             exhausted: false,
+            takes_late_write: true,
             confirmation: Confirmation::Unasked,
             receives: None,
             completions: None,

@@ -187,6 +187,40 @@ async fn received_bytes_are_read_after_the_end() {
     assert_eq!(text, "gone");
 }
 
+// A program that writes first, such as TLS or HTTP/2, reads the last words of a peer that has gone (IO-02).
+#[tokio::test]
+async fn a_write_after_the_peers_close_hides_no_data() {
+    for shuts_down in [false, true] {
+        let (mut left, mut right) = streams(&adapter()).await;
+        within(left.write_all(b"alert")).await.expect("written");
+        if shuts_down {
+            within(left.shutdown()).await.expect("shut down");
+        }
+        let ended = right.connection().clone();
+        drop(left);
+        within(ended.disconnected()).await;
+        assert_eq!(within(right.write(b"a preface")).await.expect("taken"), 9);
+        assert_eq!(within(right.write(b"more")).await.expect_err("once").kind(), ErrorKind::BrokenPipe);
+        assert_eq!(right.try_write(b"more").expect_err("once").kind(), ErrorKind::BrokenPipe);
+        within(right.flush()).await.expect("there is nothing to flush");
+        let mut text = String::new();
+        within(right.read_to_string(&mut text)).await.expect("an end of file");
+        assert_eq!(text, "alert");
+        within(right.shutdown()).await.expect("there is nothing left to shut down");
+    }
+}
+
+// The end of file has been read: nothing can be hidden, and no write is taken (IO-02).
+#[tokio::test]
+async fn no_write_is_taken_behind_the_end_of_file() {
+    let (left, mut right) = streams(&adapter()).await;
+    let ended = right.connection().clone();
+    drop(left);
+    within(ended.disconnected()).await;
+    assert_eq!(within(right.read(&mut [0; 8])).await.expect("the end"), 0);
+    assert_eq!(within(right.write(b"x")).await.expect_err("nobody").kind(), ErrorKind::BrokenPipe);
+}
+
 // IO-02: data before the error of a loss.
 #[tokio::test]
 async fn a_loss_is_an_error_that_says_why_after_what_had_arrived() {

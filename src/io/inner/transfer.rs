@@ -15,6 +15,10 @@ use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
 use crate::types::DisconnectReason;
 
+/// The most bytes that the first write after the peer's close takes. As a socket does, the stream takes and discards them: a
+/// program that writes before it reads, such as TLS or HTTP/2, then reads what the peer sent last.
+const LATE_WRITE: usize = 64 << 10;
+
 impl StreamInner {
     /// Reads the bytes that have arrived, up to the room in `into`.
     pub(in crate::io) fn poll_read(
@@ -184,14 +188,24 @@ impl StreamInner {
         // There may be more room, or no peer any more.
         if room > 0 && (collected || room == wanted && self.queues.incoming.is_empty()) {
             let written = if self.frames {
-                self.frame(state, parts, room).transpose()
+                self.frame(state, parts, room)
             } else {
-                Some(self.copy_in(state, parts, room))
+                self.copy_in(state, parts, room).map(Some)
             };
-            if let Some(written) = written {
-                state.exhausted = false;
-                return Some(written.map_err(Into::into));
+            match written {
+                Ok(Some(length)) => {
+                    state.exhausted = false;
+                    return Some(Ok(length));
+                }
+                Ok(None) => {}
+                // The peer may have closed the stream since the queues were polled: then its last messages decide.
+                Err(_) => {
+                    self.collect_incoming(state);
+                }
             }
+        }
+        if collected && has_peer_left(state) && std::mem::take(&mut state.takes_late_write) {
+            return Some(Ok(wanted.min(LATE_WRITE)));
         }
         match &state.ended {
             _ if !collected => None,
@@ -224,15 +238,28 @@ impl StreamInner {
 }
 
 /// The outcome of a read if there is nothing to be read.
-fn end_of_read(state: &State, collected: bool) -> Option<io::Result<()>> {
-    match &state.ended {
-        // Data that arrived before the end counts.
-        _ if !collected => None,
-        _ if state.machine.is_peer_done() => Some(Ok(())),
-        // A program in C has exited, and its kernel has disconnected in good order: a socket would end like that, too.
-        Some(StreamBroken::Connection(DisconnectReason::Peer)) if state.machine.is_end_silent() => {
-            Some(Ok(()))
-        }
-        ended => ended.clone().map(|broken| Err(broken.into())),
+fn end_of_read(state: &mut State, collected: bool) -> Option<io::Result<()>> {
+    // Data that arrived before the end counts.
+    if !collected {
+        return None;
     }
+    if is_peer_done(state) {
+        state.takes_late_write = false;
+        return Some(Ok(()));
+    }
+    state.ended.clone().map(|broken| Err(broken.into()))
+}
+
+/// Returns whether the peer has sent the end of file.
+fn is_peer_done(state: &State) -> bool {
+    // If a program in C has exited, its kernel has disconnected in good order: a socket would end like that, too.
+    let has_disconnected = state.ended == Some(StreamBroken::Connection(DisconnectReason::Peer));
+    state.machine.is_peer_done() || has_disconnected && state.machine.is_end_silent()
+}
+
+/// Returns whether the peer has sent the end of file and takes no data: it has closed the stream, or the connection has ended.
+fn has_peer_left(state: &State) -> bool {
+    use DisconnectReason::{Lost, Peer};
+    let has_ended = matches!(state.ended, Some(StreamBroken::Connection(Peer | Lost { .. })));
+    state.machine.is_peer_gone() || has_ended && is_peer_done(state)
 }

@@ -337,6 +337,22 @@ async fn ends() {
     within(left.read_exact(&mut [0; 13])).await.expect("read");
 }
 
+// The first write after the peer's close hides nothing that the peer sent (IO-12).
+#[tokio::test]
+async fn a_write_after_the_peers_close() {
+    let (mut left, mut right) = pair().await;
+    within(left.write_all(b"alert")).await.expect("written");
+    within(left.shutdown()).await.expect("shut down");
+    drop(left);
+    // The end has arrived.
+    becomes(&right, Interest::READABLE, Ready::READ_CLOSED).await;
+    assert_eq!(within(right.write(b"a preface")).await.expect("taken"), 9);
+    let mut found = Vec::new();
+    within(right.read_to_end(&mut found)).await.expect("to the end");
+    assert_eq!(found, b"alert");
+    within(right.shutdown()).await.expect("shut down");
+}
+
 // IO-12: a linger of zero makes the drop an abort, of the stream and of its halves.
 #[tokio::test]
 async fn aborts() {

@@ -10,6 +10,10 @@ use std::time::Duration;
 use crate::authority::{Authority, NAME};
 use common::stream::{listening, pattern};
 use common::*;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::io::TlsListener;
 use tokio_rdma::{RdmaConnector, RdmaStream, StreamConfig};
@@ -75,6 +79,31 @@ async fn turned_away(listener: &mut TlsListener, connector: TlsConnector) {
         accepted = listener.accept() => panic!("{accepted:?}"),
         () = client => {}
     }
+}
+
+// HTTP/2 writes before it reads. The alert of a server that has turned the client away is read nevertheless (IO-02).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_http_2_reads_the_alert() {
+    let authority = Authority::new();
+    let mut listener = listen(authority.server());
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move { listener.accept().await.map(drop) });
+    let connector = authority.client(None, &version::TLS13);
+    for round in 0..20 {
+        let stream = handshake(&connector, address, NAME).await.expect("in TLS 1.3 the client is done first");
+        let ended = stream.get_ref().0.connection().clone();
+        if round % 2 == 0 {
+            within(ended.disconnected()).await;
+        }
+        let (executor, io) = (TokioExecutor::new(), TokioIo::new(stream));
+        let error = within(async {
+            let (_requests, connection) = http2::handshake::<_, _, Empty<Bytes>>(executor, io).await?;
+            connection.await
+        });
+        let error = error.await.expect_err("turned away");
+        assert!(format!("{error:?}").contains("CertificateRequired"), "{round}: {error:?}");
+    }
+    server.abort();
 }
 
 // IO-14: rustls.
