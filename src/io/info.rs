@@ -12,7 +12,7 @@ use crate::types::ConnectionId;
 /// | framework | access |
 /// |---|---|
 /// | axum | `ConnectInfo<ConnectionInfo>` in a handler, if the router was served by `into_make_service_with_connect_info::<ConnectionInfo>()` |
-/// | tonic, server | the extensions of a request, if the server was given `RdmaListener::tonic`; with tonic's own TLS in a `TlsConnectInfo` |
+/// | tonic, server | the extensions of a request, if the server was given `RdmaListener::tonic`; with tonic's own TLS also in a `TlsConnectInfo`, with the certificates of the peer |
 /// | hyper, server | [`RdmaStream::info`] before the stream is served; [an example](#examples) inserts it into each request |
 /// | hyper-util, client | the extensions of a response |
 ///

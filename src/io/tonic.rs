@@ -43,8 +43,10 @@ impl RdmaListener {
     /// Converts this listener into connections for tonic's `serve_with_incoming` whose requests have a [`ConnectionInfo`] in
     /// their extensions, with the provider, the adapter and the number of the connection.
     ///
-    /// tonic's `Request::remote_addr` and `Request::local_addr` return `None` for them, because tonic inserts one type only.
-    /// [`ConnectionInfo`] has both addresses. With tonic's own TLS the type is `TlsConnectInfo<ConnectionInfo>`.
+    /// tonic's `Request::remote_addr`, `Request::local_addr` and `Request::peer_certs` return `None` for them, because tonic
+    /// reads these from the type that it uses for TCP. [`ConnectionInfo`] has both addresses. With tonic's own TLS, the extensions
+    /// also have a `TlsConnectInfo<ConnectionInfo>`, which has the certificates of the peer:
+    /// `request.extensions().get::<TlsConnectInfo<ConnectionInfo>>().and_then(|info| info.peer_certs())`.
     pub fn tonic(self) -> impl Stream<Item = io::Result<TonicStream>> + Send + Unpin + 'static {
         self.map_ok(TonicStream)
     }
