@@ -6,6 +6,8 @@
 //! * half-close: a peer that has sent everything still reads the answer. `copy_bidirectional` passes the end of each
 //!   direction on;
 //! * errors: a connection that breaks is reset on the other side, so that a part of an answer is not taken for all of it;
+//! * no delay: an `RdmaStream` sends at once, and a `TcpStream` does with `set_nodelay`. Without it, an answer in several writes
+//!   waits up to 40 ms for the acknowledgement of the TCP peer;
 //! * limits: beyond a number of connections, clients wait in the backlog;
 //! * an end: after ctrl-c no connection is accepted, and those that exist have some seconds to finish.
 //!
@@ -26,7 +28,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -79,7 +81,7 @@ async fn main() -> Result<(), report::Report> {
     });
     match role {
         Role::TcpToRdma { listen, connect } => {
-            let listener = TcpListener::bind(&listen).await;
+            let listener = listen_tcp(&listen).await;
             tcp_to_rdma(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
                 .await?;
         }
@@ -97,11 +99,34 @@ fn named(what: &str, address: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
 }
 
+/// Listens like `TcpListener::bind`, at the first address that can be bound. The backlog is that of an `RdmaListener`: clients
+/// beyond the places wait in it, and the 128 of `TcpListener::bind` are few.
+async fn listen_tcp(address: &str) -> io::Result<TcpListener> {
+    let listen = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(4096)
+    };
+    let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for address in lookup_host(address).await? {
+        outcome = listen(address);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
 async fn tcp_to_rdma(listener: TcpListener, to: String, limits: Limits) -> io::Result<()> {
     println!("tcp-to-rdma: listens on {}, forwards to {to}", listener.local_addr()?);
     // Keeps its adapters open from one connection to the next.
     let connector = RdmaConnector::new();
-    let accept = async || listener.accept().await;
+    let accept = async || {
+        let (client, peer) = listener.accept().await?;
+        client.set_nodelay(true)?;
+        Ok((client, peer))
+    };
     let connect = move || {
         let connecting = connector.connect(to.clone());
         async { Ok(connecting.await?) }
@@ -118,7 +143,9 @@ async fn rdma_to_tcp(listener: RdmaListener, to: String, limits: Limits) -> io::
             // Unlike the connector, tokio has no time limit of its own.
             let connecting = timeout(Duration::from_secs(10), TcpStream::connect(&to)).await;
             let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-            connected.map_err(|error| named("connect to", &to, &error))
+            let server = connected.map_err(|error| named("connect to", &to, &error))?;
+            server.set_nodelay(true)?;
+            Ok(server)
         }
     };
     forward("rdma-to-tcp", accept, connect, limits).await
@@ -126,11 +153,17 @@ async fn rdma_to_tcp(listener: RdmaListener, to: String, limits: Limits) -> io::
 
 /// A stream that can be ended so that the peer does not take it for complete.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// The listener has ended when an accept fails. Otherwise that is often for want of descriptors, which connections that end
+    /// give back.
+    const ACCEPT_ERROR_IS_FINAL: bool;
+
     /// Makes dropping the stream reset the connection: the peer's calls fail with `ConnectionReset`.
     fn reset_on_drop(&self);
 }
 
 impl Stream for TcpStream {
+    const ACCEPT_ERROR_IS_FINAL: bool = false;
+
     fn reset_on_drop(&self) {
         // It fails if the connection has ended already.
         let _ = self.set_zero_linger();
@@ -138,6 +171,8 @@ impl Stream for TcpStream {
 }
 
 impl Stream for RdmaStream {
+    const ACCEPT_ERROR_IS_FINAL: bool = true;
+
     fn reset_on_drop(&self) {
         // It fails if the connection has ended already.
         let _ = self.set_zero_linger();
@@ -161,12 +196,12 @@ where
         let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
         io::Result::Ok((accept().await?, place))
     };
-    loop {
+    let outcome = loop {
         let ((from, peer), place) = tokio::select! {
             next = next() => match next {
                 Ok(next) => next,
+                Err(error) if A::ACCEPT_ERROR_IS_FINAL => break Err(error),
                 Err(error) => {
-                    // Often for want of descriptors, which connections that end give back.
                     println!("{role}: cannot accept: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -176,7 +211,7 @@ where
                 forwarded?;
                 continue;
             }
-            () = limits.stop.cancelled() => break,
+            () = limits.stop.cancelled() => break Ok(()),
         };
         let (connecting, cut) = (connect(), cut.clone());
         connections.spawn(async move {
@@ -185,14 +220,14 @@ where
             }
             drop(place);
         });
-    }
+    };
     let finish = async { while connections.join_next().await.is_some() {} };
     if timeout(limits.grace, finish).await.is_err() {
         cut.cancel();
         while connections.join_next().await.is_some() {}
     }
     println!("{role}: has ended");
-    Ok(())
+    outcome
 }
 
 /// Forwards one connection until both directions have ended, or `cut`.

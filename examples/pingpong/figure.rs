@@ -44,7 +44,7 @@ impl Figure {
         let (rdma, tcp) = (quantile(self.rdma.iter().copied(), 0.5), quantile(self.tcp.iter().copied(), 0.5));
         let Self { name, unit, .. } = self;
         let mut line = format!(
-            "{name:<10} {rdma:>9.2} {unit:<5} raw TCP {tcp:>9.2} {unit:<5} ratio {:.3}",
+            "{name:<10} {rdma:>9.2} {unit:<5} raw TCP {tcp:>9.2} {unit:<5} median of ratios {:.3}",
             self.ratio()
         );
         if !self.samples.is_empty() {
