@@ -267,14 +267,7 @@ impl fmt::Display for DisconnectReason {
     }
 }
 
-impl std::error::Error for DisconnectReason {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Lost { reason, .. } => Some(reason),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for DisconnectReason {}
 
 /// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{BindError, Reason};
+use super::{BindError, DecodeError, Reason};
 use crate::status::Status;
 use crate::types::PrivateData;
 
@@ -17,6 +17,16 @@ fn within(limit: Option<Duration>) -> String {
     limit.map_or_else(|| "in time".into(), |limit| format!("within {limit:?}"))
 }
 
+/// The text of [`ConnectError::Refused`].
+fn refused(peer: SocketAddr, reason: &Reason) -> String {
+    match reason {
+        Reason::Protocol(DecodeError::BadKey(start)) => {
+            format!("{peer} does not speak iWARP: its answer starts with {start}. Is it a plain TCP server?")
+        }
+        _ => format!("{peer} refused the connection: {reason}"),
+    }
+}
+
 /// The error of the active side: connect, complete, reject.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,12 +37,11 @@ pub enum ConnectError {
     /// may succeed. On iWARP devices this may also be a rejection without private data, which they do not tell apart. On
     /// InfiniBand and RoCE a peer with another program than this crate, one that was killed, or one whose kernel holds as many
     /// unread requests as it can, is reported as `Rejected`.
-    #[error("{peer} refused the connection: {reason}")]
+    #[error("{}", refused(*peer, reason))]
     Refused {
         /// The address of the peer.
         peer: SocketAddr,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
     /// The application of the peer rejected the connection (`CONNECTION_REFUSED`).
@@ -93,7 +102,6 @@ pub enum ConnectError {
         /// The address of the peer.
         peer: SocketAddr,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
     /// The adapter was removed (`DEVICE_REMOVED`).
@@ -113,7 +121,7 @@ pub enum ConnectError {
     },
     /// The implicit bind failed.
     #[error("the connector cannot be bound: {0}")]
-    Bind(#[source] BindError),
+    Bind(BindError),
     /// The provider or the kernel does not support an option (`NOT_SUPPORTED`).
     #[error("the adapter does not support {0}")]
     NotSupported(&'static str),
@@ -125,7 +133,6 @@ pub enum ConnectError {
         /// The ND status.
         status: Status,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
 }
@@ -225,7 +232,6 @@ pub enum AcceptError {
         /// The private data of the active side's reject, if the protocol carries any.
         private_data: Option<PrivateData>,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
     /// The active side closed the connection during the handshake (`CONNECTION_ABORTED`).
@@ -234,7 +240,6 @@ pub enum AcceptError {
         /// The address of the peer.
         peer: SocketAddr,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
     /// The active side did not complete the connection (`IO_TIMEOUT`).
@@ -274,7 +279,6 @@ pub enum AcceptError {
         /// The ND status.
         status: Status,
         /// The cause, as it was reported.
-        #[source]
         reason: Reason,
     },
 }
@@ -309,7 +313,6 @@ pub enum DisconnectError {
         /// The status of the oldest outstanding request of the send queue.
         status: Status,
         /// The cause, as the provider detected it.
-        #[source]
         reason: Reason,
     },
     /// This side has disconnected already, or another call is disconnecting (`CONNECTION_INVALID`).

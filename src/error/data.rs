@@ -19,7 +19,6 @@ pub enum PostErrorKind {
     #[error("the connection of the queue pair was lost: {reason}")]
     ConnectionLost {
         /// The cause, as the provider detected it.
-        #[source]
         reason: Reason,
     },
     /// The queue is full (`NO_MORE_ENTRIES`).
@@ -253,8 +252,7 @@ pub enum ResizeError {
         /// The call that failed.
         call: &'static str,
         /// Its error.
-        #[source]
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
 }
 
@@ -310,8 +308,7 @@ pub enum RegisterError {
         /// The call that failed.
         call: &'static str,
         /// Its error.
-        #[source]
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
     /// The adapter does not support this kind of memory (`NOT_SUPPORTED`).
     #[error("not supported: {0}")]

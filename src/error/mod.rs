@@ -5,8 +5,10 @@
 
 //!
 //! # Texts
-//! The `Display` text of an error is complete: it contains the texts of its causes. [`source`](std::error::Error::source)
-//! returns the causes as values.
+//! The `Display` text of an error is complete: it contains the texts of its causes. So [`source`](std::error::Error::source)
+//! returns `None`, and a report that prints a chain of sources prints each cause once. The causes are fields of the errors.
+
+// A field is called `r#source` so that `thiserror` does not make it the source: the text contains it.
 
 mod connection;
 mod data;
@@ -27,7 +29,7 @@ pub use data::{
     CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, RegisterFromError, ResizeError,
 };
 pub use open::{BindError, OpenError};
-pub use reason::{DecodeError, Reason};
+pub use reason::{DecodeError, Excerpt, Reason};
 pub use stream::{ProtocolError, StreamBroken, StreamError};
 
 /// Implements `From` into `io::Error` for each type, and a function for the way back.

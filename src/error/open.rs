@@ -13,7 +13,7 @@ use crate::types::{AdapterId, TooShort};
 #[non_exhaustive]
 pub enum OpenError {
     /// No adapter has this address (`INVALID_ADDRESS`).
-    #[error("no adapter has the address {0}")]
+    #[error("no network interface that can be used has the address {0}")]
     InvalidAddress(IpAddr),
     /// A device has this address, and the settings or the environment exclude the device (`INVALID_ADDRESS`); see
     /// `VerbsConfig::devices`.
@@ -56,8 +56,7 @@ pub enum OpenError {
         /// The call that failed.
         call: &'static str,
         /// Its error.
-        #[source]
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
 }
 
@@ -106,14 +105,21 @@ pub enum BindError {
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
+    /// The operating system does not let the address be bound, for example for want of a permission.
+    #[error("cannot bind {address}: {error}")]
+    Address {
+        /// The local address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        error: Arc<io::Error>,
+    },
     /// The operating system failed.
     #[error("{call} failed: {source}")]
     Os {
         /// The call that failed.
         call: &'static str,
         /// Its error.
-        #[source]
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
 }
 
@@ -127,6 +133,7 @@ impl BindError {
             Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
             Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::Address { error, .. } => Status::from_io(error),
             Self::Os { source, .. } => Status::from_io(source),
         }
     }

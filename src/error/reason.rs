@@ -75,20 +75,53 @@ impl fmt::Display for Reason {
     }
 }
 
-impl std::error::Error for Reason {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Protocol(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for Reason {}
 
 impl Reason {
     /// Returns whether the cause may be gone at the next attempt. A peer that does not speak the protocol
     /// will not learn it.
     pub(super) const fn is_transient(&self) -> bool {
         !matches!(self, Self::Protocol(_) | Self::Terminate { .. })
+    }
+}
+
+/// The first bytes that a peer sent, at most [`Excerpt::LEN`].
+///
+/// The `Display` text is in quotation marks. Bytes that are not printable ASCII are escaped, so that a peer cannot forge lines of a
+/// log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Excerpt {
+    bytes: [u8; Self::LEN],
+    length: u8,
+}
+
+impl Excerpt {
+    /// The maximum number of bytes.
+    pub const LEN: usize = 16;
+
+    /// Copies the first bytes.
+    pub fn new(from: &[u8]) -> Self {
+        let mut bytes = [0; Self::LEN];
+        let length = from.len().min(Self::LEN);
+        bytes[..length].copy_from_slice(&from[..length]);
+        Self { bytes, length: length as u8 }
+    }
+
+    /// Returns the bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl fmt::Display for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+impl fmt::Debug for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -99,9 +132,9 @@ pub enum DecodeError {
     /// The frame is incomplete.
     #[error("the frame is truncated")]
     Truncated,
-    /// The frame does not start with the MPA key (RFC 5044 section 7.1.1).
-    #[error("the frame does not start with the MPA key")]
-    BadKey,
+    /// The frame does not start with the MPA key (RFC 5044 section 7.1.1). Contains the bytes in its place.
+    #[error("the frame starts with {0} and not with the MPA key")]
+    BadKey(Excerpt),
     /// The version of MPA, DDP or RDMAP is not supported.
     #[error("unsupported protocol version {0}")]
     Version(u8),

@@ -14,9 +14,9 @@ use crate::types::DisconnectReason;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The name cannot be resolved.
-    #[error("the name cannot be resolved: {0}")]
-    Resolve(#[source] Arc<io::Error>),
+    /// The name cannot be resolved, or the text is no address with a port.
+    #[error("{}", unresolved(.0))]
+    Resolve(Arc<io::Error>),
     /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
@@ -50,7 +50,6 @@ pub enum StreamError {
         /// The address of the peer.
         peer: SocketAddr,
         /// The violation of the protocol.
-        #[source]
         error: ProtocolError,
     },
     /// A setting is out of range.
@@ -73,6 +72,17 @@ pub enum StreamError {
         /// The limit of the connector.
         limit: Duration,
     },
+}
+
+/// The text of [`StreamError::Resolve`].
+fn unresolved(error: &io::Error) -> String {
+    // std rejects a text before it asks the resolver.
+    match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            format!("the text is no address with a port, such as \"localhost:7000\": {error}")
+        }
+        _ => format!("cannot resolve the name: {error}"),
+    }
 }
 
 /// The beginning of the text of [`StreamError::TimedOut`].
@@ -98,10 +108,12 @@ impl StreamError {
     /// Returns whether the same call may succeed later, without a change: for a loop that tries again after a while.
     ///
     /// It may if [`ConnectError::is_retryable`] says so, if the peer left while it was being connected to, if nobody answered
-    /// in time, and if the name was not resolved. Of several addresses, one is enough.
+    /// in time, and if the name was not resolved; not if the text has no port. Of several addresses, one is enough.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Resolve(_) | Self::TimedOut { .. } | Self::Connect(ConnectError::Aborted { .. }) => true,
+            // Of a text without a port no name was looked up.
+            Self::Resolve(error) => error.kind() != io::ErrorKind::InvalidInput,
+            Self::TimedOut { .. } | Self::Connect(ConnectError::Aborted { .. }) => true,
             Self::Connect(error) => error.is_retryable(),
             Self::Attempts(attempts) => attempts.iter().any(|(_, error)| error.is_retryable()),
             _ => false,
@@ -183,15 +195,7 @@ impl fmt::Display for StreamBroken {
     }
 }
 
-impl std::error::Error for StreamBroken {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Connection(reason) => reason.source(),
-            Self::Protocol(error) => Some(error),
-            Self::Post(error) => Some(error),
-        }
-    }
-}
+impl std::error::Error for StreamBroken {}
 
 impl StreamBroken {
     /// The ND status.

@@ -1,5 +1,6 @@
 //! The connector as a tower service.
 
+use std::io;
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
@@ -31,7 +32,18 @@ impl Service<Uri> for RdmaConnector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connector = self.clone();
-        async move { connector.connect(destination(&uri)?).await }.boxed()
+        let connect = async move {
+            let (host, port) = destination(&uri)?;
+            connector.connect((host, port)).await.map_err(|error| match error {
+                // The resolver does not say what it looked for.
+                StreamError::Resolve(error) => {
+                    let text = format!("{host}:{port}: {error}");
+                    StreamError::Resolve(io::Error::new(error.kind(), text).into())
+                }
+                error => error,
+            })
+        };
+        connect.boxed()
     }
 }
 

@@ -92,7 +92,6 @@ pub(crate) enum Parting {
 #[error("MPA start-up: {error}")]
 pub(crate) struct StartError {
     /// The error in the peer's bytes. Never [`Truncated`](DecodeError::Truncated).
-    #[source]
     pub(crate) error: DecodeError,
     /// The bytes to send before the close; mostly there are none.
     pub(crate) parting: Option<Box<Parting>>,

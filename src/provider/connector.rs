@@ -251,23 +251,23 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 (phase, &progress.ended)
             {
                 after.metrics.failed("connection", *status);
-                info!(connection = %id, ?peer, %status, %reason, "connection lost");
+                info!(connection = %id, peer = peer.map(display), %status, %reason, "connection lost");
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
-            debug!(connection = %id, ?peer, from = ?before, ?phase, %status, "state changed");
+            debug!(connection = %id, peer = peer.map(display), from = ?before, ?phase, %status, "state changed");
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
                 after.metrics.failed(call, *status);
             }
-            debug!(connection = %id, ?peer, ?phase, %status, "call refused");
+            debug!(connection = %id, peer = peer.map(display), ?phase, %status, "call refused");
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
                 let reason = progress.reason.filter(|_| status != Status::SUCCESS).map(display);
                 let phase = progress.state();
-                debug!(connection = %id, ?peer, ?phase, ?op, %status, reason, "call completed");
+                debug!(connection = %id, peer = peer.map(display), ?phase, ?op, %status, reason, "call completed");
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {

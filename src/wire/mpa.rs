@@ -6,7 +6,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::array;
-use crate::error::DecodeError;
+use crate::error::{DecodeError, Excerpt};
 
 /// The size of the ULPDU length at the start of every FPDU.
 pub(crate) const LENGTH_SIZE: usize = 2;
@@ -120,7 +120,7 @@ impl StartFrame {
     pub(crate) fn decode(kind: StartKind, bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let seen = bytes.len().min(KEY_SIZE);
         if bytes[..seen] != kind.key()[..seen] {
-            return Err(DecodeError::BadKey);
+            return Err(DecodeError::BadKey(Excerpt::new(bytes)));
         }
         let [flags, revision, high, low] = array(bytes, KEY_SIZE).ok_or(DecodeError::Truncated)?;
         let length = u16::from_be_bytes([high, low]);
@@ -296,9 +296,10 @@ mod tests {
 
     #[test]
     fn wrong_bytes_are_seen_early() {
-        assert_eq!(StartFrame::decode(StartKind::Request, b"G"), Err(DecodeError::BadKey));
-        assert_eq!(StartFrame::decode(StartKind::Request, b"MPA ID Rep"), Err(DecodeError::BadKey));
-        assert_eq!(StartFrame::decode(StartKind::Reply, b"MPA ID Req Frame"), Err(DecodeError::BadKey));
+        let bad = |bytes| DecodeError::BadKey(Excerpt::new(bytes));
+        assert_eq!(StartFrame::decode(StartKind::Request, b"G"), Err(bad(b"G")));
+        assert_eq!(StartFrame::decode(StartKind::Request, b"MPA ID Rep"), Err(bad(b"MPA ID Rep")));
+        assert_eq!(StartFrame::decode(StartKind::Reply, b"MPA ID Req Frame"), Err(bad(b"MPA ID Req Frame")));
         let mut bytes = raw(StartKind::Request, 0x0001, &[]);
         bytes[18..20].copy_from_slice(&513u16.to_be_bytes());
         let result = StartFrame::decode(StartKind::Request, &bytes);

@@ -472,6 +472,7 @@ fn errors_of_opening_and_binding_keep_their_status() {
         BindError::InvalidState("over") => INVALID_DEVICE_STATE;
         BindError::DeviceRemoved => DEVICE_REMOVED;
         BindError::Os { call: "bind", source: os(libc::EACCES).into() } => ACCESS_VIOLATION;
+        BindError::Address { address: at, error: os(libc::EACCES).into() } => ACCESS_VIOLATION;
     }
 }
 

@@ -7,11 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::raw::Raw;
 use common::*;
 use tokio_rdma::cm::ProviderKind;
 use tokio_rdma::error::{
-    AcceptError, BindError, ConnectError, DecodeError, DisconnectError, OpenError, PostErrorKind, Reason,
-    RegisterError, StreamError,
+    AcceptError, BindError, ConnectError, DecodeError, DisconnectError, Excerpt, NotifyError, OpenError,
+    PostError, PostErrorKind, ProtocolError, Reason, RegisterError, RegisterFromError, ResizeError, Retained,
+    StreamBroken, StreamError,
 };
 use tokio_rdma::mr::RemoteRegion;
 use tokio_rdma::soft::SoftConfig;
@@ -105,30 +107,108 @@ fn every_reject_of_infiniband_has_words() {
     }
 }
 
-// ERR-09
+/// The text of an error and those of its sources, as reporters print them.
+fn chain(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
+
+/// Asserts that a report of the error, and of the `io::Error` that it becomes, has the text of the cause once.
+fn assert_once<E: Error + Send + Sync + 'static>(error: E, cause: &str) {
+    let text = chain(&error);
+    assert_eq!(text.matches(cause).count(), 1, "{text}");
+    assert_eq!(error.to_string(), text, "the text is complete");
+    assert_eq!(chain(&io::Error::other(error)), text);
+}
+
+// A report of an error prints the text of each cause once (ERR-09).
 #[test]
-fn sources_lead_to_the_cause() {
-    let reason = Reason::Errno(libc::ECONNREFUSED);
-    let refused = ConnectError::Refused { peer: at(), reason };
-    let source = |error: &dyn Error| error.source().and_then(|source| source.downcast_ref()).copied();
-    assert_eq!(source(&refused), Some(reason));
-    assert_eq!(source(&ConnectError::Aborted { peer: at(), reason }), Some(reason));
-    assert_eq!(source(&AcceptError::Aborted { peer: at(), reason }), Some(reason));
-    let status = Status::REMOTE_ERROR;
-    assert_eq!(source(&DisconnectError::Lost { status, reason }), Some(reason));
-    assert_eq!(source(&DisconnectReason::Lost { status, reason }), Some(reason));
-    assert_eq!(source(&PostErrorKind::ConnectionLost { reason }), Some(reason));
-    let decode = Reason::Protocol(DecodeError::Crc);
-    assert_eq!(decode.source().and_then(|source| source.downcast_ref()), Some(&DecodeError::Crc));
-    // The text is complete, also behind an `io::Error`.
+fn a_report_has_each_cause_once() {
+    let (status, peer) = (Status::REMOTE_ERROR, at());
+    let os = || Arc::new(io::Error::from_raw_os_error(libc::EMFILE));
+    let many = "Too many open files (os error 24)";
+    for reason in [
+        Reason::Errno(libc::EMFILE),
+        Reason::Protocol(DecodeError::Crc),
+        Reason::Protocol(DecodeError::BadKey(Excerpt::new(b"HTTP"))),
+        Reason::Cm { event: CmEvent::REJECTED, status: -libc::EMFILE },
+        Reason::PathTimeout,
+    ] {
+        let cause = match reason {
+            Reason::Errno(_) | Reason::Cm { .. } => many,
+            Reason::Protocol(DecodeError::BadKey(_)) => "\"HTTP\"",
+            Reason::Protocol(_) => "CRC mismatch",
+            _ => "nothing received from the peer within the path timeout",
+        };
+        assert_once(reason, cause);
+        assert_once(ConnectError::Refused { peer, reason }, cause);
+        assert_once(ConnectError::Aborted { peer, reason }, cause);
+        assert_once(ConnectError::Other { peer, status, reason }, cause);
+        assert_once(AcceptError::Refused { peer, private_data: None, reason }, cause);
+        assert_once(AcceptError::Aborted { peer, reason }, cause);
+        assert_once(AcceptError::Other { peer, status, reason }, cause);
+        assert_once(DisconnectError::Lost { status, reason }, cause);
+        assert_once(DisconnectReason::Lost { status, reason }, cause);
+        assert_once(PostErrorKind::ConnectionLost { reason }, cause);
+        let posted = || PostErrorKind::ConnectionLost { reason };
+        assert_once(PostError { kind: posted(), buffer: () }, cause);
+        assert_once(StreamBroken::Connection(DisconnectReason::Lost { status, reason }), cause);
+        assert_once(StreamBroken::Post(posted()), cause);
+        assert_once(Retained { error: ConnectError::Aborted { peer, reason }, handle: Some(()) }, cause);
+        let refused = || StreamError::from(ConnectError::Refused { peer, reason });
+        assert_once(refused(), cause);
+        assert_once(StreamError::Attempts(vec![(peer, refused())]), cause);
+        assert_once(StreamError::Accept(AcceptError::Aborted { peer, reason }), cause);
+        assert_once(StreamError::Post(posted()), cause);
+    }
+    assert_once(OpenError::Os { call: "socket", source: os() }, many);
+    assert_once(BindError::Os { call: "socket", source: os() }, many);
+    assert_once(BindError::Address { address: peer, error: os() }, many);
+    assert_once(ConnectError::Bind(BindError::Os { call: "socket", source: os() }), many);
+    assert_once(RegisterError::Os { call: "mmap", source: os() }, many);
+    assert_once(ResizeError::Os { call: "ibv_resize_cq", source: os() }, many);
+    assert_once(
+        RegisterFromError { kind: RegisterError::Os { call: "mmap", source: os() }, memory: Some(()) },
+        many,
+    );
+    assert_once(StreamError::Open(OpenError::Os { call: "socket", source: os() }), many);
+    assert_once(StreamError::Register(RegisterError::Os { call: "mmap", source: os() }), many);
+    assert_once(StreamError::Bind(BindError::Os { call: "socket", source: os() }), many);
+    assert_once(StreamError::Resolve(os()), many);
+    assert_once(PostErrorKind::Device(libc::EMFILE), many);
+    let error = ProtocolError::Foreign;
+    assert_once(StreamError::Protocol { peer, error }, "belongs to another protocol");
+    assert_once(StreamBroken::Protocol(error), "belongs to another protocol");
+    assert_once(ResizeError::Ended(NotifyError::DeviceRemoved), "the adapter was removed");
+}
+
+// The text is complete, also behind an `io::Error` (ERR-09).
+#[test]
+fn an_io_error_has_the_whole_text() {
+    let refused = ConnectError::Refused { peer: at(), reason: Reason::Errno(libc::ECONNREFUSED) };
     let text = "192.0.2.1:7000 refused the connection: Connection refused (os error 111)";
     assert_eq!(refused.to_string(), text);
-    let error = io::Error::from(StreamError::from(refused));
-    assert_eq!(error.to_string(), text);
-    let missing = Arc::new(io::Error::from_raw_os_error(libc::EMFILE));
-    let os = OpenError::Os { call: "socket", source: missing };
-    assert_eq!(os.to_string(), "socket failed: Too many open files (os error 24)");
-    assert!(os.source().is_some());
+    assert_eq!(io::Error::from(StreamError::from(refused)).to_string(), text);
+}
+
+// A plain TCP server is called one, with what it answered, which cannot forge a line (ERR-09).
+#[tokio::test]
+async fn a_plain_tcp_server_is_named_with_its_answer() {
+    let (listener, address) = Raw::listener().await;
+    let adapter = adapter();
+    let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+    let connect = connector.connect(&queue_pair, address, ConnectParams::default());
+    let answer = async {
+        let mut peer = Raw::answer_the_phone(&listener).await;
+        peer.say(b"SSH-2.0\r\nForged line").await;
+        peer
+    };
+    let (_peer, outcome) = within(async { tokio::join!(answer, connect) }).await;
+    let start = r#""SSH-2.0\r\nForged ""#;
+    assert_eq!(
+        outcome.expect_err("it speaks something else").to_string(),
+        format!("{address} does not speak iWARP: its answer starts with {start}. Is it a plain TCP server?")
+    );
 }
 
 // ERR-09
@@ -139,7 +219,7 @@ async fn errors_name_the_object_the_value_and_the_limit() {
     let error = adapter.queue_pair(QueuePairConfig::default().send_depth(most + 1)).expect_err("too deep");
     assert_eq!(error.to_string(), format!("send_depth is {}, not between 1 and {most}", most + 1));
     let error = tokio_rdma::Adapter::open(at().ip()).expect_err("reserved for documentation");
-    assert_eq!(error.to_string(), "no adapter has the address 192.0.2.1");
+    assert_eq!(error.to_string(), "no network interface that can be used has the address 192.0.2.1");
     let error = adapter.listener().bind(at()).expect_err("not ours");
     assert_eq!(error.to_string(), "the adapter does not have the address 192.0.2.1");
     let (listener, address) = listening(&adapter);
@@ -159,6 +239,11 @@ async fn errors_name_the_object_the_value_and_the_limit() {
         (OpenError::Unreachable(at().ip()).to_string(), "there is no route to 192.0.2.1"),
         (OpenError::InvalidAdapter(AdapterId(10)).to_string(), "no adapter has the id 0xa"),
         (BindError::TooManyAddresses(at().ip()).to_string(), "no ephemeral port is left at 192.0.2.1"),
+        (
+            BindError::Address { address: at(), error: io::Error::from_raw_os_error(libc::EACCES).into() }
+                .to_string(),
+            "cannot bind 192.0.2.1:7000: Permission denied (os error 13)",
+        ),
         (
             ConnectError::TimedOut { peer: at(), limit: None }.to_string(),
             "192.0.2.1:7000 did not respond in time",
@@ -346,7 +431,7 @@ fn a_loop_that_tries_again_knows_when_to_stop() {
     }
     for error in [
         ConnectError::Rejected { peer, private_data: None, reason: Reason::MpaReject },
-        refused(Reason::Protocol(DecodeError::BadKey)),
+        refused(Reason::Protocol(DecodeError::BadKey(Excerpt::new(b"HTTP/1.1")))),
         ConnectError::InvalidBufferSize { length: 600, maximum: 508 },
         ConnectError::QueuePairActive,
         ConnectError::ForeignQueuePair,

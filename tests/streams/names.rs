@@ -129,6 +129,12 @@ async fn an_error_tells_every_attempt() {
 async fn unknown_names_are_an_error() {
     let error = within(connector().connect("host.invalid:7")).await.expect_err("no such host");
     assert!(matches!(error, StreamError::Resolve(_)) && error.is_retryable(), "{error:?}");
+    // ERR-09
+    assert!(error.to_string().starts_with("cannot resolve the name: "), "{error}");
+    let error = within(connector().connect("localhost")).await.expect_err("no port");
+    let text = "the text is no address with a port, such as \"localhost:7000\": invalid socket address";
+    assert_eq!(error.to_string(), text);
+    assert!(matches!(error, StreamError::Resolve(_)) && !error.is_retryable(), "{error:?}");
     let error = within(connector().connect(&[][..])).await.expect_err("no address");
     assert!(matches!(error, StreamError::NoAddress) && !error.is_retryable(), "{error:?}");
     let error = within(connector().connect("224.0.0.1:7")).await.expect_err("a group");

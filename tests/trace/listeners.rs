@@ -8,7 +8,7 @@ use common::crowd::request;
 use common::process::alone;
 use common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
@@ -99,6 +99,29 @@ async fn a_lack_of_descriptors_pauses_accepting() {
     let request = within(listener.request()).await.expect("a request");
     assert_eq!(&request.private_data()[..], b"late");
     assert_eq!(log.warnings("accept failed"), 1, "one every ten seconds");
+}
+
+// A plain TCP client is logged at `info`, and not each of many; what it sent cannot forge a line (IO-10).
+#[tokio::test]
+async fn a_plain_tcp_client_is_logged_once_in_a_while() {
+    if device::Device::under_test() != device::Device::Soft {
+        return;
+    }
+    let log = Log::default();
+    let _guard = log.listen();
+    let (_listener, address) = listening(&adapter());
+    for _ in 0..3 {
+        let mut client = TcpStream::connect(address).await.expect("connected");
+        client.write_all(b"GET /\nINFO forged\n").await.expect("written");
+        let mut rest = Vec::new();
+        // The listener has closed the connection: it has logged what it logs.
+        let _ = within(client.read_to_end(&mut rest)).await;
+    }
+    let lines = log.lines();
+    let infos: Vec<_> = lines.iter().filter(|line| line.contains("speak iWARP")).collect();
+    let [line] = infos[..] else { panic!("{lines:?}") };
+    assert!(line.starts_with("INFO") && line.contains(r#"start with "GET /\nINFO forge""#), "{line}");
+    assert!(!lines.iter().any(|line| line.starts_with("INFO forged")), "{lines:?}");
 }
 
 // IO-10: the server hears of it, and not of each client.

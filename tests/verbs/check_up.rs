@@ -78,7 +78,7 @@ async fn an_address_of_no_device_is_named() {
     let link_local = "fe80::1".parse().expect("an address");
     let found = within(check_up(Some(link_local))).await;
     let texts: Vec<_> = found.faults.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["no adapter has the address fe80::1"]);
+    assert_eq!(texts, ["no network interface that can be used has the address fe80::1"]);
     assert!(found.choices.is_empty(), "{found:?}");
 }
 

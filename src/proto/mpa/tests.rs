@@ -1,6 +1,7 @@
 //! The start-up exchange: both sides against each other, and against what siw was seen to send.
 
 use super::*;
+use crate::error::Excerpt;
 use crate::wire::crc::crc32c;
 use crate::wire::ddp::Header;
 use proptest::prelude::*;
@@ -187,7 +188,7 @@ fn bad_replies() {
     }
     let mut initiator = initiator(NO_CRC);
     let error = initiator.receive(b"HTTP").unwrap_err();
-    assert_eq!((error.error, error.bytes()), (DecodeError::BadKey, Bytes::new()));
+    assert_eq!((error.error, error.bytes()), (DecodeError::BadKey(Excerpt::new(b"HTTP")), Bytes::new()));
     assert_eq!(initiator.receive(b"more"), Err(error), "failure stays");
     assert_eq!(initiator.leftover(), Bytes::new());
 }
@@ -268,7 +269,7 @@ fn bad_requests() {
         ([raw_request(0x0001, b""), vec![0]].concat(), behind),
         ([raw_request(0x0001, &[0; 512]), vec![0; 9000]].concat(), behind),
         (raw_request(0x0001, &[0; 513]), DecodeError::PrivateDataTooLong(513)),
-        (raw_reply(0x0001, b""), DecodeError::BadKey),
+        (raw_reply(0x0001, b""), DecodeError::BadKey(Excerpt::new(b"MPA ID Rep Frame"))),
     ] {
         let mut responder = Responder::new(NO_CRC);
         assert_eq!(responder.receive(&bytes), Err(error.into()));

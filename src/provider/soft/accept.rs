@@ -100,7 +100,7 @@ impl Listener {
         let listeners =
             inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
         inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        info!(local = ?inner.local, backlog, "listening");
+        info!(local = inner.local.map(tracing::field::display), backlog, "listening");
         drop(inner);
         // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
         let tasks: Vec<_> = listeners

@@ -29,7 +29,7 @@ use crate::provider::net::{Host, Interface, Monitor};
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
 use crate::provider::runtime;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Throttle};
 use crate::types::{Access, AdapterId, ReadLimits};
 
 /// The read limits of the soft provider; like its other limits they do not depend on the machine.
@@ -64,6 +64,8 @@ pub(crate) struct Adapter {
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
     pub(crate) lingering_close: LingeringClose,
+    /// Peers of its listeners that sent something else than a request.
+    pub(crate) foreign_logged: Throttle,
     removed: AtomicBool,
     registry: Arc<Registry>,
     monitor: Mutex<Option<AbortHandle>>,
@@ -107,6 +109,7 @@ impl Adapter {
             keys: Arc::new(KeyTable::new(host.clone())),
             host,
             lingering_close,
+            foreign_logged: Throttle::default(),
             runtime,
             removed: AtomicBool::new(false),
             registry: Arc::default(),

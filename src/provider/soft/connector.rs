@@ -76,7 +76,8 @@ impl Connector {
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         // The machine was made in this state; the listener's did the waiting.
         let (peer, status) = (Some(peer), Status::SUCCESS);
-        debug!(connection = %connector.id, ?peer, from = %"Waiting", ?phase, %status, "state changed");
+        let peer = peer.map(tracing::field::display);
+        debug!(connection = %connector.id, peer, from = %"Waiting", ?phase, %status, "state changed");
         connector
     }
 
@@ -174,7 +175,8 @@ impl Connector {
             let inner = self.lock();
             (inner.progress.peer, inner.progress.machine.state())
         };
-        debug!(connection = %self.id, ?peer, ?phase, ?ending, "connection ended");
+        let peer = peer.map(tracing::field::display);
+        debug!(connection = %self.id, peer, ?phase, ?ending, "connection ended");
         let (input, reason) = match ending {
             Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
             Ending::Lost(reason, _) => (Input::PathLost, reason),

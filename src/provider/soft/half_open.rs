@@ -15,10 +15,11 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::adapter::{Adapter, READ_LIMITS};
 use super::handshake::PendingHandshake;
+use crate::error::DecodeError;
 use crate::proto::connector::Terms;
 use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
@@ -317,7 +318,12 @@ impl Request {
             }
             Ok(None) | Err(Closed::Gone) => Closed::Gone,
             Err(Closed::Invalid(error)) => {
-                debug!(%peer, error = ?error.error, "closed without a valid MPA request");
+                debug!(%peer, error = %error.error, "closed without a valid MPA request");
+                if let DecodeError::BadKey(start) = error.error
+                    && let Some(held_back) = adapter.foreign_logged.admit()
+                {
+                    info!(%peer, held_back, "a peer does not speak iWARP: its bytes start with {start}");
+                }
                 ACCEPTS.count("invalid");
                 adapter.lingering_close.close_after(stream, error.bytes());
                 return None;

@@ -282,7 +282,7 @@ impl Connector {
     /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
     /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
     pub(crate) fn address_moved(&self, inner: &mut Inner) {
-        info!(connection = %self.id, local = ?inner.progress.local, "local address moved to another port");
+        info!(connection = %self.id, local = inner.progress.local.map(tracing::field::display), "local address moved to another port");
         if inner.progress.state() == State::Bound {
             inner.id = None;
             self.bind_again(inner);
@@ -498,7 +498,7 @@ pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, Bind
                 Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => {
                     BindError::InvalidAddress(address.ip())
                 }
-                _ => BindError::Os { call: "rdma_bind_addr", source: source.into() },
+                _ => BindError::Address { address, error: source.into() },
             }
         })
     };

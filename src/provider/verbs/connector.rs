@@ -194,8 +194,8 @@ impl Connector {
     fn interpret(&self, inner: &mut Inner, event: &CmEvent) -> Option<Input> {
         let state = inner.progress.state();
         debug!(
-            connection = %self.id, peer = ?inner.progress.peer, event = event::name(event.kind),
-            status = event.status, phase = ?state, "rdma_cm event"
+            connection = %self.id, peer = inner.progress.peer.map(tracing::field::display),
+            event = event::name(event.kind), status = event.status, phase = ?state, "rdma_cm event"
         );
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
             inner.dialing = Dialing::No;

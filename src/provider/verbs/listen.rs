@@ -118,7 +118,7 @@ impl Listener {
             })?;
         }
         inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        info!(local = ?inner.local, backlog, "listening");
+        info!(local = inner.local.map(tracing::field::display), backlog, "listening");
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Listener {
         let terms = Terms { limits, private_data };
         let router = &self.adapter.router;
         let cm = Connector::with_request(self.adapter.clone(), terms, |me| router.adopt(request, me));
-        debug!(connection = %cm.id, peer = ?cm.peer_addr().ok(), "request arrived");
+        debug!(connection = %cm.id, peer = cm.peer_addr().ok().map(tracing::field::display), "request arrived");
         self.enqueue(cm, |queued| !queued.is_pending());
     }
 }

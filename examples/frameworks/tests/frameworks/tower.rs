@@ -119,6 +119,14 @@ impl Service<u8> for Asking {
     }
 }
 
+// ERR-09
+#[tokio::test]
+async fn a_host_that_is_not_resolved_is_named() {
+    let uri = "http://nosuch.invalid:7998".parse().expect("a URI");
+    let error = within(connector().oneshot(uri)).await.expect_err("no such host");
+    assert!(error.to_string().starts_with("cannot resolve the name: nosuch.invalid:7998: "), "{error}");
+}
+
 #[tokio::test]
 async fn a_uri_is_connected_to() {
     let server = Server::start(7);

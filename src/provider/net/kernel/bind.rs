@@ -99,7 +99,7 @@ pub(super) fn bind_error(error: io::Error, local: SocketAddr) -> BindError {
         Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::EINVAL) => {
             BindError::InvalidAddress(local.ip())
         }
-        _ => BindError::Os { call: "bind", source: error.into() },
+        _ => BindError::Address { address: local, error: error.into() },
     }
 }
 
