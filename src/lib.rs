@@ -4,7 +4,33 @@
 //! crate provides its connections, requests and completions as futures: on RDMA devices, and on any Linux machine over plain
 //! TCP.
 //!
-//! Two ends of one connection. The active side sends private data with its request, and completes the connection after it has
+//! A byte stream is used like tokio's `TcpStream`:
+//!
+//! ```
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! use tokio_rdma::{RdmaListener, RdmaStream};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let listener = RdmaListener::bind("127.0.0.1:0").await?;
+//! let address = listener.local_addr()?;
+//! let server = async {
+//!     let (mut stream, _peer) = listener.accept().await?;
+//!     stream.write_all(b"hello").await?;
+//!     stream.shutdown().await
+//! };
+//! let client = async {
+//!     let mut text = String::new();
+//!     RdmaStream::connect(address).await?.read_to_string(&mut text).await?;
+//!     assert_eq!(text, "hello");
+//!     Ok(())
+//! };
+//! tokio::try_join!(server, client)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Below it are queue pairs: two ends of one connection. The active side sends private data with its request, and completes the connection after it has
 //! seen the reply:
 //!
 //! ```

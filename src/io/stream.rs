@@ -69,6 +69,9 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// After the peer has closed its direction or the stream, reads return the data that had arrived and then the end of
 /// file. So do they if a program that uses rsocket(7) exits without closing. If the connection is lost, reads return the
 /// data that had arrived and then an error that contains a [`StreamBroken`](crate::error::StreamBroken) with the reason.
+/// If the peer has closed the stream, the first write succeeds and is discarded, so that a program that writes before it reads, such as
+/// TLS, receives the last data of the peer. Later writes fail with `BrokenPipe`, and so does the first one after the end of file
+/// has been read.
 /// The time until a loss is detected by a side that only waits depends on the adapter: see
 /// [`Connection::disconnected`].
 ///
