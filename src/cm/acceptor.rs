@@ -1,12 +1,12 @@
 //! Answers requests in the background, so that a slow or silent peer delays no other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,27 +16,21 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::coop;
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tracing::{debug, warn};
 
+use super::handshakes::Handshakes;
 use super::listener::{Listener, Request};
 use crate::error::{AcceptError, BindError};
 use crate::metrics::AcceptMetrics;
-use crate::proto::half_open::{HalfOpen, PeerKey};
+use crate::proto::half_open::HalfOpen;
+use crate::provider::net::descriptors::Held;
 use crate::provider::runtime::with_timers;
 use crate::sync::{Mutex, Throttle};
 
-/// The least time that a peer has to complete its handshake, however many others want its place: the first
-/// time if its address has more than an eighth of the places, the second otherwise. The first limits what a
-/// flood from one address costs. The second is longer than a round trip around the world, so that many
-/// distant peers at once do not take each other's places.
-const GRACE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-
-/// The least time of the peer that is the next to make room.
-pub(crate) fn grace<T>(handshakes: &HalfOpen<T>, places: usize) -> Duration {
-    GRACE[usize::from(handshakes.most() <= places / 8)]
-}
+/// The time after which an acceptor without descriptors for another handshake looks again: those of other acceptors may be free.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The pause before each error after the end, so that a loop that continues after errors does not occupy a processor.
 const END_PAUSE: Duration = Duration::from_secs(1);
@@ -78,8 +72,12 @@ impl AcceptorConfig {
     /// of its connection already.
     ///
     /// If there is no place for another peer, the oldest handshake of the address that has most is dropped. Each peer has
-    /// at least 1 s, or 50 ms if its address has more than an eighth of the places. Connections that are ready are not
+    /// at least 1 s from the reply that [`Request::accept`] sends, or 50 ms if its address has an eighth of the places besides.
+    /// The time that the answer takes before its reply does not count. Connections that are ready are not
     /// dropped.
+    ///
+    /// Whatever the setting, with the soft provider the peers of all acceptors of the process have at most an eighth of its
+    /// descriptors (`RLIMIT_NOFILE`).
     #[must_use]
     pub fn handshakes(mut self, most: usize) -> Self {
         self.handshakes = most.clamp(1, Semaphore::MAX_PERMITS);
@@ -88,6 +86,9 @@ impl AcceptorConfig {
 
     /// Sets how many peers may wait for a handshake. Each has a socket and its request, and no other resources. If there
     /// is no place for another peer, the oldest of the address that has most is rejected.
+    ///
+    /// Whatever the setting, with the soft provider the waiting peers and the backlogs of all listeners of the process have at
+    /// most an eighth of its descriptors (`RLIMIT_NOFILE`).
     #[must_use]
     pub fn waiting(mut self, most: usize) -> Self {
         self.waiting = most;
@@ -151,8 +152,7 @@ impl<T: Send + 'static> Acceptor<T> {
             requests: SelectAll::new(),
             listeners: shared.clone(),
             waiting: HalfOpen::new(),
-            answering: HalfOpen::new(),
-            keys: HashMap::new(),
+            handshakes: Handshakes::new(config.handshakes),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(config.handshakes)),
             logged: Arc::default(),
@@ -287,6 +287,12 @@ impl Listeners {
     }
 }
 
+/// The place of a handshake, until [`Acceptor::accept`] returns its connection.
+struct Place {
+    _place: OwnedSemaphorePermit,
+    descriptor: Option<Held>,
+}
+
 /// The connections that are ready, and the tasks that wait for them.
 struct Ready<T> {
     made: Mutex<Made<T>>,
@@ -298,7 +304,7 @@ struct Ready<T> {
 
 struct Made<T> {
     /// In the order in which they became ready, each with its place.
-    queue: VecDeque<(io::Result<T>, Option<OwnedSemaphorePermit>)>,
+    queue: VecDeque<(io::Result<T>, Option<Place>)>,
     ended: bool,
 }
 
@@ -315,13 +321,18 @@ impl<T> Ready<T> {
         let ended = made.ended;
         drop(made);
         match taken {
-            Some((next, _place)) => Poll::Ready(Some(next)),
+            Some((next, place)) => {
+                if let Some(descriptor) = place.and_then(|place| place.descriptor) {
+                    descriptor.release();
+                }
+                Poll::Ready(Some(next))
+            }
             None if ended => Poll::Ready(None),
             None => Poll::Pending,
         }
     }
 
-    fn put(&self, made: T, place: OwnedSemaphorePermit) {
+    fn put(&self, made: T, place: Place) {
         self.made.lock().queue.push_back((Ok(made), Some(place)));
         self.wake();
     }
@@ -357,20 +368,6 @@ struct Answers<T, F> {
     ready: Arc<Ready<T>>,
 }
 
-/// A handshake that is under way.
-struct Handshake {
-    /// Since when it waits for the peer.
-    waits: Arc<OnceLock<Instant>>,
-    task: AbortHandle,
-}
-
-impl Handshake {
-    /// When it may be dropped. Until it waits for its peer this is not known, and later than now.
-    fn expendable(&self, grace: Duration) -> Instant {
-        self.waits.get().copied().unwrap_or_else(Instant::now) + grace
-    }
-}
-
 /// The messages that are logged once in a while.
 #[derive(Default)]
 struct Logged {
@@ -378,16 +375,20 @@ struct Logged {
     no_resources: Throttle,
 }
 
+/// A request that waits for a place.
+struct Waiting<A> {
+    with: A,
+    request: Request,
+    descriptor: Option<Held>,
+}
+
 /// The task of an acceptor.
 struct Serving<A, T, F> {
     requests: SelectAll<BoxStream<'static, (A, Result<Request, AcceptError>)>>,
     listeners: Arc<Mutex<Listeners>>,
     /// The requests that wait for a place.
-    waiting: HalfOpen<(A, Request)>,
-    /// The handshakes that may be dropped.
-    answering: HalfOpen<Handshake>,
-    /// All handshakes, with those that were dropped and have not ended.
-    keys: HashMap<Id, PeerKey>,
+    waiting: HalfOpen<Waiting<A>>,
+    handshakes: Handshakes,
     tasks: JoinSet<()>,
     places: Arc<Semaphore>,
     logged: Arc<Logged>,
@@ -410,14 +411,19 @@ where
         }
         listeners.listeners.push(listener.clone());
         drop(listeners);
-        self.requests.push(listener.requests().map(move |request| (with.clone(), request)).boxed());
+        self.requests.push(listener.counted_requests().map(move |request| (with.clone(), request)).boxed());
     }
 
     /// Runs until all listeners and all handshakes have ended.
     async fn run(mut self, later: BoxStream<'static, (A, Listener)>, mut maker: Maker<T>) {
         let mut later = later.fuse();
-        while !(self.requests.is_empty() && self.keys.is_empty() && self.waiting.len() == 0) {
-            let expendable = self.replace();
+        while !(self.requests.is_empty() && self.handshakes.len() == 0 && self.waiting.len() == 0) {
+            let (waits, has_room) = (self.waiting.len() > 0, self.handshakes.has_room());
+            let mut next = self.replace();
+            if waits && !has_room {
+                let again = Instant::now() + PAUSE;
+                next = Some(next.map_or(again, |next| next.min(again)));
+            }
             tokio::select! {
                 // The waits that a flood of requests would delay are looked at below, or come first.
                 biased;
@@ -430,8 +436,8 @@ where
                     }
                 }
                 // They are never closed.
-                Ok(place) = self.places.clone().acquire_owned(), if self.waiting.len() > 0 => self.begin(place),
-                () = reached(expendable) => {}
+                Ok(place) = self.places.clone().acquire_owned(), if waits && has_room => self.begin(place),
+                () = reached(next) => {}
                 Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.ended(ended),
             }
             while let Some(ended) = self.tasks.try_join_next_with_id() {
@@ -452,9 +458,12 @@ where
 
     /// A request has arrived, or a listener has ended.
     fn take(&mut self, with: A, request: Result<Request, AcceptError>, maker: &mut Maker<T>) {
+        let mut is_short = false;
         match request {
             Ok(request) => {
-                self.waiting.insert(request.peer_addr().ip(), (with, request));
+                let descriptor = request.provider().take_descriptor();
+                is_short = descriptor.as_ref().is_some_and(|descriptor| !descriptor.fits());
+                self.waiting.insert(request.peer_addr().ip(), Waiting { with, request, descriptor });
             }
             Err(error) => {
                 warn!(%error, "listener closed on one adapter");
@@ -462,7 +471,8 @@ where
             }
         }
         self.begin_all();
-        if self.waiting.len() > self.context.config.waiting {
+        // Without descriptors one waits, so that a handshake is dropped for it.
+        if self.waiting.len() > self.context.config.waiting || (is_short && self.waiting.len() > 1) {
             let victim = self.waiting.victim().map(|(key, _)| key);
             // Dropping the request rejects the peer.
             drop(victim.and_then(|victim| self.waiting.remove(victim)));
@@ -473,14 +483,12 @@ where
     /// A handshake has ended, and given its place back or passed it on.
     fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-        if let Some(key) = self.keys.remove(&id) {
-            self.answering.remove(key);
-        }
+        self.handshakes.remove(id);
     }
 
     /// Begins to answer requests while there are places.
     fn begin_all(&mut self) {
-        while self.waiting.len() > 0 {
+        while self.waiting.len() > 0 && self.handshakes.has_room() {
             let Ok(place) = self.places.clone().try_acquire_owned() else { return };
             self.begin(place);
         }
@@ -488,29 +496,29 @@ where
 
     /// Begins to answer the oldest request.
     fn begin(&mut self, place: OwnedSemaphorePermit) {
-        let Some((with, request)) = self.waiting.pop_oldest() else { return };
-        let peer = request.peer_addr();
+        let Some(Waiting { with, mut request, descriptor }) = self.waiting.pop_oldest() else { return };
+        let (peer, replied) = (request.peer_addr(), Arc::default());
+        request.note_reply(Arc::clone(&replied));
+        let budget = request.provider().descriptors().filter(|_| descriptor.is_some());
+        let of_handshake = budget.map(|budget| self.handshakes.holder(&budget.handshakes).hold());
+        if let Some(descriptor) = of_handshake.clone() {
+            request.provider().set_descriptor(descriptor);
+        }
+        let place = Place { _place: place, descriptor: of_handshake };
         let handshake = answer(self.context.clone(), self.logged.clone(), with, request, place);
-        let waits = Arc::<OnceLock<_>>::default();
-        let task = self.tasks.spawn(noting_wait(handshake, waits.clone()));
-        let id = task.id();
-        self.keys.insert(id, self.answering.insert(peer.ip(), Handshake { waits, task }));
+        let task = self.tasks.spawn(handshake);
+        self.handshakes.insert(peer.ip(), task, replied);
     }
 
     /// Drops handshakes while requests wait for their places: the oldest of the address that has most. Returns when the
     /// next one may be dropped, if there is need.
     fn replace(&mut self) -> Option<Instant> {
         // Those who were told to leave have not given their places back yet.
-        while self.keys.len() - self.answering.len() < self.waiting.len() {
-            let (key, oldest) = self.answering.victim()?;
-            let expendable = oldest.expendable(grace(&self.answering, self.context.config.handshakes));
-            if expendable > Instant::now() {
-                return Some(expendable);
+        while self.handshakes.leaving() < self.waiting.len() {
+            if let Err(expendable) = self.handshakes.drop_oldest() {
+                return expendable;
             }
-            if let Some(handshake) = self.answering.remove(key) {
-                handshake.task.abort();
-                self.replaced("too many handshakes: the oldest is dropped");
-            }
+            self.replaced("too many handshakes: the oldest is dropped");
         }
         None
     }
@@ -531,26 +539,13 @@ async fn reached(time: Option<Instant>) {
     }
 }
 
-/// Runs a handshake, and notes when it first has to wait: by then the reply is sent, as a rule.
-async fn noting_wait(handshake: impl Future<Output = ()>, waits: Arc<OnceLock<Instant>>) {
-    let mut handshake = std::pin::pin!(handshake);
-    std::future::poll_fn(|cx| {
-        let polled = handshake.as_mut().poll(cx);
-        if polled.is_pending() {
-            waits.get_or_init(Instant::now);
-        }
-        polled
-    })
-    .await;
-}
-
 /// Answers a request, within the time limit.
 async fn answer<A, T, F, H, E>(
     answers: Arc<Answers<T, F>>,
     logged: Arc<Logged>,
     with: A,
     request: Request,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) where
     F: Fn(A, Request) -> H,
     H: Future<Output = Result<T, E>>,

@@ -80,6 +80,12 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Returns the connector.
+    #[cfg(feature = "rustls")]
+    pub(crate) fn connector(&self) -> &provider::Connector {
+        &self.attempt.provider
+    }
+
     pub(super) fn new(attempt: Attempt) -> Self {
         Self { attempt: Arc::new(attempt) }
     }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use futures::Stream;
 use tokio::task::coop::consume_budget;
+use tokio::time::Instant;
 
 use super::acceptor::{Acceptor, AcceptorConfig, AcceptorParts, none_later};
 use super::adapter::Adapter;
@@ -68,6 +69,9 @@ impl Listener {
     /// larger values are reduced to 1024 silently. A request that arrives while the backlog is full is refused: the peer's
     /// connect fails with [`ConnectError::Refused`](crate::error::ConnectError::Refused), which may be retried.
     ///
+    /// With the soft provider the waiting requests of all listeners of the process have at most an eighth of its descriptors
+    /// (`RLIMIT_NOFILE`). Requests beyond that are rejected, but 16 wait in any case.
+    ///
     /// # Errors
     /// `InvalidState` if the listener is not bound or already listening; `SharingViolation`; `DeviceRemoved`. The
     /// listener stays bound.
@@ -88,8 +92,9 @@ impl Listener {
     /// Several futures may be pending. They receive requests in the order in which they were first polled.
     ///
     /// A peer may be slow to complete the connection after [`Request::accept`], or never do so. So a server accepts each
-    /// request in a task of its own with a time limit, and waits for the next request meanwhile.
-    /// [`acceptor`](Self::acceptor) does this and limits the number of handshakes, too. By hand:
+    /// request in a task of its own with a time limit, and waits for the next request meanwhile. It limits the number of
+    /// such tasks: the `Request` of the soft provider holds a descriptor, which counts as the program's own.
+    /// [`acceptor`](Self::acceptor) does this, and drops old handshakes if others need their places. By hand:
     ///
     /// ```
     #[doc = include_str!("../../docs/snippets/request_loop.rs")]
@@ -101,7 +106,7 @@ impl Listener {
     /// # Cancel safety
     /// Dropping the future loses no request. A request that was assigned to the future is assigned to the next one.
     pub async fn request(&self) -> Result<Request, AcceptError> {
-        self.handle.0.request().await.and_then(Request::new)
+        self.handle.0.request().await.and_then(Request::fetched)
     }
 
     /// Waits for the next connection request and accepts it without inspecting it.
@@ -125,7 +130,16 @@ impl Listener {
 
     /// Returns the connection requests as a stream. The stream ends after the first error.
     pub fn requests(&self) -> Requests {
-        Requests { listener: self.clone(), pending: None, done: false }
+        self.requests_as(Request::fetched)
+    }
+
+    /// Returns the requests for a task that has a limit of its own: their descriptors count on.
+    pub(super) fn counted_requests(&self) -> Requests {
+        self.requests_as(Request::new)
+    }
+
+    fn requests_as(&self, as_request: AsRequest) -> Requests {
+        Requests { listener: self.clone(), pending: None, done: false, as_request }
     }
 
     /// Answers requests in the background with `answer`, and returns the connections.
@@ -180,6 +194,8 @@ impl fmt::Debug for Listener {
     }
 }
 
+type AsRequest = fn(provider::Connector) -> Result<Request, AcceptError>;
+
 type Pending = Pin<Box<dyn Future<Output = Result<provider::Connector, AcceptError>> + Send + Sync>>;
 
 /// A stream of connection requests, returned by [`Listener::requests`].
@@ -188,6 +204,7 @@ pub struct Requests {
     listener: Listener,
     pending: Option<Pending>,
     done: bool,
+    as_request: AsRequest,
 }
 
 impl Stream for Requests {
@@ -202,7 +219,7 @@ impl Stream for Requests {
             self.pending = Some(pending);
             return Poll::Pending;
         };
-        let outcome = outcome.and_then(Request::new);
+        let outcome = outcome.and_then(self.as_request);
         self.done = outcome.is_err();
         Poll::Ready(Some(outcome))
     }
@@ -231,6 +248,8 @@ impl fmt::Debug for Requests {
 #[must_use = "dropping it rejects the peer"]
 pub struct Request {
     attempt: Attempt,
+    /// When the reply was sent, for the one who limits the time of the peer.
+    replied: Option<Arc<OnceLock<Instant>>>,
 }
 
 impl Request {
@@ -243,7 +262,26 @@ impl Request {
             provider.release();
             AcceptError::DeviceRemoved
         });
-        Ok(Self { attempt: attempt? })
+        Ok(Self { attempt: attempt?, replied: None })
+    }
+
+    /// The request of a connector, which the program has from now on, with its descriptor.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    fn fetched(provider: provider::Connector) -> Result<Self, AcceptError> {
+        drop(provider.take_descriptor());
+        Self::new(provider)
+    }
+
+    /// Returns the connector.
+    pub(super) fn provider(&self) -> &provider::Connector {
+        self.attempt.provider()
+    }
+
+    /// Notes there when [`accept`](Self::accept) has sent the reply.
+    pub(super) fn note_reply(&mut self, replied: Arc<OnceLock<Instant>>) {
+        self.replied = Some(replied);
     }
 
     /// Returns the number of the connection in `tracing` output.
@@ -297,7 +335,8 @@ impl Request {
         params: AcceptParams,
     ) -> Result<Connection, Retained<AcceptError, Self>> {
         let agreed = self.attempt.provider().agreed(params.read_limits, self.read_limits());
-        match self.attempt.provider().accept(queue_pair.provider(), &params).await {
+        let accept = self.attempt.provider().accept(queue_pair.provider(), &params);
+        match noting_wait(accept, self.replied.clone()).await {
             Ok(()) => {
                 self.attempt.agree(agreed);
                 Ok(Connection::new(self.attempt))
@@ -326,6 +365,19 @@ impl Request {
         let usable = self.attempt.provider().is_pending();
         Retained { error, handle: usable.then_some(self) }
     }
+}
+
+/// Runs an accept, and notes when it first has to wait. By then it has sent the reply: a fresh socket has room for it.
+async fn noting_wait<F: Future>(accept: F, replied: Option<Arc<OnceLock<Instant>>>) -> F::Output {
+    let mut accept = std::pin::pin!(accept);
+    std::future::poll_fn(|cx| {
+        let polled = accept.as_mut().poll(cx);
+        if let Some(replied) = replied.as_ref().filter(|_| polled.is_pending()) {
+            replied.get_or_init(Instant::now);
+        }
+        polled
+    })
+    .await
 }
 
 impl fmt::Debug for Request {

@@ -9,20 +9,21 @@ mod adapter;
 pub(crate) mod check_up;
 mod connection;
 mod connector;
+mod handshakes;
 mod listener;
 mod local_address;
 mod provider;
 
 pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
-#[cfg(feature = "rustls")]
-pub(crate) use acceptor::grace;
 pub use acceptor::{Acceptor, AcceptorConfig};
 pub(crate) use acceptor::{AcceptorParts, none_later};
 pub use adapter::Adapter;
 pub(crate) use adapter::WeakAdapter;
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
+#[cfg(feature = "rustls")]
+pub(crate) use handshakes::Handshakes;
 pub use listener::{Listener, Request, Requests};
 pub use local_address::{AdapterChoice, LocalAddress};
 pub use provider::Provider;

@@ -1,17 +1,16 @@
 //! TLS over streams, with client certificates.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use tokio::io::AsyncWriteExt;
-use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -20,9 +19,9 @@ use tracing::{debug, warn};
 
 use super::listener::RdmaListener;
 use super::stream::RdmaStream;
-use crate::cm::grace;
+use crate::cm::Handshakes;
 use crate::metrics::AcceptMetrics;
-use crate::proto::half_open::{HalfOpen, PeerKey};
+use crate::provider::net::descriptors::Held;
 use crate::sync::Throttle;
 
 /// The default number of peers in their TLS handshake.
@@ -64,11 +63,8 @@ pub struct TlsListener {
     acceptor: TlsAcceptor,
     timeout: Duration,
     most: usize,
-    tasks: JoinSet<Option<TlsStream<RdmaStream>>>,
-    /// The handshakes that may be dropped.
-    handshakes: HalfOpen<Handshake>,
-    /// All handshakes, with those that were dropped and have not ended.
-    keys: HashMap<Id, PeerKey>,
+    tasks: JoinSet<Option<(TlsStream<RdmaStream>, Option<Held>)>>,
+    handshakes: Handshakes,
     /// A stream that waits for a place.
     waiting: Option<RdmaStream>,
     /// When the oldest handshake may be dropped.
@@ -76,12 +72,6 @@ pub struct TlsListener {
     logged: Throttle,
     /// The listener has ended.
     ended: bool,
-}
-
-/// A handshake that is under way.
-struct Handshake {
-    since: Instant,
-    task: AbortHandle,
 }
 
 impl TlsListener {
@@ -96,8 +86,7 @@ impl TlsListener {
             timeout: TIMEOUT,
             most: HANDSHAKES,
             tasks: JoinSet::new(),
-            handshakes: HalfOpen::new(),
-            keys: HashMap::new(),
+            handshakes: Handshakes::new(HANDSHAKES),
             waiting: None,
             timer: Box::pin(sleep(Duration::ZERO)),
             logged: Throttle::default(),
@@ -114,9 +103,13 @@ impl TlsListener {
     /// Sets how many peers may be in their handshake at the same time. Default: 256.
     ///
     /// If there is no place for another peer, the oldest handshake of the address that has most is dropped. Each peer has
-    /// at least 1 s, or 50 ms if its address has more than an eighth of the places.
+    /// at least 1 s, or 50 ms if its address has an eighth of the places besides.
+    ///
+    /// Whatever the setting, with the soft provider the peers of all TLS listeners of the process have at most a sixteenth of
+    /// its descriptors (`RLIMIT_NOFILE`).
     pub fn handshakes(mut self, most: usize) -> Self {
         self.most = most.max(1);
+        self.handshakes.set_most(self.most);
         self
     }
 
@@ -146,6 +139,8 @@ impl TlsListener {
         let peer = stream.connection().peer_addr();
         // A peer that is dropped may never confirm the end, and a stream that waits for it is not in its place any more.
         stream.set_aborts(true);
+        let budget = stream.connection().connector().descriptors();
+        let descriptor = budget.map(|budget| self.handshakes.holder(&budget.tls).hold());
         let (handshake, limit) = (self.acceptor.accept(stream).into_fallible(), self.timeout);
         let task = self.tasks.spawn(async move {
             let _half_open = ACCEPTS.half_open();
@@ -153,7 +148,7 @@ impl TlsListener {
                 Ok(Ok(stream)) => {
                     stream.get_ref().0.set_aborts(false);
                     ACCEPTS.count("accepted");
-                    Some(stream)
+                    Some((stream, descriptor))
                 }
                 Ok(Err((error, mut stream))) => {
                     debug!(%peer, %error, "TLS handshake failed");
@@ -169,9 +164,8 @@ impl TlsListener {
                 }
             }
         });
-        let id = task.id();
-        let handshake = Handshake { since: Instant::now(), task };
-        self.keys.insert(id, self.handshakes.insert(peer.ip(), handshake));
+        // The peer begins.
+        self.handshakes.insert(peer.ip(), task, Arc::new(OnceLock::from(Instant::now())));
     }
 
     /// Begins the handshakes of streams that the listener has, and drops old ones if they need the place.
@@ -184,7 +178,7 @@ impl TlsListener {
                     Poll::Pending => {}
                 }
             }
-            if self.keys.len() < self.most {
+            if self.handshakes.len() < self.most && self.handshakes.has_room() {
                 match self.waiting.take() {
                     Some(stream) => self.begin(stream),
                     None => return Ok(()),
@@ -198,29 +192,22 @@ impl TlsListener {
     /// Drops the oldest handshake of the address that has most. Pending until it may be dropped, and until it has ended:
     /// the task is woken by both.
     fn poll_replace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let grace = grace(&self.handshakes, self.most);
-        let victim = self.handshakes.victim().map(|(key, oldest)| (key, oldest.since + grace));
-        let Some((key, expendable)) = victim.filter(|_| self.handshakes.len() == self.keys.len()) else {
+        if self.handshakes.leaving() > 0 {
             return Poll::Pending;
-        };
-        if expendable > Instant::now() {
-            self.timer.as_mut().reset(expendable);
-            return self.timer.as_mut().poll(cx);
         }
-        if let Some(handshake) = self.handshakes.remove(key) {
-            handshake.task.abort();
-            ACCEPTS.count("replaced");
-            if let Some(held_back) = self.logged.admit() {
-                warn!(held_back, "too many TLS handshakes: the oldest is dropped");
+        match self.handshakes.drop_oldest() {
+            Ok(()) => {
+                ACCEPTS.count("replaced");
+                if let Some(held_back) = self.logged.admit() {
+                    warn!(held_back, "too many TLS handshakes: the oldest is dropped");
+                }
+                Poll::Pending
             }
-        }
-        Poll::Pending
-    }
-
-    /// A handshake has ended.
-    fn remove(&mut self, id: Id) {
-        if let Some(key) = self.keys.remove(&id) {
-            self.handshakes.remove(key);
+            Err(Some(expendable)) => {
+                self.timer.as_mut().reset(expendable);
+                self.timer.as_mut().poll(cx)
+            }
+            Err(None) => Poll::Pending,
         }
     }
 }
@@ -233,12 +220,12 @@ impl Stream for TlsListener {
             self.poll_begin(cx)?;
             match ready!(self.tasks.poll_join_next_with_id(cx)) {
                 Some(Ok((id, stream))) => {
-                    self.remove(id);
-                    if let Some(stream) = stream {
+                    self.handshakes.remove(id);
+                    if let Some((stream, _descriptor)) = stream {
                         return Poll::Ready(Some(Ok(stream)));
                     }
                 }
-                Some(Err(error)) => self.remove(error.id()),
+                Some(Err(error)) => self.handshakes.remove(error.id()),
                 // Handshakes that have begun are finished, whatever has become of the listener.
                 None => return if self.ended { Poll::Ready(None) } else { Poll::Pending },
             }
@@ -250,7 +237,7 @@ impl fmt::Debug for TlsListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsListener")
             .field("listener", &self.listener)
-            .field("handshakes", &self.keys.len())
+            .field("handshakes", &self.handshakes.len())
             .finish_non_exhaustive()
     }
 }

@@ -54,18 +54,28 @@ impl<T> HalfOpen<T> {
         self.ages.len()
     }
 
-    /// The number of peers of the source that has most.
-    pub(crate) fn most(&self) -> usize {
-        self.order.last().map_or(0, |(count, ..)| *count)
+    /// The number of peers of the source of this address.
+    pub(crate) fn count(&self, ip: IpAddr) -> usize {
+        self.sources.get(&Source::of(ip)).map_or(0, BTreeMap::len)
     }
 
     /// Enters a peer, which is now the youngest.
     pub(crate) fn insert(&mut self, ip: IpAddr, value: T) -> PeerKey {
-        let key = PeerKey { source: Source::of(ip), age: self.next };
+        self.insert_of(Source::of(ip), value)
+    }
+
+    fn insert_of(&mut self, source: Source, value: T) -> PeerKey {
+        let key = PeerKey { source, age: self.next };
         self.next += 1;
         self.ages.insert(key.age, key.source);
         self.change(key.source, |peers| peers.insert(key.age, value));
         key
+    }
+
+    /// Makes a peer the youngest. `None` if it was removed.
+    pub(crate) fn renew(&mut self, key: PeerKey) -> Option<PeerKey> {
+        let value = self.remove(key)?;
+        Some(self.insert_of(key.source, value))
     }
 
     /// Removes a peer. `None` if it was removed before.
@@ -177,7 +187,9 @@ mod tests {
                 }
                 prop_assert_eq!(table.len(), model.len());
                 let many = |source| model.iter().filter(|(_, other)| *other == source).count();
-                prop_assert_eq!(table.most(), (0..3).map(many).max().unwrap_or_default());
+                for source in 0..3_u8 {
+                    prop_assert_eq!(table.count([192, 0, 2, source].into()), many(source));
+                }
             }
         }
     }

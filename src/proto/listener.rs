@@ -187,12 +187,20 @@ impl<R> Listener<R> {
         Ok(Wait::Pending(waiter))
     }
 
-    /// A request arrived (P2). When the queue is full, queued requests that are `dead` do not keep a live one from it: they
+    /// A request arrived (P2). The queue is full with the backlog, or with `room` requests if that is less. When the queue is full,
+    /// queued requests that are `dead` do not keep a live one from it: they
     /// are taken out and given back. Each arrival checks a few of them, in turn, so that a flood costs no more than that.
-    pub(crate) fn arrived(&mut self, request: R, dead: impl FnMut(&R) -> bool) -> (Arrival<R>, Vec<R>) {
-        let gone = if self.is_full() { self.remove_dead(dead) } else { Vec::new() };
+    pub(crate) fn arrived(
+        &mut self,
+        request: R,
+        room: usize,
+        dead: impl FnMut(&R) -> bool,
+    ) -> (Arrival<R>, Vec<R>) {
+        let is_full = |listener: &Self| listener.queue.len() >= listener.backlog.min(room);
+        let gone = if is_full(self) { self.remove_dead(dead) } else { Vec::new() };
         let arrival = match self.state {
-            State::Listening if self.is_full() => Arrival::Refused(request),
+            // A waiter takes it without a place in the queue, which is empty then.
+            State::Listening if is_full(self) && gone.is_empty() => Arrival::Refused(request),
             State::Listening => self.place(request, Self::push_back),
             State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
         };
@@ -221,11 +229,6 @@ impl<R> Listener<R> {
     fn push_front(&mut self, request: R) {
         let number = self.queue.first_key_value().map_or(0, |(first, _)| first.wrapping_sub(1));
         self.queue.insert(number, request);
-    }
-
-    /// Returns whether a request without a waiter would be one too many.
-    fn is_full(&self) -> bool {
-        self.queue.len() >= self.backlog
     }
 
     /// A request was delivered, but its waiter was dropped before it looked: it is the oldest, so it goes first.
@@ -288,7 +291,7 @@ mod tests {
 
     /// A request arrives, and all that are queued are alive.
     fn arrived(listener: &mut Listener<u32>, request: u32) -> Arrival<u32> {
-        listener.arrived(request, |_| false).0
+        listener.arrived(request, usize::MAX, |_| false).0
     }
 
     fn pending(listener: &mut Listener<u32>) -> WaiterId {
@@ -409,11 +412,23 @@ mod tests {
         }
         assert_eq!(arrived(&mut listener, 4), Arrival::Refused(4));
         let odd = |request: &u32| *request % 2 == 1;
-        assert_eq!(listener.arrived(4, odd), (Arrival::Queued, vec![1, 3]));
-        assert_eq!(listener.arrived(5, odd), (Arrival::Queued, vec![]), "there is room");
+        assert_eq!(listener.arrived(4, usize::MAX, odd), (Arrival::Queued, vec![1, 3]));
+        assert_eq!(listener.arrived(5, usize::MAX, odd), (Arrival::Queued, vec![]), "there is room");
         assert_eq!(listener.wait(), Ok(Wait::Ready(2)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(4)));
         assert_eq!(listener.wait(), Ok(Wait::Ready(5)));
+    }
+
+    // SEC-16: without descriptors a few requests wait, and a waiter is served.
+    #[test]
+    fn less_room_than_the_backlog_refuses_earlier() {
+        let mut listener = listening(3);
+        assert_eq!(listener.arrived(1, 1, |_| false).0, Arrival::Queued);
+        assert_eq!(listener.arrived(2, 1, |_| false).0, Arrival::Refused(2));
+        assert_eq!(listener.arrived(3, 1, |request| *request == 1), (Arrival::Queued, vec![1]));
+        assert_eq!(listener.wait(), Ok(Wait::Ready(3)));
+        let waiter = pending(&mut listener);
+        assert_eq!(listener.arrived(4, 1, |_| false).0, Arrival::Delivered(waiter, 4));
     }
 
     // SEC-07: an arrival looks at a few of a full queue, and finds every dead one in the end.
@@ -427,7 +442,7 @@ mod tests {
         let mut arrivals = 0;
         loop {
             arrivals += 1;
-            let (arrival, gone) = listener.arrived(9999, |request| {
+            let (arrival, gone) = listener.arrived(9999, usize::MAX, |request| {
                 checks += 1;
                 *request == last
             });

@@ -126,6 +126,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// Refuses a request that nobody will take.
     fn refuse(&self, request: Self::Request);
 
+    /// Returns how many requests may wait when this one arrives, if that is less than the backlog.
+    fn room(&self, _request: &Self::Request) -> usize {
+        usize::MAX
+    }
+
     /// IND2Listener::GetConnectionRequest.
     fn request(self: &Arc<Self>) -> Accept<Self> {
         Accept { queue: self.clone(), place: Place::New }
@@ -143,9 +148,10 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
 
     /// A request has come in full. Queued requests that are `dead` make room for it.
     fn enqueue(&self, request: Self::Request, dead: impl FnMut(&Self::Request) -> bool) {
+        let room = self.room(&request);
         let mut inner = self.lock();
         let requests = inner.as_mut();
-        let (arrival, gone) = requests.machine.arrived(request, dead);
+        let (arrival, gone) = requests.machine.arrived(request, room, dead);
         let placed = requests.place(arrival);
         drop(inner);
         drop(gone);

@@ -53,10 +53,7 @@ impl Host {
     /// [`spin`](SoftConfig::spin) and [`capture`](SoftConfig::capture), which are ignored: see
     /// [`Network::capture`](super::Network::capture).
     pub fn provider_with(&self, config: SoftConfig) -> Provider {
-        Provider::simulated(
-            net::Host::Sim(self.host.clone()),
-            config.spin(Duration::ZERO).without_descriptors(),
-        )
+        Provider::simulated(net::Host::Sim(self.host.clone()), config.spin(Duration::ZERO))
     }
 
     /// Opens the adapter of this host, with default settings.

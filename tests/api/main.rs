@@ -14,6 +14,7 @@ mod completion_queue;
 mod conformance;
 mod connect;
 mod connect_failures;
+mod descriptors;
 mod device_options;
 mod disconnect;
 mod drop_order;

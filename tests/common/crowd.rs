@@ -1,6 +1,8 @@
 //! Many peers that connect, say what they are told to, and then nothing more. Each that is thrown out comes back at once.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -8,11 +10,12 @@ use std::thread::JoinHandle;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use tokio_rdma::Adapter;
 
+use super::process::one_test;
 use super::raw::{REQUEST_KEY, Start, fpdu, write};
 use super::{listening, within};
 
@@ -91,6 +94,71 @@ impl Drop for Crowd {
     }
 }
 
+/// The address of the listener, and what each peer sends, for the process of a crowd.
+const LISTENER: &str = "TOKIO_RDMA_TEST_LISTENER";
+const WORDS: &str = "TOKIO_RDMA_TEST_WORDS";
+
+/// A crowd in a process of its own, which has its descriptors. It is gone when this is dropped.
+pub struct CrowdProcess {
+    process: Child,
+    lines: mpsc::UnboundedReceiver<()>,
+}
+
+impl CrowdProcess {
+    /// Runs this test of this program, which calls [`be_crowd`].
+    pub fn new(module: &str, function: &str, address: SocketAddr, words: &[u8]) -> Self {
+        let words: Vec<_> = words.iter().map(u8::to_string).collect();
+        let mut command = one_test(module, function);
+        command.env(LISTENER, address.to_string()).env(WORDS, words.join(" "));
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("started");
+        let stdout = BufReader::new(process.stdout.take().expect("piped"));
+        let (sender, lines) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            let lines = stdout.lines().map_while(Result::ok).filter(|line| line == "renewed");
+            lines.for_each(|_| _ = sender.send(()));
+        });
+        Self { process, lines }
+    }
+
+    /// Waits until all peers have connected, the first time, and then until a hundred were thrown out.
+    pub async fn renewed(&mut self) {
+        within(self.lines.recv()).await.expect("it goes on");
+    }
+}
+
+impl Drop for CrowdProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Is the crowd of a [`CrowdProcess`] until the process is killed. Does nothing in any other process.
+///
+/// # Panics
+/// When there are too few descriptors, or the other process has ended.
+pub fn be_crowd<V, F>(size: usize, visit: V)
+where
+    V: Fn(SocketAddr, Arc<Vec<u8>>, Connected) -> F + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let Ok(address) = std::env::var(LISTENER) else { return };
+    let address = address.parse().expect("an address");
+    let words = std::env::var(WORDS).expect("set");
+    let words: Result<Vec<u8>, _> = words.split_whitespace().map(str::parse).collect();
+    let words = Arc::new(words.expect("numbers"));
+    assert!(raise_descriptors() > size + 100, "too few descriptors for this test");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut crowd = Crowd::with(size, move |connected| visit(address, words.clone(), connected)).await;
+        let mut stdout = std::io::stdout();
+        loop {
+            writeln!(stdout, "\nrenewed").expect("somebody reads");
+            crowd.renewed(100).await;
+        }
+    });
+}
+
 /// By this a peer reports that it is connected.
 #[derive(Clone)]
 pub struct Connected(Arc<watch::Sender<usize>>);
@@ -157,6 +225,12 @@ pub async fn hello<T, E>(
     };
     let (_, hello) = within(async { tokio::join!(connect(address), asked) }).await;
     hello
+}
+
+/// Lowers the number of descriptors of this process.
+pub fn limit_descriptors(limit: u64) {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, limit, hard).expect("lowered");
 }
 
 /// Raises the number of descriptors of this process as far as it goes, and returns it.

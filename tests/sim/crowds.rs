@@ -113,6 +113,114 @@ fn silent_peers_delay_no_stream() {
     });
 }
 
+/// The peers that ask for a stream and do not complete it. Each stays for a while, and comes back. Never ends.
+async fn crowd_that_asks(network: &Network, address: SocketAddr, hello: &[u8]) {
+    let adapter = adapter(&network.host("10.0.0.66"));
+    let peer = async |_| {
+        let queue_pair = small(&adapter);
+        sleep(Duration::from_millis(network.random(0..=1000))).await;
+        loop {
+            let params = ConnectParams::default().private_data(hello.to_vec());
+            let reply = adapter.connector().connect(&queue_pair, address, params).await;
+            if reply.is_ok() {
+                sleep(Duration::from_millis(network.random(500..=1500))).await;
+            }
+        }
+    };
+    join_all((0..SILENT).map(peer)).await;
+}
+
+// IO-10: no time limit of the listener is over, so that only peers that make room let others in.
+#[test]
+fn peers_that_do_not_complete_delay_no_stream() {
+    sim::check([0], async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (server_adapter(&server), adapter(&client));
+        // Small ones, so that the time of a test without optimisation is not that of their preparation.
+        let config = StreamConfig::default().send_buffer(1 << 14).receive_buffer(1 << 14);
+        let config = config.send_depth(16).receive_depth(16).handshake_timeout(3600 * SECOND);
+        let (other, elsewhere) = listening(&passive, &server);
+        let hello = async { other.request().await.expect("a request").private_data().to_vec() };
+        let (hello, _) = tokio::join!(hello, RdmaStream::connect_on(&active, elsewhere, &config));
+        let address: SocketAddr = (server.address(), PORT + 1).into();
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let connecting = async {
+            // The crowd has come.
+            sleep(2 * SECOND).await;
+            for _ in 0..9 {
+                let begin = network.elapsed();
+                let (accepted, connected) =
+                    tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+                drop((accepted.expect("accepted"), connected.expect("connected")));
+                let delay = network.elapsed() - begin;
+                assert!(delay <= DELAY, "{delay:?}");
+                sleep(Duration::from_millis(network.random(0..=300))).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = connecting => {}
+            () = crowd_that_asks(&network, address, &hello) => unreachable!("it goes on"),
+        }
+    });
+}
+
+/// The number of connections that an acceptor with 64 places makes within two seconds of 600 peers at one address that all come back at once,
+/// if the answer takes so long before its reply, and a segment so long for its way.
+async fn accepted_of_one_address(network: &Network, answer: Duration, latency: Duration) -> usize {
+    let (server, client) = hosts(network);
+    network.link(&server, &client).latency(latency..=latency);
+    let (passive, active) = (adapter(&server), adapter(&client));
+    let (listener, address) = listening(&passive, &server);
+    let config = AcceptorConfig::default().handshakes(64);
+    let acceptor = listener.acceptor(config, move |request| {
+        let queue_pair = small(&passive);
+        async move {
+            sleep(answer).await;
+            request.accept(&queue_pair, AcceptParams::default()).await.map_err(io::Error::from)
+        }
+    });
+    let acceptor = acceptor.expect("it listens");
+    let peer = async |_| loop {
+        let (queue_pair, connector) = (small(&active), active.connector());
+        drop(connector.connect_and_complete(&queue_pair, address, ConnectParams::default()).await);
+    };
+    let mut accepted = 0;
+    let accepting = async {
+        while let Ok(connection) = acceptor.accept().await {
+            drop(connection);
+            accepted += 1;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = sleep(2 * SECOND) => {}
+        () = accepting => unreachable!("it goes on"),
+        _ = join_all((0..600).map(peer)) => unreachable!("it goes on"),
+    }
+    accepted
+}
+
+// SEC-07: the time of the server's own work is not the peer's.
+#[test]
+fn a_slow_answer_costs_no_peer_its_place() {
+    sim::check([0], async |network: Network| {
+        let (answer, latency) = (Duration::from_millis(100), Duration::from_millis(1));
+        let accepted = accepted_of_one_address(&network, answer, latency).await;
+        assert!(accepted >= 500, "{accepted}");
+    });
+}
+
+// SEC-07: many peers behind one address may be far away.
+#[test]
+fn distant_peers_of_one_address_are_served() {
+    sim::check([0], async |network: Network| {
+        let latency = Duration::from_millis(50);
+        let accepted = accepted_of_one_address(&network, Duration::ZERO, latency).await;
+        assert!(accepted >= 50, "{accepted}");
+    });
+}
+
 /// The loop serves others while a peer has its reply and says nothing.
 fn assert_serves<F>(serve: impl Fn(Adapter, Listener) -> F)
 where

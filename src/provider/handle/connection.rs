@@ -11,6 +11,7 @@ use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateE
 use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::ProviderKind;
+use crate::provider::net::descriptors::{Descriptors, Held};
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::provider::with_runtime::WithRuntime;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -93,6 +94,36 @@ impl Connector {
         match self {
             #[cfg(feature = "soft")]
             Self::Soft(cm) => Some(Adapter::Soft(cm.adapter.clone())),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Takes the descriptor of a request, which counts until it is dropped. Connections of devices have none.
+    pub(crate) fn take_descriptor(&self) -> Option<Held> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.take_descriptor(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Sets the descriptor of a request. It counts until the socket is closed, unless it is released.
+    pub(crate) fn set_descriptor(&self, descriptor: Held) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => cm.set_descriptor(descriptor),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => drop(descriptor),
+        }
+    }
+
+    /// Returns the budgets of the descriptors of its host, if its connection has one.
+    pub(crate) fn descriptors(&self) -> Option<&Descriptors> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(cm) => Some(cm.adapter.host.descriptors()),
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => None,
         }

@@ -3,11 +3,13 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 use std::task::ready;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 
+use super::descriptors::Descriptors;
 use super::interface::Interface;
 use super::leases::{Namespace, PortLease};
 use super::options::{SocketError, SocketOptions};
@@ -38,6 +40,16 @@ impl Host {
             Self::Kernel => Namespace::of_thread(),
             #[cfg(feature = "sim")]
             Self::Sim(host) => host.namespace(),
+        }
+    }
+
+    /// The budgets of the descriptors that peers hold.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        static PROCESS: LazyLock<Descriptors> = LazyLock::new(Descriptors::of_process);
+        match self {
+            Self::Kernel => &PROCESS,
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.descriptors(),
         }
     }
 

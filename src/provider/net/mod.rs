@@ -5,6 +5,7 @@
 //! * [`interface`]: an interface and its addresses;
 //! * `leases`: which ports this process holds;
 //! * [`ports`]: which port to try next;
+//! * `descriptors`: how many descriptors peers may hold;
 //! * `options`: what the caller may choose about a socket;
 //! * [`errors`]: what a failed connect means in ND's words;
 //! * `pcap`, `capture`: the bytes of connections as a file for Wireshark;
@@ -14,6 +15,8 @@
 
 #[cfg(feature = "soft")]
 pub(crate) mod capture;
+#[cfg_attr(not(feature = "soft"), allow(dead_code, reason = "connections of devices hold no descriptors"))]
+pub(crate) mod descriptors;
 pub(crate) mod errors;
 #[cfg(feature = "soft")]
 pub(crate) mod host;
@@ -39,11 +42,6 @@ pub(crate) use host::{BoundListener, BoundSocket, Host, Listener, Monitor};
 pub(crate) use interface::Interface;
 #[cfg(feature = "soft")]
 pub(crate) use stream::Stream;
-
-/// The most sockets of a host at a time whose last bytes are still on the way, so that peers that do not end their streams
-/// use up no descriptors.
-#[cfg(feature = "soft")]
-const MOST_LINGERING: usize = 256;
 
 /// The same address with an IPv4-mapped IPv6 address written as IPv4.
 ///

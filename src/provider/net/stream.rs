@@ -12,11 +12,11 @@ use nix::sys::socket::MsgFlags;
 use socket2::{Protocol, SockRef};
 use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::coop::consume_budget;
 
-use super::MOST_LINGERING;
 use super::capture::{Capture, Captured};
+use super::descriptors::Held;
+use super::host::Host;
 use super::kernel;
 use super::options::{SocketError, SocketOptions};
 #[cfg(feature = "sim")]
@@ -80,14 +80,12 @@ impl Stream {
         }
     }
 
-    /// The places of sockets of the host that linger.
-    pub(crate) fn lingering(&self) -> &Semaphore {
-        /// Those of this process.
-        static PLACES: Semaphore = Semaphore::const_new(MOST_LINGERING);
+    /// Takes a place among the sockets of the host that linger, if there is one.
+    pub(crate) fn linger(&self) -> Option<Held> {
         match self {
-            Self::Kernel(_) | Self::Captured(_) => &PLACES,
+            Self::Kernel(_) | Self::Captured(_) => Host::Kernel.descriptors().ended.try_hold(),
             #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.lingering(),
+            Self::Sim(stream) => stream.host().descriptors().ended.try_hold(),
         }
     }
 

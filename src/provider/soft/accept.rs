@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connector::Connector;
-use super::half_open::{Incoming, accept_loop};
+use super::half_open::{Incoming, TURN, accept_loop};
 use super::handshake::PendingHandshake;
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, Reason, StateError};
@@ -177,8 +177,13 @@ impl AcceptQueue for Listener {
         self.inner.lock()
     }
 
-    fn connector_for(&self, Incoming { terms, handshake, local, peer }: Incoming) -> Arc<Connector> {
-        Connector::with_request(self.adapter.serving(local), terms, handshake, local, peer)
+    fn connector_for(&self, incoming: Incoming) -> Arc<Connector> {
+        Connector::with_request(self.adapter.serving(incoming.local), incoming)
+    }
+
+    /// A task that waits for requests may need a turn to take them, so that a few wait in any case.
+    fn room(&self, incoming: &Incoming) -> usize {
+        if incoming.descriptor.fits() { usize::MAX } else { TURN }
     }
 
     fn refuse(&self, incoming: Incoming) {

@@ -98,7 +98,8 @@ impl Adapter {
     }
 
     fn new(host: Host, runtime: Handle, interface: Interface, config: SoftConfig) -> Arc<Self> {
-        let lingering_close = LingeringClose::new(runtime.clone(), config.half_open_places());
+        let refused = host.descriptors().refused.holder();
+        let lingering_close = LingeringClose::new(runtime.clone(), config.half_open, refused);
         Arc::new(Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),

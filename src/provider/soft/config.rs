@@ -3,12 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit};
-
 use crate::provider::net::capture::Capture;
 use crate::sync::LONGEST;
 
-/// The most places for half-open peers by default.
+/// The most half-open peers of one listening address by default.
 const MOST_HALF_OPEN: usize = 4096;
 
 /// The shortest path timeout.
@@ -31,7 +29,7 @@ pub struct SoftConfig {
     pub(crate) disconnect_timeout: Duration,
     pub(crate) message_timeout: Option<Duration>,
     pub(crate) address_timeout: Duration,
-    half_open: Option<usize>,
+    pub(crate) half_open: usize,
     pub(crate) ephemeral_ports: RangeInclusive<u16>,
     pub(crate) capture: Option<Capture>,
 }
@@ -46,7 +44,7 @@ impl Default for SoftConfig {
             disconnect_timeout: Duration::from_secs(5),
             message_timeout: Some(Duration::from_secs(30)),
             address_timeout: Duration::from_secs(10),
-            half_open: None,
+            half_open: MOST_HALF_OPEN,
             ephemeral_ports: 49152..=65535,
             capture: None,
         }
@@ -133,33 +131,22 @@ impl SoftConfig {
     }
 
     /// Sets how many peers of one listening address may be between their TCP connection and their complete request. Default:
-    /// half of the descriptors of the process (`RLIMIT_NOFILE`), at most 4096, which is the usual length of the kernel's own
-    /// queue; at least 1. Each holds a descriptor and less than 2 KiB.
+    /// 4096, which is the usual length of the kernel's own queue; at least 1. Each holds a descriptor and less than 2 KiB.
+    ///
+    /// Whatever the setting, these peers of all listening addresses of the process have at most an eighth of its descriptors
+    /// (`RLIMIT_NOFILE`). One half of the eighth is divided evenly among the listening addresses, and the other half is for
+    /// those that need it first.
     ///
     /// When there is no room for another, the oldest of the address that has most is closed, if its request has not arrived
     /// by then. Addresses of IPv6 count by their first 64 bits. Each peer has at least 200 ms. A peer that sends its request
     /// at once is accepted, however many silent ones there are. If the process has no descriptors left, peers make room in
     /// the same way.
     ///
-    /// The same limit applies to the refused peers of an adapter that have one second to read the refusal; further ones are
-    /// closed immediately.
+    /// The same limit, and a 32nd of the descriptors, apply to the refused peers of an adapter that have one second to read the
+    /// refusal; further ones are closed immediately.
     #[must_use]
     pub fn half_open(mut self, most: usize) -> Self {
-        self.half_open = Some(most.max(1));
-        self
-    }
-
-    /// The number of places for half-open peers.
-    pub(crate) fn half_open_places(&self) -> usize {
-        self.half_open.unwrap_or_else(|| {
-            most_half_open(getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit))
-        })
-    }
-
-    /// The same settings for hosts whose sockets are no descriptors.
-    #[cfg(feature = "sim")]
-    pub(crate) fn without_descriptors(mut self) -> Self {
-        self.half_open.get_or_insert(MOST_HALF_OPEN);
+        self.half_open = most.max(1);
         self
     }
 
@@ -191,21 +178,5 @@ impl SoftConfig {
     pub fn capture(mut self, capture: &Capture) -> Self {
         self.capture = Some(capture.clone());
         self
-    }
-}
-
-/// Returns the number of half-open peers that leave a process with so many descriptors half of them.
-fn most_half_open(descriptors: u64) -> usize {
-    usize::try_from(descriptors / 2).map_or(MOST_HALF_OPEN, |half| half.clamp(1, MOST_HALF_OPEN))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn half_open_peers_leave_half_of_the_descriptors() {
-        let found = [0, 3, 1024, 8191, 8192, u64::MAX].map(most_half_open);
-        assert_eq!(found, [1, 1, 512, 4095, 4096, 4096]);
     }
 }

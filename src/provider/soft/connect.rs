@@ -459,7 +459,7 @@ impl Connector {
         leftover: &Bytes,
         rtr: Rtr,
     ) -> Option<(Arc<ConnectionShared>, Driver<Self>)> {
-        let socket = Socket::new(stream);
+        let socket = Socket::new(stream, self.take_descriptor());
         let mut queue = SendQueue::new(
             queue_pair.send_depth,
             negotiated.limits.outbound,

@@ -19,6 +19,7 @@ use super::window::WindowOp;
 use crate::inflight::WakeList;
 use crate::memory;
 use crate::provider::net::Stream;
+use crate::provider::net::descriptors::Held;
 use crate::provider::work::{Flags, Refused, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -49,11 +50,18 @@ pub(crate) struct Socket {
     stream: Stream,
     /// It is read without waiting for the runtime to say that there is something.
     eager: AtomicBool,
+    /// The descriptor, of a socket that was accepted.
+    descriptor: Option<Held>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: Stream) -> Arc<Self> {
-        Arc::new(Self { stream, eager: AtomicBool::new(false) })
+    pub(crate) fn new(stream: Stream, descriptor: Option<Held>) -> Arc<Self> {
+        Arc::new(Self { stream, eager: AtomicBool::new(false), descriptor })
+    }
+
+    /// Returns whether handshakes need the descriptor.
+    pub(super) fn is_needed(&self) -> bool {
+        self.descriptor.as_ref().is_some_and(|descriptor| !descriptor.has_room())
     }
 
     pub(crate) fn stream(&self) -> &Stream {

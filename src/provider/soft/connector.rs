@@ -9,13 +9,15 @@ use tracing::debug;
 use super::adapter::Adapter;
 use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
+use super::half_open::Incoming;
 use super::handshake::PendingHandshake;
 use super::queue_pair::{Borrower, QueuePair};
 use crate::error::Reason;
 use crate::inflight::WakeList;
-use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
+use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::net::BoundSocket;
+use crate::provider::net::descriptors::Held;
 use crate::provider::net::leases::PortLease;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -43,6 +45,8 @@ pub(crate) struct Inner {
     connection: Option<Arc<ConnectionShared>>,
     /// The peer left while this side was about to ask it to.
     answered: bool,
+    /// The descriptor of a request, until the program has it.
+    descriptor: Option<Held>,
 }
 
 impl AsMut<ConnectorState> for Inner {
@@ -66,14 +70,12 @@ impl Connector {
     /// The connector of a request that has arrived.
     pub(crate) fn with_request(
         adapter: Arc<Adapter>,
-        terms: Terms,
-        handshake: PendingHandshake,
-        local: SocketAddr,
-        peer: SocketAddr,
+        Incoming { terms, handshake, local, peer, descriptor }: Incoming,
     ) -> Arc<Self> {
         let machine = Machine::with_request(terms);
         let phase = machine.state();
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
+        connector.lock().descriptor = Some(descriptor);
         // The machine was made in this state; the listener's did the waiting.
         let (peer, status) = (Some(peer), Status::SUCCESS);
         let peer = peer.map(tracing::field::display);
@@ -96,6 +98,7 @@ impl Connector {
             queue_pair: None,
             connection: None,
             answered: false,
+            descriptor: None,
         };
         let id = next_id();
         let registry = adapter.registry().clone();
@@ -105,6 +108,16 @@ impl Connector {
             inner: Mutex::new(inner),
             _registered: registered,
         })
+    }
+
+    /// Sets the descriptor of a request, which its socket has from the reply on.
+    pub(crate) fn set_descriptor(&self, descriptor: Held) {
+        self.lock().descriptor = Some(descriptor);
+    }
+
+    /// Takes the descriptor of a request, which counts until it is dropped.
+    pub(crate) fn take_descriptor(&self) -> Option<Held> {
+        self.lock().descriptor.take()
     }
 
     fn command(&self, inner: &Inner, command: Command) {

@@ -1,7 +1,7 @@
 //! Accepts TCP connections and reads their MPA requests: the peers between the two are half open.
 //!
-//! There are at most [`SoftConfig::half_open`](super::config::SoftConfig) of them at one listening address. When there is
-//! no room for another, the oldest of the source that has most is closed ([`HalfOpen`]). So the queue of the kernel is
+//! There are at most [`SoftConfig::half_open`](super::config::SoftConfig) of them at one listening address, and at all addresses
+//! together as many as the [descriptors](crate::provider::net::descriptors) of the process allow. When there is no room for another, the oldest of the source that has most is closed ([`HalfOpen`]). So the queue of the kernel is
 //! always drained, and silent peers delay nobody. A peer that is not silent is not closed by this: its request is read when
 //! it is accepted, and once more before it is closed, and it has [`GRACE`] to send it.
 
@@ -25,6 +25,7 @@ use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
 use crate::proto::mpa::{Offer, Responder, StartConfig, StartError};
 use crate::provider::accept_queue::ACCEPTS;
+use crate::provider::net::descriptors::{Descriptors, Held, Holder};
 use crate::provider::net::{Listener, Stream, canonical};
 use crate::sync::Throttle;
 use crate::types::{ReadLimits, Role};
@@ -40,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The number of connections that are accepted before other tasks, and the sockets, have their turn. The
 /// budget of tokio is not enough: a task that has used it up may be polled dozens of times more before the
 /// runtime polls the sockets.
-const TURN: usize = 16;
+pub(super) const TURN: usize = 16;
 
 /// A connection request that nobody has taken yet.
 pub(crate) struct Incoming {
@@ -48,6 +49,7 @@ pub(crate) struct Incoming {
     pub(super) handshake: PendingHandshake,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
+    pub(super) descriptor: Held,
 }
 
 /// Accepts TCP connections and reads their requests, until the socket is closed or `arrived` no longer takes them.
@@ -65,7 +67,7 @@ pub(super) async fn accept_loop(
             accepted = 0;
             tokio::task::yield_now().await;
         }
-        let room = reading.len() < peers.most && peers.lacking.is_none();
+        let room = reading.len() < peers.most && peers.lacking.is_none() && peers.half_open.has_room();
         // A peer that has to leave is in the table no more, and gives the place up when it is polled.
         let leaving = peers.table.len() < reading.len();
         let incoming = tokio::select! {
@@ -114,6 +116,10 @@ struct Peers {
     local: SocketAddr,
     /// The number of places.
     most: usize,
+    /// The descriptors of half-open peers.
+    half_open: Arc<Holder>,
+    /// The descriptors of requests that nobody has taken yet.
+    requested: Arc<Holder>,
     table: HalfOpen<Place>,
     /// Since when descriptors or memory are lacking.
     lacking: Option<Instant>,
@@ -123,8 +129,11 @@ struct Peers {
 
 impl Peers {
     fn new(adapter: Arc<Adapter>, local: SocketAddr) -> Self {
+        let Descriptors { half_open, requested, .. } = adapter.host.descriptors();
         Self {
-            most: adapter.config.half_open_places(),
+            most: adapter.config.half_open,
+            half_open: half_open.holder(),
+            requested: requested.holder(),
             adapter,
             local,
             table: HalfOpen::new(),
@@ -142,14 +151,14 @@ impl Peers {
             false => self.local,
         };
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
-        let mut request = Request::new(stream, local, peer, &self.adapter);
+        let mut request = Request::new(stream, local, peer, self);
         let progress = request.look();
         if !matches!(progress, Ok(None)) {
             return Admitted::Done(request.end(progress, &self.adapter));
         }
         let (leave, left) = oneshot::channel();
         let key = self.table.insert(peer.ip(), Place { since: Instant::now(), leave });
-        let (adapter, counted) = (self.adapter.clone(), ACCEPTS.half_open());
+        let (adapter, counted) = (self.adapter.clone(), (ACCEPTS.half_open(), self.half_open.hold()));
         Admitted::Silent(async move {
             let _counted = counted;
             (key, request.read(left, &adapter).await)
@@ -235,6 +244,7 @@ struct Request {
     local: SocketAddr,
     peer: SocketAddr,
     responder: Responder,
+    requested: Arc<Holder>,
 }
 
 /// The request, if it is whole.
@@ -253,9 +263,9 @@ enum Closed {
 }
 
 impl Request {
-    fn new(stream: Stream, local: SocketAddr, peer: SocketAddr, adapter: &Adapter) -> Self {
-        let config = StartConfig { crc: adapter.config.crc, unsaid_limits: ReadLimits::default() };
-        Self { stream, local, peer, responder: Responder::new(config) }
+    fn new(stream: Stream, local: SocketAddr, peer: SocketAddr, peers: &Peers) -> Self {
+        let config = StartConfig { crc: peers.adapter.config.crc, unsaid_limits: ReadLimits::default() };
+        Self { stream, local, peer, responder: Responder::new(config), requested: peers.requested.clone() }
     }
 
     /// Takes what has arrived, from the kernel: tokio knows only of what its last event told.
@@ -306,7 +316,7 @@ impl Request {
 
     /// The request as the listener takes it; or closes the connection.
     fn end(self, progress: Progress, adapter: &Adapter) -> Option<Incoming> {
-        let Self { stream, local, peer, responder } = self;
+        let Self { stream, local, peer, responder, requested } = self;
         let closed = match progress {
             Ok(Some(offer)) => {
                 stream.prepare_accepted(&adapter.socket_options(None, false));
@@ -314,7 +324,8 @@ impl Request {
                 let terms = Terms { limits, private_data: offer.private_data };
                 let responder = Box::new(responder);
                 let handshake = PendingHandshake::Passive { stream, responder, reject_data: None };
-                return Some(Incoming { terms, handshake, local, peer: canonical(peer) });
+                let (peer, descriptor) = (canonical(peer), requested.hold());
+                return Some(Incoming { terms, handshake, local, peer, descriptor });
             }
             Ok(None) | Err(Closed::Gone) => Closed::Gone,
             Err(Closed::Invalid(error)) => {

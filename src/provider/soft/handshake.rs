@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use crate::error::{DecodeError, Reason};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
 use crate::provider::net::Stream;
+use crate::provider::net::descriptors::Holder;
 use crate::wire::ddp::Header;
 use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
@@ -100,11 +101,12 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
 pub(crate) struct LingeringClose {
     runtime: Handle,
     places: Arc<Semaphore>,
+    descriptors: Arc<Holder>,
 }
 
 impl LingeringClose {
-    pub(crate) fn new(runtime: Handle, most: usize) -> Self {
-        Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
+    pub(crate) fn new(runtime: Handle, most: usize, descriptors: Arc<Holder>) -> Self {
+        Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), descriptors }
     }
 
     /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
@@ -114,6 +116,7 @@ impl LingeringClose {
         let rest = last_words.slice(sent..);
         // Without a place the socket is closed at once, and what the peer hears is up to its kernel.
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        let Some(descriptor) = self.descriptors.try_hold() else { return };
         self.runtime.spawn(async move {
             let close = async {
                 stream.write_all(&rest).await?;
@@ -124,7 +127,7 @@ impl LingeringClose {
             };
             // The outcome is of no interest: nobody is left to tell.
             let _ = tokio::time::timeout(LINGER, close).await;
-            drop(place);
+            drop((place, descriptor));
         });
     }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::authority::{Authority, NAME};
-use common::crowd::{Crowd, connect_and_be_silent, hello, raise_descriptors, visit};
+use common::crowd::{
+    Crowd, CrowdProcess, be_crowd, connect_and_be_silent, hello, limit_descriptors, raise_descriptors, visit,
+};
 use common::process::alone;
 use common::stream::listening;
 use common::*;
@@ -74,6 +76,55 @@ async fn peers_that_begin_no_handshake_delay_nobody() {
     server.abort();
     let complete = complete.load(Ordering::Relaxed);
     assert!(complete > HANDSHAKES, "{complete} have come as far as TLS");
+}
+
+/// The limit of the descriptors of a process, and the number of peers that come to it.
+const LIMIT: u64 = 1024;
+const MANY: usize = 1100;
+
+/// Not a test by itself: the peers of a listener.
+#[test]
+fn crowd() {
+    let complete: &'static AtomicUsize = Box::leak(Box::default());
+    be_crowd(MANY, move |address, hello, connected| async move {
+        connect_and_be_silent(address, &hello, connected, complete).await;
+    });
+}
+
+// SEC-16: peers that begin no TLS handshake leave a process the descriptors for its other work.
+#[tokio::test]
+async fn tls_handshakes_leave_descriptors() {
+    if !alone(module_path!(), "tls_handshakes_leave_descriptors") {
+        return;
+    }
+    let config = StreamConfig::default().send_buffer(1 << 14).receive_buffer(1 << 14);
+    let config = config.send_depth(16).receive_depth(16);
+    let own_adapter = adapter();
+    let authority = Authority::new();
+    let mut listener = TlsListener::new(listening(&own_adapter, &config), authority.server());
+    let address = listener.local_addr().expect("bound");
+    let (accepted, mut peers) = tokio::sync::mpsc::unbounded_channel();
+    let server = tokio::spawn(async move {
+        while let Ok((stream, peer)) = listener.accept().await {
+            let _ = accepted.send((stream, peer));
+        }
+    });
+    let hello = hello(&own_adapter, async |to| RdmaStream::connect_on(&own_adapter, to, &config).await).await;
+    limit_descriptors(LIMIT);
+    let mut crowd = CrowdProcess::new(module_path!(), "crowd", address, &hello);
+    for round in 0..12 {
+        crowd.renewed().await;
+        let files: Vec<_> = (0..300).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+        assert_eq!(files.len(), 300, "round {round}");
+    }
+    drop(crowd);
+    let stream = within(RdmaStream::connect_on(&own_adapter, address, &config)).await.expect("connected");
+    let name = ServerName::try_from(NAME).expect("a name");
+    let (client, server_end) =
+        within(async { tokio::join!(authority.good().connect(name, stream), peers.recv()) }).await;
+    client.expect("secured");
+    server_end.expect("accepted");
+    server.abort();
 }
 
 // IO-10: what a peer has that is dropped is freed at once, though it confirms nothing.

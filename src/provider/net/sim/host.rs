@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::sync::Semaphore;
-
 use super::limits::{Claim, Resource};
 use super::socket::register;
 use super::world::{Place, World};
 use crate::memory::{Attachment, Owned};
-use crate::provider::net::MOST_LINGERING;
+use crate::provider::net::descriptors::Descriptors;
 use crate::provider::net::errors::is_peer_address;
 use crate::provider::net::leases::Namespace;
 use crate::provider::net::{Interface, errno};
@@ -35,7 +33,7 @@ pub(crate) struct Inner {
     pub(super) ports: Resource,
     pub(super) sockets: Arc<Resource>,
     pub(super) memory: Arc<Resource>,
-    lingering: Semaphore,
+    descriptors: Descriptors,
 }
 
 impl Deref for Host {
@@ -77,7 +75,8 @@ impl Host {
             ports: Resource::default(),
             sockets: Arc::default(),
             memory: Arc::default(),
-            lingering: Semaphore::new(MOST_LINGERING),
+            // Its sockets are no descriptors.
+            descriptors: Descriptors::new(|| usize::MAX),
         })))
     }
 
@@ -128,9 +127,9 @@ impl Host {
         memory.attach(|_, _| Ok::<_, Infallible>(Arc::new(claim) as Arc<dyn Attachment>)).ok()
     }
 
-    /// The places of sockets that linger.
-    pub(crate) fn lingering(&self) -> &Semaphore {
-        &self.lingering
+    /// The budgets of the descriptors that peers hold.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
     }
 
     /// Ready while the programs of the host run.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
 
 use super::host::Host;
 use super::limits::Claim;
@@ -125,8 +124,8 @@ impl Stream {
         self.host.poll_running(cx)
     }
 
-    pub(crate) fn lingering(&self) -> &Semaphore {
-        self.host.lingering()
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The local address.

@@ -6,6 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -92,6 +93,7 @@ impl<O: Observer> Driver<O> {
             }
             Command::Refuse => {
                 self.connection.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                let mut limit = self.disconnect_timeout;
                 let unflushed = if self.is_established() {
                     let current = self.reader.receiver().take_receive();
                     self.flush_receives(current, Status::CANCELED);
@@ -101,9 +103,12 @@ impl<O: Observer> Driver<O> {
                     self.restore_receive();
                     self.receives_detached = true;
                     self.observer.event(Event::Detached);
+                    if self.socket.is_needed() {
+                        limit = Duration::ZERO;
+                    }
                     None
                 };
-                self.close_until(deadline(self.disconnect_timeout), unflushed, false);
+                self.close_until(deadline(limit), unflushed, false);
             }
             Command::Abandon(status) => {
                 let _ = self.socket.stream().abort();

@@ -19,7 +19,7 @@ pub(super) const MOST: Duration = Duration::from_secs(600);
 ///
 /// Closed earlier, it would answer whatever the peer sends with a reset, which throws away what the peer has not read.
 pub(super) async fn linger(socket: Arc<Socket>) {
-    let Ok(_place) = socket.stream().lingering().try_acquire() else { return };
+    let Some(_place) = socket.stream().linger() else { return };
     let _ = timeout(MOST, drain(&socket)).await;
 }
 

@@ -103,7 +103,8 @@ impl End {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener");
         let address = listener.local_addr().expect("its address");
         let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (peer, socket) = (peer.expect("connected"), Socket::new(accepted.expect("accepted").0.into()));
+        let (peer, socket) =
+            (peer.expect("connected"), Socket::new(accepted.expect("accepted").0.into(), None));
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_futures(table.clone());
         let mut queue = SendQueue::new(4, 1, false, sink.clone());
