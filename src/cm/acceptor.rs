@@ -102,8 +102,9 @@ impl AcceptorConfig {
 /// silent peer delays no other. The number of handshakes is limited by [`AcceptorConfig`]. A peer whose handshake fails is
 /// dropped and logged by `tracing`.
 ///
-/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned.
-/// [`Listener::cancel`] of another handle ends the `Acceptor`, because it cancels the wait for requests.
+/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned. The end of the runtime
+/// in which the `Acceptor` was created closes the listener, too.
+/// [`Listener::cancel`] of another handle ends the `Acceptor` and closes the listener, because it cancels the wait for requests.
 ///
 /// `Acceptor` is a [`Stream`] of connections. If the listener fails, it yields one error and then `None`.
 #[must_use = "streams do nothing unless polled"]
@@ -162,7 +163,8 @@ impl<T: Send + 'static> Acceptor<T> {
             serving.add(with, listener);
         }
         let mut tasks = JoinSet::new();
-        tasks.spawn(serving.run(later, Maker { ready: ready.clone(), error: None }));
+        let maker = Maker { ready: ready.clone(), listeners: shared.clone(), error: None };
+        tasks.spawn(serving.run(later, maker));
         Ok(Self { ready, listeners: shared, local, pause: Mutex::default(), _tasks: tasks })
     }
 
@@ -343,9 +345,11 @@ impl<T> Ready<T> {
     }
 }
 
-/// Ends the connections when the task that makes them ends.
+/// Ends the connections, and the listeners, when the task that makes the connections ends. With the runtime it ends before the
+/// listeners do, whose peers would wait for an answer.
 struct Maker<T> {
     ready: Arc<Ready<T>>,
+    listeners: Arc<Mutex<Listeners>>,
     /// The error with which the task has ended.
     error: Option<io::Error>,
 }
@@ -356,6 +360,8 @@ impl<T> Drop for Maker<T> {
         made.ended = true;
         made.queue.extend(self.error.take().map(|error| (Err(error), None)));
         drop(made);
+        let listeners = self.listeners.lock().close();
+        listeners.iter().for_each(Listener::close);
         self.ready.wake();
     }
 }

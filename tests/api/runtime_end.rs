@@ -8,7 +8,7 @@ use common::life::*;
 use common::*;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
+use tokio_rdma::{AcceptParams, AcceptorConfig, ConnectParams, DisconnectReason, QueuePairConfig, Status};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
@@ -55,6 +55,33 @@ fn the_wait_for_a_request_ends_with_the_runtime() {
             within(listener.request()).await.expect_err("nor will anybody");
         });
     }
+}
+
+// CAN-04: the task of an acceptor is of the runtime that has created it, and the listener is of the adapter's.
+#[test]
+fn a_listener_ends_with_the_runtime_of_its_acceptor() {
+    let (home, guest) = (runtime(), runtime());
+    let (adapter, listener, address) = home.block_on(async {
+        let adapter = adapter();
+        let (listener, address) = listening(&adapter);
+        (adapter, listener, address)
+    });
+    let own = adapter.clone();
+    let acceptor = guest.block_on(async {
+        listener.acceptor(AcceptorConfig::default(), move |request| {
+            let queue_pair = own.queue_pair(QueuePairConfig::default());
+            async move { Ok(request.accept(&queue_pair?, AcceptParams::default()).await?) }
+        })
+    });
+    let acceptor = acceptor.expect("it listens");
+    drop(guest);
+    home.block_on(async {
+        within(acceptor.accept()).await.expect_err("nobody makes connections any more");
+        let (queue_pair, connector) = (queue_pair(&adapter), adapter.connector());
+        let connect = connector.connect(&queue_pair, address, ConnectParams::default());
+        within(connect).await.map(drop).expect_err("nobody listens any more");
+        within(listener.request()).await.expect_err("it is closed");
+    });
 }
 
 // CAN-03, CAN-04
