@@ -472,7 +472,11 @@ where
                 self.waiting.insert(request.peer_addr().ip(), Waiting { with, request, descriptor });
             }
             Err(error) => {
-                warn!(%error, "listener closed on one adapter");
+                if matches!(error, AcceptError::Canceled) {
+                    debug!("listener closed or cancelled");
+                } else {
+                    warn!(%error, "listener closed on one adapter");
+                }
                 maker.error = Some(error.into());
             }
         }

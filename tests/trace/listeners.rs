@@ -10,7 +10,7 @@ use common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::{AcceptParams, AcceptorConfig, QueuePairConfig, RdmaListener, RdmaStream, StreamConfig};
 
 use super::Log;
 
@@ -54,6 +54,31 @@ fn a_listener_that_is_dropped_warns_of_nothing() {
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
     assert!(log.length() > 0, "the workers log");
+    assert_eq!(log.warnings(""), 0);
+}
+
+// A graceful stop of a server is no event for an operator.
+#[tokio::test]
+async fn an_acceptor_that_is_cancelled_warns_of_nothing() {
+    let log = Log::default();
+    let _guard = log.listen();
+    let adapter = adapter();
+    let (listener, _) = listening(&adapter);
+    let acceptor = listener.acceptor(AcceptorConfig::default(), {
+        let adapter = adapter.clone();
+        move |request| {
+            let queue_pair = adapter.queue_pair(QueuePairConfig::default());
+            async move { Ok(request.accept(&queue_pair?, AcceptParams::default()).await?) }
+        }
+    });
+    let acceptor = acceptor.expect("it listens");
+    let mut accept = Box::pin(acceptor.accept());
+    assert!(futures::poll!(&mut accept).is_pending());
+    // Its task waits for requests.
+    tokio::task::yield_now().await;
+    listener.cancel();
+    within(accept).await.expect_err("cancelled");
+    assert!(log.length() > 0);
     assert_eq!(log.warnings(""), 0);
 }
 
