@@ -23,6 +23,9 @@ use crate::status::Status;
 use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
+/// The reason of the loss of a connection whose queue pair the program has flushed.
+pub(crate) const FLUSHED: &str = "the queue pair was flushed";
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// An id that no other connector of this process has had.
@@ -250,8 +253,13 @@ pub(crate) trait ConnectorDriver: Send + Sync {
             if let (State::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
                 (phase, &progress.ended)
             {
-                after.metrics.failed("connection", *status);
-                info!(connection = %id, peer = peer.map(display), %status, %reason, "connection lost");
+                if matches!(reason, Reason::Local(FLUSHED)) {
+                    // The program has given the connection up.
+                    debug!(connection = %id, peer = peer.map(display), ?phase, %status, %reason, "connection aborted");
+                } else {
+                    after.metrics.failed("connection", *status);
+                    info!(connection = %id, peer = peer.map(display), %status, %reason, "connection lost");
+                }
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
             debug!(connection = %id, peer = peer.map(display), from = ?before, ?phase, %status, "state changed");

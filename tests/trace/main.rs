@@ -14,7 +14,7 @@ use common::programs::example;
 use common::*;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::types::ConnectionId;
-use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason};
+use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Status};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::EnvFilter;
@@ -263,7 +263,12 @@ async fn info_has_adapters_listeners_and_losses() {
     let _guard = set_default(subscriber.finish());
     let adapter = adapter();
     let pair = connected(&adapter).await;
-    pair.active.queue_pair.flush();
+    // A peer that is refused access ends the connection.
+    let region = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
+    let key = region.remote();
+    within(region.deregister()).await.expect("deregistered");
+    let write = pair.active.queue_pair.write(adapter.buffer(8).expect("memory"), &key).expect("posted");
+    let _ = within(write).await;
     let reason = within(pair.active.connection.disconnected()).await;
     let DisconnectReason::Lost { reason, .. } = reason else { panic!("{reason:?}") };
     let lines = log.lines();
@@ -278,6 +283,15 @@ async fn info_has_adapters_listeners_and_losses() {
     let lost = |line: &&String| line.starts_with("INFO connection lost") && line.contains(&id);
     let [line] = &lines.iter().filter(lost).collect::<Vec<_>>()[..] else { panic!("{lines:?}") };
     assert!(line.contains(&format!("reason={reason}")), "{line}");
+    within(pair.passive.connection.disconnected()).await;
+    // This end gives its connection up, and knows that.
+    let pair = connected(&adapter).await;
+    pair.active.queue_pair.flush();
+    let reason = within(pair.active.connection.disconnected()).await;
+    assert!(matches!(reason, DisconnectReason::Lost { status: Status::CANCELED, .. }), "{reason:?}");
+    let id = format!("connection={} ", pair.active.connection.id());
+    let lines = log.lines();
+    assert!(!lines.iter().any(|line| line.contains(&id)), "{lines:?}");
     within(pair.passive.connection.disconnected()).await;
     // An orderly life is none of an operator's business.
     let before = log.lines().len();

@@ -12,6 +12,7 @@ use crate::error::{PostErrorKind, Reason};
 use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
+use crate::provider::connector::FLUSHED;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WorkRequest};
@@ -285,7 +286,7 @@ impl QueuePair {
     pub(crate) fn flush(&self) {
         let (phase, borrower) = self.used_by();
         if let (QueuePairState::Connected, Some(borrower)) = (phase, &borrower) {
-            return borrower.abandon("the queue pair was flushed");
+            return borrower.abandon(FLUSHED);
         }
         if let (QueuePairState::Associated, Some(borrower)) = (phase, borrower) {
             borrower.queue_pair_removed();

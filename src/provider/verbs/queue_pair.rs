@@ -30,7 +30,7 @@ use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason};
 use crate::inflight::{Completed, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
-use crate::provider::connector::Job;
+use crate::provider::connector::{FLUSHED, Job};
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
@@ -575,7 +575,7 @@ impl QueuePair {
             }
             (QueuePairState::Connected, Some(cm)) => {
                 drop(inner);
-                cm.broken_here(Status::CANCELED, Reason::Local("the queue pair was flushed"));
+                cm.broken_here(Status::CANCELED, Reason::Local(FLUSHED));
             }
             _ => {}
         }
