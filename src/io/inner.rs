@@ -393,9 +393,10 @@ impl StreamInner {
     /// Gives the pages of the ring back if there is nothing in them.
     fn rest(&self, state: &State, inbox: &StreamInbox) {
         if state.machine.unread().is_empty() {
-            self.queue_pair.if_quiet(&mut || {
-                // Data that has been told of meanwhile lies there.
-                if inbox.is_empty() {
+            self.queue_pair.if_quiet(&mut |written| {
+                // A message in the inbox may tell of data that lies there, and one for all of it may be yet to come: not every
+                // Send tells of data.
+                if inbox.is_empty() && written.is_none_or(|end| state.machine.is_told(end)) {
                     self.memory.exposed.discard(RING..self.memory.exposed.len());
                 }
             });

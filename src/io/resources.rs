@@ -78,7 +78,7 @@ impl StreamResources {
             .inline(inline)
             .credited();
         let (queue_pair, incoming, initiator) = if frames {
-            let inbox = StreamInbox::new(receives);
+            let inbox = StreamInbox::new(receives, RING as u64);
             let sent = adapter.completion_queue(CompletionQueueConfig::default().depth(sends))?;
             (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), sent)
         } else {

@@ -164,6 +164,11 @@ pub(crate) struct StreamInbox {
         expect(dead_code, reason = "only the soft provider delivers by itself")
     )]
     depth: usize,
+    #[cfg_attr(
+        not(feature = "soft"),
+        expect(dead_code, reason = "only the soft provider delivers by itself")
+    )]
+    ring: u64,
 }
 
 #[derive(Debug, Default)]
@@ -198,9 +203,9 @@ pub(crate) enum StreamNews {
 }
 
 impl StreamInbox {
-    /// An inbox for at most `depth` Sends at a time.
-    pub(crate) fn new(depth: usize) -> Arc<Self> {
-        Arc::new(Self { inbox: Mutex::default(), depth })
+    /// An inbox for at most `depth` Sends at a time. The ring that the peer writes is from the offset `ring` on.
+    pub(crate) fn new(depth: usize, ring: u64) -> Arc<Self> {
+        Arc::new(Self { inbox: Mutex::default(), depth, ring })
     }
 
     /// Takes the next news, if there is one.
@@ -239,6 +244,11 @@ impl StreamInbox {
 
 #[cfg(feature = "soft")]
 impl StreamInbox {
+    /// The offset from where on the peer writes the ring.
+    pub(crate) fn ring(&self) -> u64 {
+        self.ring
+    }
+
     /// Delivers a Send of the peer. Returns `false` if there are as many as there may be.
     #[must_use]
     pub(crate) fn deliver(&self, send: StreamSend, wakes: &mut WakeList) -> bool {

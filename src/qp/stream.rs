@@ -26,8 +26,8 @@ impl QueuePair {
         self.handle.provider.read_stream(room, waker, wakes);
     }
 
-    /// Calls `act` if the peer is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         self.handle.provider.if_quiet(act);
     }
 

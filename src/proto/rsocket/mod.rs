@@ -294,6 +294,14 @@ impl Machine {
         (unread == 0).then(|| Span { address, length: end.saturating_sub(early), ..ring })
     }
 
+    /// Returns whether messages have told of all bytes of the ring that are before this address.
+    pub(crate) fn is_told(&self, end: u64) -> bool {
+        let Receiving { at, unread, .. } = self.receiving;
+        let ring = 2 * u64::from(self.settings.half());
+        let offset = end.wrapping_sub(self.settings.ring.address);
+        u64::from(at + unread) % ring == offset % ring
+    }
+
     /// So many bytes at [`next_place`](Self::next_place) have been read. They are free when a message has told of them.
     pub(crate) fn read_early(&mut self, length: usize) {
         // There were no more than were granted.

@@ -557,13 +557,16 @@ fn bytes_can_be_read_before_their_message() {
     let mut machine = sides(own, own).map(|side| side.machine).into_iter().next().expect("two");
     let next = machine.next_place().expect("nothing is unread");
     assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
+    assert!(machine.is_told(0x1000) && machine.is_told(0x1000 + 200) && !machine.is_told(0x1000 + 30));
     machine.read_early(30);
+    assert!(!machine.is_told(0x1000 + 30), "no message has come");
     let next = machine.next_place().expect("no message has come");
     assert_eq!((next.address, next.length), (0x1000 + 30, 70));
     machine.received(Message::Data(20)).expect("granted");
     assert!(machine.unread().is_empty(), "all of it has been read");
     machine.received(Message::Data(50)).expect("granted");
     assert_eq!(machine.unread(), 30..70);
+    assert!(machine.is_told(0x1000 + 70) && !machine.is_told(0x1000 + 71));
     assert_eq!(machine.next_place(), None, "these come first");
     machine.consume(40);
     assert_eq!(machine.next_place().map(|next| (next.address, next.length)), Some((0x1000 + 70, 30)));

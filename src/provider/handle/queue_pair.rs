@@ -132,8 +132,8 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` if the peer of a stream is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+    /// Calls `act` with the end of the last Write to the ring if the peer of a stream is writing nothing. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         match self {
             #[cfg(feature = "soft")]
             Self::Soft(queue_pair) => queue_pair.if_quiet(act),

@@ -148,7 +148,6 @@ impl Receiver {
     }
     /// A Send to a byte stream is complete.
     fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
-        self.untold = false;
         self.shape.end();
         let inbox = self.connection.receives.inbox();
         if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {

@@ -237,7 +237,7 @@ impl QueuePair {
     }
 
     /// Calls `act` if the peer of a stream is writing nothing, see [`ConnectionShared::if_quiet`].
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         if let Some(connection) = self.connection.get() {
             connection.if_quiet(act);
         }

@@ -77,8 +77,8 @@ pub(crate) struct Receiver {
     pub(super) receive: Option<(Receive, usize)>,
     /// The Send to a byte stream that is arriving.
     pub(super) word: [u8; WORD],
-    /// The peer has written memory, and has not told a byte stream of it.
-    pub(super) untold: bool,
+    /// The end of the last Write to the ring of a byte stream.
+    ring_end: Option<u64>,
     /// The frames of the messages of a byte stream.
     pub(super) shape: Shape,
     /// The number of ticks until a stream that is written no more gives memory back; 0 if it has.
@@ -125,7 +125,7 @@ impl Receiver {
             inbound: Inbound::new(),
             receive: None,
             word: [0; WORD],
-            untold: false,
+            ring_end: None,
             shape: Shape::default(),
             ticks_to_rest: 0,
             messages: 0,
@@ -228,9 +228,14 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the peer is writing nothing, and has told a byte stream of all that it has written.
+    /// Returns whether the peer is writing nothing.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.untold && !self.unprocessed && self.at_boundary()
+        !self.unprocessed && self.at_boundary()
+    }
+
+    /// The end of the last Write to the ring of a byte stream.
+    pub(super) fn ring_end(&self) -> Option<u64> {
+        self.ring_end
     }
 
     /// The memory that a frame keeps of which a part has come.
@@ -683,7 +688,9 @@ impl Receiver {
                     .resolve((stag, to), length, Intent::Write, self.connection.number)
                     .map_err(named)?;
                 let (access, parts) = (grant.access, Payload::from_iter([grant.slice]));
-                self.untold = true;
+                if self.connection.receives.inbox().is_some_and(|inbox| to >= inbox.ring()) {
+                    self.ring_end = Some(to.wrapping_add(length as u64));
+                }
                 self.shape.begin(length);
                 self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };

@@ -70,12 +70,12 @@ impl ConnectionShared {
         }
     }
 
-    /// Calls `act` if the peer is writing nothing, and has told of all that it has written. Nothing is placed meanwhile.
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut()) {
+    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let receiver = reader.receiver();
         if receiver.is_quiet() {
-            act();
+            act(receiver.ring_end());
         }
     }
 

@@ -27,6 +27,8 @@ use crate::types::{Access, ConnectionId, OpKind};
 use crate::wire::ddp::Untagged;
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
+mod reading;
+
 /// Long enough for anything here.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -101,6 +103,15 @@ impl End {
 
     async fn passive_with(config: &SoftConfig) -> (Self, Driver<Log>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener");
+        Self::passive_at(config, listener, |sink| ReceiveQueue::new(4, sink)).await
+    }
+
+    /// The passive end of a connection that comes to this listener, with these receives.
+    async fn passive_at(
+        config: &SoftConfig,
+        listener: TcpListener,
+        receives: impl FnOnce(CompletionSink) -> Arc<ReceiveQueue>,
+    ) -> (Self, Driver<Log>) {
         let address = listener.local_addr().expect("its address");
         let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (peer, socket) =
@@ -117,7 +128,7 @@ impl End {
             role: Role::Passive,
             implied: false,
             inbound_reads: 16,
-            receives: ReceiveQueue::new(4, sink),
+            receives: receives(sink),
             keys: Arc::default(),
         });
         let log = Arc::<Log>::default();

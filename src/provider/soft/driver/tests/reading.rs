@@ -1,0 +1,86 @@
+//! What a task reads beside the reader of a stream, ahead of a receive, and before it ends.
+
+use std::sync::Barrier;
+
+use tokio::io::ReadBuf;
+use tokio::net::TcpSocket;
+
+use super::*;
+use crate::provider::net::Host;
+use crate::provider::soft::adapter::{self, Adapter};
+use crate::provider::soft::shared::SharedReceives;
+use crate::provider::stream::{StreamInbox, StreamRoom};
+use crate::types::Access;
+use crate::wire::ddp::Tagged;
+
+const KIB: usize = 1024;
+
+/// Polls the task until this holds of it. Its connection lasts so long.
+async fn drive(driver: &mut Driver<Log>, mut until: impl FnMut(&Driver<Log>) -> bool) {
+    let polls = std::future::poll_fn(|cx| {
+        assert!(Pin::new(&mut *driver).poll(cx).is_pending(), "the connection lasts");
+        if until(driver) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    });
+    tokio::time::timeout(LIMIT, polls).await.expect("in time");
+}
+
+/// Returns how many bytes have come that were not read, up to `most`.
+fn unread(driver: &Driver<Log>, most: usize) -> usize {
+    driver.socket.stream().peek_now(&mut vec![0; most]).unwrap_or(0)
+}
+
+/// Waits until so many bytes have come that were not read.
+async fn comes(driver: &Driver<Log>, bytes: usize) {
+    let comes = async {
+        while unread(driver, bytes) < bytes {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, comes).await.expect("in time");
+}
+
+/// Sends to the task, which reads all of it.
+async fn feed(end: &mut End, driver: &mut Driver<Log>, bytes: &[u8]) {
+    end.peer.write_all(bytes).await.expect("written");
+    comes(driver, bytes.len()).await;
+    drive(driver, |driver| unread(driver, 1) == 0).await;
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener")
+}
+
+fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
+    let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+    let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+    let table = Arc::<Table>::default();
+    let sink = CompletionSink::to_futures(table.clone());
+    (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
+}
+
+// Not every Send tells of data. So the stream gets to know how far its ring was written, and keeps it until messages have told
+// of all that (IO-04).
+#[tokio::test]
+async fn a_send_does_not_hide_a_write_before_it() {
+    const RING: u64 = 64;
+    let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink);
+    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let memory = Owned::zeroed(128).expect("memory").share();
+    let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
+    let write = |to| {
+        let header = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to };
+        [&header.encode(8)[..], &[7; 8], &[0; 4]].concat()
+    };
+    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+    let steps = [(Vec::new(), None), (write(RING + 8), Some(RING + 16)), (message(), Some(RING + 16))];
+    for (frame, expected) in steps.into_iter().chain([(write(16), Some(RING + 16))]) {
+        feed(&mut end, &mut driver, &frame).await;
+        let mut written = None;
+        end.connection.if_quiet(&mut |end| written = Some(end));
+        assert_eq!(written, Some(expected));
+    }
+}
