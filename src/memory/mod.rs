@@ -311,12 +311,6 @@ impl Shared {
         unsafe { self.0.memory.block.discard(range) }
     }
 
-    /// Notes that peers get rights to the memory.
-    #[cfg(feature = "soft")]
-    pub(crate) fn expose(&self) {
-        self.0.exposed.store(true, Ordering::Relaxed);
-    }
-
     /// Converts into an exclusive handle, if no other handle is left.
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.
@@ -370,6 +364,12 @@ impl Slice {
         self.memory.0.exposed.load(Ordering::Relaxed)
     }
 
+    /// Notes that peers get rights to the memory.
+    #[cfg(feature = "soft")]
+    pub(crate) fn expose(&self) {
+        self.memory.0.exposed.store(true, Ordering::Relaxed);
+    }
+
     /// Returns whether a provider may write to the memory: it is not frozen.
     pub(crate) fn is_writable(&self) -> bool {
         !self.memory.0.is_frozen()
@@ -400,6 +400,12 @@ impl Slice {
     #[cfg(feature = "verbs")]
     pub(crate) fn can_be_copied(&self) -> bool {
         self.is_host_mapped()
+    }
+
+    /// Returns the place of the slice in its memory.
+    #[cfg(feature = "soft")]
+    pub(crate) fn place(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.length
     }
 
     /// Returns the memory of the slice.
@@ -770,7 +776,7 @@ mod tests {
                 use std::os::fd::AsFd;
                 let (here, _there) = std::os::unix::net::UnixStream::pair().expect("a pair");
                 receive(here.as_fd(), &mut [Target::Memory(&slice)]).expect_err("there is no memory");
-                send(here.as_fd(), [Piece::Memory { slice: &slice, skip: 0 }].into_iter())
+                send(here.as_fd(), [Piece::Memory { slice: &slice, part: 0..slice.len() }].into_iter())
                     .expect_err("there are no bytes");
             }
             let owned = slice.into_shared().try_own().ok().expect("the only handle");

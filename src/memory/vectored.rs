@@ -2,6 +2,7 @@
 //! network, and for a capture.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use bytes::BufMut;
@@ -32,8 +33,8 @@ impl<'a> Target<'a> {
 
 /// A source of bytes to send.
 pub(crate) enum Piece<'a> {
-    /// Device-visible memory behind its first `skip` bytes.
-    Memory { slice: &'a Slice, skip: usize },
+    /// Device-visible memory: these bytes of the slice, as far as it has them.
+    Memory { slice: &'a Slice, part: Range<usize> },
     /// A buffer of the provider's own.
     Bytes(&'a [u8]),
 }
@@ -102,8 +103,8 @@ pub(crate) fn gather<'a>(
                 let fault = || io::Error::from_raw_os_error(libc::EFAULT);
                 return if done > 0 { Ok(done) } else { Err(fault()) };
             }
-            Piece::Memory { slice, skip } => {
-                done += slice.part(skip, slice.length).append_to(room - done, into)
+            Piece::Memory { slice, part } => {
+                done += slice.part(part.start, part.len()).append_to(room - done, into)
             }
             Piece::Bytes(bytes) => {
                 let count = bytes.len().min(room - done);
@@ -160,10 +161,10 @@ pub(crate) fn send<'a>(socket: BorrowedFd<'_>, pieces: impl Iterator<Item = Piec
     let mut entries = SmallVec::<[libc::iovec; MOST]>::new();
     entries.extend(pieces.take(MOST).map(|piece| match piece {
         // Memory of another device cannot be sent: null makes the call fail.
-        Piece::Memory { slice, .. } if !slice.is_host_mapped() => entry(std::ptr::null_mut(), slice.length),
-        Piece::Memory { slice, skip } => {
-            let skip = skip.min(slice.length);
-            entry(slice.address(skip), slice.length - skip)
+        Piece::Memory { slice, part } if !slice.is_host_mapped() => entry(std::ptr::null_mut(), part.len()),
+        Piece::Memory { slice, part } => {
+            let start = part.start.min(slice.length);
+            entry(slice.address(start), part.end.min(slice.length).saturating_sub(start))
         }
         Piece::Bytes(bytes) => entry(bytes.as_ptr().cast_mut(), bytes.len()),
     }));

@@ -44,8 +44,8 @@ impl DmaBufRegion {
         let dmabuf = dmabuf.try_clone_to_owned().map_err(failed)?;
         let worker = adapter.clone();
         let made = maybe_blocking(adapter, move || {
-            let registration = worker.register_dmabuf(dmabuf.as_fd(), (offset, length, address), access)?;
-            Ok(Self { region: Region::of(worker, registration) })
+            let registered = worker.register_dmabuf(dmabuf.as_fd(), (offset, length, address), access)?;
+            Ok(Self { region: Region::of(worker, registered) })
         });
         made.await?
     }

@@ -56,7 +56,7 @@ impl<M: OwnedMemory> OwnedRegion<M> {
     /// Resolves when all other handles to the memory are dropped: the clones of the region, its slices, and the requests that
     /// use it, also those whose futures were dropped. A request completes when its connection ends at the latest. If a device
     /// fails so that it can no longer end a request, the method does not resolve, because the device may still write the
-    /// memory.
+    /// memory. A peer that does not finish a transfer does not delay it.
     ///
     /// # Errors
     /// Those of [`Region::deregister`]; the error contains the region. `Busy` without a region if another handle registered the

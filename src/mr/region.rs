@@ -51,7 +51,7 @@ impl Inner {
 
     fn register_again(&self, access: Access) -> Result<(), RegisterError> {
         let old = self.current.read().clone();
-        let new = self.adapter.register_again(&old, access)?;
+        let new = self.adapter.register_again(&old, &self.memory, access)?;
         *self.current.write() = new;
         Ok(())
     }
@@ -91,14 +91,14 @@ impl Region {
         let worker = adapter.clone();
         // If nobody waits for it any more, it ends by being dropped.
         let made = maybe_blocking(adapter, move || {
-            worker.register(memory, access).map(|registration| Self::of(worker, registration))
+            worker.register(memory, access).map(|registered| Self::of(worker, registered))
         });
         made.await?
     }
 
-    /// The region of a registration.
-    pub(super) fn of(adapter: Adapter, registration: Registration) -> Self {
-        let (memory, turn) = (registration.memory().clone(), Arc::default());
+    /// The region of a registration and its memory.
+    pub(super) fn of(adapter: Adapter, (registration, memory): (Registration, Shared)) -> Self {
+        let turn = Arc::default();
         Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
     }
 

@@ -572,7 +572,7 @@ async fn remote_access_needs_key_range_and_right() {
     let cases = [
         (Wrong::Key, (1, 1, 0), (0, 1, 0)),
         (Wrong::End, (1, 1, 1), (0, 1, 1)),
-        (Wrong::Offset, (1, 1, 1), (0, 1, 1)),
+        (Wrong::Offset, (1, 1, 3), (0, 1, 4)),
         (Wrong::Right, (0, 1, 2), (0, 1, 2)),
         (Wrong::Domain, (1, 1, 0), (0, 1, 0)),
         (Wrong::Deregistered, (1, 1, 0), (0, 1, 0)),

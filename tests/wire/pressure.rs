@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use common::raw::{self, Raw, Start, bytes, failure, raw_accepts, raw_connects_to, room, success};
+use common::raw::{
+    self, Raw, Start, bytes, failure, raw_accepts, raw_connects, raw_connects_to, room, success,
+};
 use common::*;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -10,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Adapter, Buffer, ConnectParams, DisconnectReason, Op, QueuePair, QueuePairConfig,
+    AcceptParams, Access, Adapter, Buffer, ConnectParams, DisconnectReason, Op, QueuePair, QueuePairConfig,
     RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status,
 };
 
@@ -343,4 +345,37 @@ async fn behind_a_violation_only_the_terminate_leaves() {
     // A batch is about a megabyte; what of it is a whole message has completed.
     assert!(sends <= completed + 2 * MIB && late <= 2 * MIB, "{sends} and {late} behind {completed}");
     assert!(sends >= completed + late, "what completed was sent");
+}
+
+// A peer that stops in the midst of a frame, or reads nothing of an answer, keeps no memory of the program's (MR-09).
+#[tokio::test]
+async fn unfinished_transfers_do_not_keep_an_allocation() {
+    const LENGTH: usize = 16 * MIB;
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    for answered in [false, true] {
+        let adapter = adapter();
+        let region = adapter.register_from(vec![0; LENGTH], rights).await.expect("registered");
+        let key = region.key().0;
+        let start = Start::peer_to_peer(4, 4);
+        let (_end, mut peer, _) = raw_connects(&adapter, start, AcceptParams::default()).await;
+        if answered {
+            for number in 1..=2 {
+                let length = u32::try_from(LENGTH).expect("a length");
+                peer.post(&raw::read_request(number, (1, 0), length, (key, 0))).await;
+            }
+            while !peer.has_bytes() {
+                tokio::task::yield_now().await;
+            }
+        } else {
+            let write = raw::fpdu(&raw::write(key, 0, &[7; 4096]), false);
+            peer.say(&write[..1000]).await;
+            let mut first = [0];
+            while first != [7] {
+                tokio::task::yield_now().await;
+                region.read(0, &mut first).expect("in bounds");
+            }
+        }
+        let memory = within(region.into_inner()).await.expect("it is returned");
+        assert_eq!((memory.len(), memory[0]), (LENGTH, if answered { 0 } else { 7 }));
+    }
 }

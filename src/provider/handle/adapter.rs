@@ -12,7 +12,7 @@ use super::memory::{Registration, Window};
 use super::queue_pair::{QueuePair, QueuePairParts, SharedReceives};
 use crate::error::{OpenError, RegisterError};
 use crate::inflight::CompletionSink;
-use crate::memory::Owned;
+use crate::memory::{Owned, Shared};
 use crate::provider::info::AdapterInfo;
 use crate::provider::registry::Registry;
 #[cfg(feature = "soft")]
@@ -229,26 +229,38 @@ impl Adapter {
         })
     }
 
-    /// Puts memory under a key.
+    /// Puts memory under a key. Returns a handle to the memory, too.
     ///
     /// # Errors
     /// See [`RegisterError`].
-    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
+    pub(crate) fn register(
+        &self,
+        memory: Owned,
+        access: Access,
+    ) -> Result<(Registration, Shared), RegisterError> {
         Ok(match self {
             #[cfg(feature = "soft")]
-            Self::Soft(adapter) => Registration::Soft(adapter.register(memory, access)?),
+            Self::Soft(adapter) => {
+                let (registration, memory) = adapter.register(memory, access)?;
+                (Registration::Soft(registration), memory)
+            }
             #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => Registration::Verbs(Arc::new(adapter.register(memory, access)?)),
+            Self::Verbs(adapter) => {
+                let registration = adapter.register(memory, access)?;
+                let memory = registration.memory().clone();
+                (Registration::Verbs(Arc::new(registration)), memory)
+            }
         })
     }
 
-    /// Puts the memory of a registration that was ended under a new key.
+    /// Puts this memory of a registration that was ended under a new key.
     ///
     /// # Errors
     /// `Busy` when it was not; see [`RegisterError`].
     pub(crate) fn register_again(
         &self,
         old: &Registration,
+        memory: &Shared,
         access: Access,
     ) -> Result<Registration, RegisterError> {
         match (self, old) {
@@ -257,10 +269,12 @@ impl Adapter {
                 if old.is_valid() {
                     return Err(RegisterError::Busy);
                 }
-                Ok(Registration::Soft(adapter.keys.register(old.memory().clone(), access)?))
+                Ok(Registration::Soft(adapter.keys.register(memory.clone(), access)?))
             }
             #[cfg(feature = "verbs")]
             (Self::Verbs(adapter), Registration::Verbs(old)) => {
+                // The registration has kept it.
+                let _ = memory;
                 Ok(Registration::Verbs(Arc::new(adapter.register_again(old, access)?)))
             }
             // A registration is kept together with its adapter.
@@ -269,7 +283,8 @@ impl Adapter {
         }
     }
 
-    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte.
+    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte. Returns a handle to the
+    /// memory, too.
     ///
     /// # Errors
     /// `NotSupported`; see [`RegisterError`].
@@ -278,7 +293,7 @@ impl Adapter {
         dmabuf: BorrowedFd<'_>,
         part: (u64, usize, u64),
         access: Access,
-    ) -> Result<Registration, RegisterError> {
+    ) -> Result<(Registration, Shared), RegisterError> {
         match self {
             #[cfg(feature = "soft")]
             Self::Soft(_) => {
@@ -287,7 +302,9 @@ impl Adapter {
             }
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {
-                Ok(Registration::Verbs(Arc::new(adapter.register_dmabuf(dmabuf, part, access)?)))
+                let registration = adapter.register_dmabuf(dmabuf, part, access)?;
+                let memory = registration.memory().clone();
+                Ok((Registration::Verbs(Arc::new(registration)), memory))
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::memory::Shared;
 use crate::types::Access;
 
 provider_handle! {
@@ -20,9 +19,6 @@ provider_handle! {
 
     /// The rights it was registered with.
     fn access(&self) -> Access;
-
-    /// The memory.
-    fn memory(&self) -> &Shared;
 
     /// Returns whether the key is good.
     fn is_valid(&self) -> bool;

@@ -19,7 +19,7 @@ use super::handshake::LingeringClose;
 use super::registration::Registration;
 use super::remote_keys::KeyTable;
 use crate::error::{OpenError, RegisterError};
-use crate::memory::Owned;
+use crate::memory::{Owned, Shared};
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::net::errors::route_error;
 use crate::provider::net::leases::Namespace;
@@ -132,10 +132,14 @@ impl Adapter {
     ///
     /// # Errors
     /// `OutOfMemory`, `InsufficientResources`.
-    pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Arc<Registration>, RegisterError> {
+    pub(crate) fn register(
+        &self,
+        memory: Owned,
+        access: Access,
+    ) -> Result<(Arc<Registration>, Shared), RegisterError> {
         let length = memory.len();
-        let memory = self.host.charge(memory).ok_or(RegisterError::OutOfMemory { length })?;
-        self.keys.register(memory.share(), access)
+        let memory = self.host.charge(memory).ok_or(RegisterError::OutOfMemory { length })?.share();
+        Ok((self.keys.register(memory.clone(), access)?, memory))
     }
 
     /// No runtime: registering takes no time.

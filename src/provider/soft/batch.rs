@@ -50,8 +50,19 @@ pub(super) fn restore_arena(mut arena: Vec<u8>) {
 enum Part {
     /// Bytes of the arena.
     Copied(Range<usize>),
-    /// Payload in place; `read` when a peer reads it.
-    InPlace { slice: Slice, read: bool },
+    /// Payload in place.
+    InPlace(Slice),
+    /// Payload in place that a peer reads: a part of the memory of `access`, which alone keeps it.
+    Remote(Range<usize>),
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Self::Copied(range) | Self::Remote(range) => range.len(),
+            Self::InPlace(slice) => slice.len(),
+        }
+    }
 }
 
 /// Framed bytes that the socket has not taken yet.
@@ -163,7 +174,10 @@ impl Batch {
         let in_place = length > COPY_BELOW && !self.crc;
         if in_place {
             self.copied(start);
-            self.parts.extend(parts.iter().cloned().map(|slice| Part::InPlace { slice, read }));
+            self.parts.extend(parts.iter().map(|slice| match read {
+                true => Part::Remote(slice.place()),
+                false => Part::InPlace(slice.clone()),
+            }));
             let start = self.arena.len();
             self.trailer(start, header.len() + length);
             self.copied(start);
@@ -198,13 +212,18 @@ impl Batch {
         }
     }
 
-    /// The pieces that are to be sent.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
-        self.parts.iter().enumerate().map(|(index, part)| {
+    /// The pieces that are to be sent. `memory` is that of the [access](Self::access), if there is one.
+    pub(crate) fn pieces<'a>(&'a self, memory: Option<&'a Slice>) -> impl Iterator<Item = Piece<'a>> {
+        self.parts.iter().enumerate().map(move |(index, part)| {
             let skip = if index == 0 { self.sent } else { 0 };
-            match part {
-                Part::Copied(range) => Piece::Bytes(&self.arena[range.start + skip..range.end]),
-                Part::InPlace { slice, .. } => Piece::Memory { slice, skip },
+            match (part, memory) {
+                (Part::Copied(range), _) => Piece::Bytes(&self.arena[range.start + skip..range.end]),
+                (Part::InPlace(slice), _) => Piece::Memory { slice, part: skip..slice.len() },
+                (Part::Remote(range), Some(slice)) => {
+                    Piece::Memory { slice, part: range.start + skip..range.end }
+                }
+                // Such a part comes with its access.
+                (Part::Remote(_), None) => Piece::Bytes(&[]),
             }
         })
     }
@@ -212,14 +231,11 @@ impl Batch {
     /// The socket has taken `sent` bytes.
     pub(crate) fn advance(&mut self, mut sent: usize) {
         while let Some(part) = self.parts.front() {
-            let left = match part {
-                Part::Copied(range) => range.len(),
-                Part::InPlace { slice, .. } => slice.len(),
-            } - self.sent;
+            let left = part.len() - self.sent;
             if sent < left {
                 self.sent += sent;
                 // The peer may have been answered in full, and the memory deregistered for that reason.
-                if !self.parts.iter().any(|part| matches!(part, Part::InPlace { read: true, .. })) {
+                if !self.parts.iter().any(|part| matches!(part, Part::Remote(_))) {
                     self.access = None;
                 }
                 self.trim();
@@ -249,10 +265,10 @@ mod tests {
     fn access_is_needed_until_its_bytes_are_sent() {
         let keys = KeyTable::default();
         let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
-        let answer = Payload::from_iter([registration.memory().clone().whole()]);
         let mut batch = Batch::new(false);
         let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
         let access = RemoteAccess::new(registration, None);
+        let answer = access.guard().expect("valid").part(0, 2000);
         batch.tagged(&header, &answer, Some(&access));
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
         batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
@@ -272,11 +288,11 @@ mod tests {
         let keys = KeyTable::default();
         let region = || keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
         let [first, second] = [region(), region()];
-        let answer = Payload::from_iter([first.memory().clone().whole()]);
         let [first, second] = [first, second].map(|registration| RemoteAccess::new(registration, None));
         let mut batch = Batch::new(false);
         assert!(batch.admits(Some(&first)));
         let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        let answer = first.guard().expect("valid").part(0, 2000);
         batch.tagged(&header, &answer, Some(&first));
         assert!(batch.admits(Some(&first)) && batch.admits(None) && !batch.admits(Some(&second)));
     }

@@ -11,6 +11,7 @@ use tracing::trace;
 use super::batch::Batch;
 use super::reader::Reader;
 use super::receive_queue::ReceiveQueue;
+use super::registration::AccessGuard;
 use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::stream_frames::StreamFrames;
@@ -85,14 +86,14 @@ impl Socket {
 
     /// One non-blocking write of the batch: how much the socket took.
     fn write(&self, batch: &Batch) -> io::Result<usize> {
-        let _held = match batch.access() {
+        let held = match batch.access() {
             None => None,
             Some(access) => match access.guard() {
                 Some(held) => Some(held),
                 None => return Err(deregistered()),
             },
         };
-        self.write_pieces(batch.pieces())
+        self.write_pieces(batch.pieces(held.as_ref().and_then(AccessGuard::memory)))
     }
 
     /// One non-blocking write of the pieces: how much the socket took.

@@ -4,11 +4,10 @@
 use super::connection::ConnectionShared;
 use super::placement::OnComplete;
 use super::receive::Receiver;
-use super::registration::RemoteAccess;
-use super::remote_keys::Intent;
+use super::remote_keys::{Grant, Intent};
 use super::send::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
-use crate::inflight::{Completed, Payload, WakeList};
+use crate::inflight::{Completed, WakeList};
 use crate::provider::stream::{StreamSend, WORD};
 use crate::status::Status;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
@@ -28,11 +27,11 @@ impl ConnectionShared {
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
         if length == 0 {
             // Of an empty read neither key nor offset is checked.
-            return self.answer((None, Payload::new(), answer), first, wakes);
+            return self.answer(None, answer, first, wakes);
         }
         let source = (request.source_stag, request.source_to);
         let grant = self.keys.resolve(source, length, Intent::Read, self.number)?;
-        self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
+        self.answer(Some(grant), answer, false, wakes)
     }
 
     /// Answers an Atomic Request. Returns the work of what was written.
@@ -46,12 +45,13 @@ impl ConnectionShared {
         }
         let grant = self.keys.resolve((request.stag, request.to), ATOMIC, Intent::Atomic, self.number)?;
         let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
-        self.answer((Some(grant.access), Payload::from_iter([grant.slice]), answer), false, wakes)
+        self.answer(Some(grant), answer, false, wakes)
     }
 
     fn answer(
         &self,
-        (access, payload, answer): (Option<RemoteAccess>, Payload, Answer),
+        grant: Option<Grant>,
+        answer: Answer,
         beyond: bool,
         wakes: &mut WakeList,
     ) -> Result<u32, Terminate> {
@@ -60,7 +60,7 @@ impl ConnectionShared {
             // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section 7.1).
             return Err(Terminate::NO_BUFFER);
         }
-        sending.respond(access, payload, answer);
+        sending.respond(grant, answer);
         Ok(self.transmit_for_peer(sending, wakes))
     }
 

@@ -83,7 +83,8 @@ impl<'a> DirectFrame<'a> {
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let in_place = self.in_place();
         let trailer = in_place.map(|_| Piece::Bytes(&self.trailer[..self.trailer_length]));
-        let payload = in_place.into_iter().flatten().map(|slice| Piece::Memory { slice, skip: 0 });
+        let payload =
+            in_place.into_iter().flatten().map(|slice| Piece::Memory { slice, part: 0..slice.len() });
         std::iter::once(Piece::Bytes(&self.copied)).chain(payload).chain(trailer)
     }
 
@@ -211,10 +212,10 @@ mod tests {
                     Header::Untagged(header) => batch.untagged_parts(header, &payload),
                     Header::Tagged(header) => batch.tagged(header, &payload, None),
                 }
-                let expected = bytes(batch.pieces());
+                let expected = bytes(batch.pieces(None));
                 let frame = DirectFrame::new(header, Source::Memory(&payload), length, crc);
                 assert_eq!((bytes(frame.pieces()), frame.length()), (expected.clone(), expected.len()));
-                assert_eq!(bytes(frame.into_batch(crc).pieces()), expected, "{length}");
+                assert_eq!(bytes(frame.into_batch(crc).pieces(None)), expected, "{length}");
             }
         }
         let inline = DirectFrame::new(Header::Untagged(send), Source::Bytes(&[b"ab", b"c"]), 3, false);
@@ -259,7 +260,7 @@ mod tests {
         };
         assert!(is_complete(&table, ticket) && !is_complete(&table, behind));
         let Header::Untagged(Untagged { msn: 2, .. }) =
-            Header::decode(&bytes(batch.pieces())).expect("a header").0
+            Header::decode(&bytes(batch.pieces(None))).expect("a header").0
         else {
             panic!("the second message")
         };
@@ -282,7 +283,7 @@ mod tests {
         let Next::Write(batch) = queue.offered(frame.into_batch(false), Ok(1000), &mut wakes) else {
             panic!("the rest is next")
         };
-        assert_eq!(bytes(batch.pieces()), whole[1000..]);
+        assert_eq!(bytes(batch.pieces(None)), whole[1000..]);
         let full = Err(io::ErrorKind::WouldBlock.into());
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
         assert!(!is_complete(&table, ticket));

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::registration::RemoteAccess;
 use super::send::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, deregistered};
-use crate::inflight;
+use crate::inflight::{self, Payload};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::ddp::Tagged;
@@ -48,14 +48,15 @@ impl SendQueue {
         // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
         // when it is written.
         let access = response.access.clone();
-        let _held = match access.as_ref().map(RemoteAccess::guard) {
+        let held = match access.as_ref().map(RemoteAccess::guard) {
             Some(None) => {
                 self.broken.get_or_insert_with(deregistered);
                 return false;
             }
             other => other.flatten(),
         };
-        let Response { payload, length, framed, answer, .. } = response;
+        let Response { start, length, framed, answer, .. } = response;
+        let payload = &held.as_ref().map_or_else(Payload::new, |held| held.part(*start, *length));
         let (stag, to) = match *answer {
             Answer::Read { sink } => sink,
             Answer::Atomic { atomic, identifier } => {

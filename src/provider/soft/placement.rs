@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::registration::{Binding, RemoteAccess};
-use super::turn::Stop;
 use crate::inflight::{self, Payload};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
@@ -21,23 +20,16 @@ pub(super) enum Destination {
     /// Into a posted receive, or the sink of a read.
     Local(Payload),
     /// Into memory that the peer addressed: valid at every single transfer, or not touched. The place is that of the first
-    /// byte.
-    Remote { access: RemoteAccess, parts: Payload, place: RemoteAddress },
+    /// byte, which was checked with all that follow.
+    Remote { access: RemoteAccess, place: RemoteAddress },
 }
 
 impl Destination {
-    pub(super) fn parts(&self) -> &Payload {
-        match self {
-            Self::Local(parts) | Self::Remote { parts, .. } => parts,
-        }
-    }
-
     pub(super) fn shrink(&mut self, by: usize) {
-        if let Self::Remote { place, .. } = self {
-            place.address = place.address.wrapping_add(by as u64);
+        match self {
+            Self::Local(parts) => *parts = inflight::range(parts, by, usize::MAX),
+            Self::Remote { place, .. } => place.address = place.address.wrapping_add(by as u64),
         }
-        let (Self::Local(parts) | Self::Remote { parts, .. }) = self;
-        *parts = inflight::range(parts, by, usize::MAX);
     }
 
     /// Returns how many of the first of `length` bytes of payload go to a reader's room.
@@ -87,23 +79,38 @@ pub(super) enum Content {
 }
 
 /// Copies staged payload to its place.
+///
+/// # Errors
+/// The Terminate for a peer whose key has been taken back.
 pub(super) fn place_in(
     destination: &Destination,
     bytes: &[u8],
     room: &mut Option<&mut StreamRoom<'_>>,
-) -> Result<(), Stop> {
-    let _valid = match destination {
-        Destination::Local(_) => None,
-        Destination::Remote { access, .. } => Some(access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?),
+) -> Result<(), Terminate> {
+    let parts = match destination {
+        Destination::Local(parts) => parts,
+        Destination::Remote { access, place } => {
+            let valid = access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?;
+            let (direct, rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
+            if let Some(room) = room {
+                room.copy(direct);
+            }
+            if let Some(memory) = valid.memory() {
+                memory.write(offset(*place) + direct.len(), rest);
+            }
+            return Ok(());
+        }
     };
-    let (direct, mut rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
-    if let Some(room) = room {
-        room.copy(direct);
-    }
-    for part in &inflight::range(destination.parts(), direct.len(), usize::MAX) {
+    let mut rest = bytes;
+    for part in parts {
         let taken = rest.len().min(part.len());
         part.write(0, &rest[..taken]);
         rest = &rest[taken..];
     }
     Ok(())
+}
+
+/// The offset of a place in the memory of its key, which was checked.
+pub(super) fn offset(place: RemoteAddress) -> usize {
+    usize::try_from(place.address).unwrap_or(usize::MAX)
 }

@@ -13,7 +13,7 @@ use tracing::trace;
 use super::connection::{ConnectionShared, Socket};
 use super::frame::Frame;
 use super::last_words::LastWords;
-use super::placement::{Content, Destination, OnComplete, Place, place_in};
+use super::placement::{Content, Destination, OnComplete, Place, offset, place_in};
 use super::predict::PredictedSegments;
 use super::read_ahead::{MANY, ReadAhead};
 use super::receive_queue::Interrupted;
@@ -346,7 +346,18 @@ impl Receiver {
             State::Payload { destination, left, .. } => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
-                let behind = inflight::range(destination.parts(), direct, usize::MAX);
+                let valid;
+                let remote;
+                let behind = match destination {
+                    Destination::Local(parts) => parts,
+                    // Checked again at every read: it may have been deregistered within the frame.
+                    Destination::Remote { access, place } => {
+                        let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
+                        valid = access.guard().ok_or_else(named)?;
+                        remote = valid.part(offset(*place) + direct, *left - direct);
+                        &remote
+                    }
+                };
                 let mut targets: smallvec::SmallVec<[Target<'_>; 3]> = smallvec::SmallVec::new();
                 if let Some(room) = room.as_deref_mut().filter(|_| direct > 0) {
                     targets.push(room.target(direct));
@@ -358,14 +369,6 @@ impl Receiver {
                     targets.extend(behind.iter().map(Target::Memory));
                     targets.push(Target::Bytes(staging));
                 }
-                let _valid = match destination {
-                    Destination::Local(_) => None,
-                    // Checked again at every read: it may have been deregistered within the frame.
-                    Destination::Remote { access, .. } => {
-                        let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
-                        Some(access.guard().ok_or_else(named)?)
-                    }
-                };
                 Ok(socket.read(&mut targets, asked)?)
             }
             State::Gather => {
@@ -494,7 +497,8 @@ impl Receiver {
                 let payload = &self.staging.unread()[consumed..][..length];
                 match place {
                     Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)?,
+                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
+                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
                 }
                 self.staging.take(consumed + length + trailer);
                 self.complete(on_complete, turn.wakes);
@@ -536,7 +540,8 @@ impl Receiver {
         };
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
-            place_in(destination, &self.staging.unread()[..taken], room)?;
+            let placed = place_in(destination, &self.staging.unread()[..taken], room);
+            placed.map_err(|terminate| terminate.with_header(&self.header))?;
             destination.shrink(taken);
             self.staging.take(taken);
             *left -= taken;
@@ -640,7 +645,8 @@ impl Receiver {
             Content::Payload { place, on_complete } => {
                 match place {
                     Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)?,
+                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
+                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
                 }
                 self.complete(on_complete, turn.wakes);
             }
@@ -687,14 +693,13 @@ impl Receiver {
                     .keys
                     .resolve((stag, to), length, Intent::Write, self.connection.number)
                     .map_err(named)?;
-                let (access, parts) = (grant.access, Payload::from_iter([grant.slice]));
                 if self.connection.receives.inbox().is_some_and(|inbox| to >= inbox.ring()) {
                     self.ring_end = Some(to.wrapping_add(length as u64));
                 }
                 self.shape.begin(length);
                 self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
-                (Place::Memory(Destination::Remote { access, parts, place }), OnComplete::Nothing)
+                (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed)?;

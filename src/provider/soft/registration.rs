@@ -7,18 +7,20 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::inflight::Payload;
 use crate::memory::{Shared, Slice};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::types::Access;
 
 /// Memory under a key. Remote offsets (TO) count from its first byte.
 pub(crate) struct Registration {
-    memory: Shared,
     key: u32,
     access: Access,
-    /// False once deregistered. Whoever moves bytes on a peer's behalf holds this for reading meanwhile, so that
-    /// `revoke` returns only when the last such byte has been moved.
-    valid: RwLock<bool>,
+    length: usize,
+    /// The memory, until it is deregistered. What is under way for a peer refers to it by offset: the registration is the only
+    /// handle of the provider to it, so that a peer that goes on with nothing keeps no memory. A transfer holds this for reading,
+    /// so that `revoke` returns only when the last byte has been moved.
+    memory: RwLock<Option<Slice>>,
 }
 
 impl fmt::Debug for Registration {
@@ -30,7 +32,7 @@ impl fmt::Debug for Registration {
 
 impl Registration {
     pub(super) fn new(key: u32, memory: Shared, access: Access) -> Arc<Self> {
-        Arc::new(Self { memory, key, access, valid: RwLock::new(true) })
+        Arc::new(Self { key, access, length: memory.len(), memory: RwLock::new(Some(memory.whole())) })
     }
 
     pub(crate) fn key(&self) -> u32 {
@@ -47,18 +49,28 @@ impl Registration {
         self.access
     }
 
-    pub(crate) fn memory(&self) -> &Shared {
-        &self.memory
-    }
-
     /// False once it has been deregistered.
     pub(crate) fn is_valid(&self) -> bool {
-        *self.valid.read()
+        self.memory.read().is_some()
     }
 
-    /// Returns when the last byte has been moved by this key.
+    /// Returns whether these bytes lie within the memory.
+    pub(super) fn contains(&self, part: &Range<usize>) -> bool {
+        part.end <= self.length
+    }
+
+    /// Notes that peers get rights to the memory.
+    pub(super) fn expose(&self) {
+        if let Some(memory) = &*self.memory.read() {
+            memory.expose();
+        }
+    }
+
+    /// Ends the use of the memory. Returns when the last byte has been moved by this key.
     pub(super) fn revoke(&self) {
-        *self.valid.write() = false;
+        let memory = self.memory.write().take();
+        // Without the lock, as the memory may return to the program.
+        drop(memory);
     }
 }
 
@@ -126,11 +138,9 @@ impl Binding {
         *self.life.read() == Life::Dead
     }
 
-    /// The memory at these offsets of the region, if they lie within the binding.
-    pub(super) fn slice(&self, to: usize, length: usize) -> Option<Slice> {
-        let end = to.checked_add(length)?;
-        let within = self.range.start <= to && end <= self.range.end;
-        if within { self.registration.memory().slice(to, length) } else { None }
+    /// Returns whether these bytes of the region lie within the binding.
+    pub(super) fn contains(&self, part: &Range<usize>) -> bool {
+        self.range.start <= part.start && part.end <= self.range.end && self.registration.contains(part)
     }
 
     pub(super) fn go_live(&self) {
@@ -161,10 +171,23 @@ pub(crate) struct RemoteAccess {
     binding: Option<Arc<Binding>>,
 }
 
-/// Proof that a key is valid, for as long as it is held. Only ever held across a non-blocking call.
+/// Proof that a key is valid, for as long as it is held, and the memory. Only ever held across a non-blocking call.
 pub(crate) struct AccessGuard<'a> {
     _binding: Option<RwLockReadGuard<'a, Life>>,
-    _registration: RwLockReadGuard<'a, bool>,
+    registration: RwLockReadGuard<'a, Option<Slice>>,
+}
+
+impl AccessGuard<'_> {
+    /// The memory, from the offset 0 of its registration.
+    pub(crate) fn memory(&self) -> Option<&Slice> {
+        self.registration.as_ref()
+    }
+
+    /// At most `length` bytes of the memory, from this offset on.
+    pub(crate) fn part(&self, from: usize, length: usize) -> Payload {
+        let part = self.memory().map(|memory| memory.part(from, length));
+        part.filter(|part| part.len() > 0).into_iter().collect()
+    }
 }
 
 impl RemoteAccess {
@@ -178,8 +201,8 @@ impl RemoteAccess {
             Some(binding) => Some(binding.live()?),
             None => None,
         };
-        let registration = self.registration.valid.read();
-        registration.then_some(AccessGuard { _binding: binding, _registration: registration })
+        let registration = self.registration.memory.read();
+        registration.is_some().then_some(AccessGuard { _binding: binding, registration })
     }
 
     /// Returns whether both are the same.

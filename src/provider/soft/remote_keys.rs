@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::registration::{Binding, Registration, RemoteAccess};
 use crate::error::{PostErrorKind, RegisterError};
-use crate::memory::{Shared, Slice};
+use crate::memory::Shared;
 use crate::provider::key_hasher::KeyHasher;
 use crate::provider::net::Host;
 use crate::sync::RwLock;
@@ -18,10 +18,10 @@ use crate::wire::rdmap::Terminate;
 const NO_KEY: &str = "no free key was found";
 const UNALIGNED: &str = "atomics in memory that is not aligned to 8 bytes, with the soft provider";
 
-/// The access and the memory that a peer's key, offset and length stand for.
+/// The access that a peer's key, offset and length stand for, and the part of its memory.
 pub(crate) struct Grant {
     pub(crate) access: RemoteAccess,
-    pub(crate) slice: Slice,
+    pub(crate) part: Range<usize>,
 }
 
 /// The use that a peer wants to make of a key.
@@ -99,10 +99,10 @@ impl KeyTable {
         }
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
-        if !access.remote().is_empty() {
-            memory.expose();
-        }
         let registration = Registration::new(key, memory, access);
+        if !access.remote().is_empty() {
+            registration.expose();
+        }
         keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)
     }
@@ -148,7 +148,7 @@ impl KeyTable {
             return Err(PostErrorKind::ForeignMemory);
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
-        registration.memory().expose();
+        registration.expose();
         let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;
@@ -214,12 +214,10 @@ impl KeyTable {
         intent: Intent,
         connection: u64,
     ) -> Result<Grant, Terminate> {
-        let (unknown, strange, bounds) = match intent {
-            Intent::Write => {
-                (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED, Terminate::BOUNDS_TAGGED)
-            }
+        let (unknown, strange) = match intent {
+            Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED),
             Intent::Read | Intent::Atomic => {
-                (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE, Terminate::BOUNDS_REMOTE)
+                (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE)
             }
         };
         let right = match intent {
@@ -248,11 +246,30 @@ impl KeyTable {
         if !access.contains(right) {
             return Err(Terminate::ACCESS_REMOTE);
         }
-        let slice = usize::try_from(to).ok().and_then(|to| match &binding {
-            Some(binding) => binding.slice(to, length),
-            None => registration.memory().slice(to, length),
+        let part = part(to, length).filter(|part| match &binding {
+            Some(binding) => binding.contains(part),
+            None => registration.contains(part),
         });
-        Ok(Grant { slice: slice.ok_or(bounds)?, access: RemoteAccess::new(registration, binding) })
+        let part = part.ok_or_else(|| beyond(to, length, intent))?;
+        Ok(Grant { part, access: RemoteAccess::new(registration, binding) })
+    }
+}
+
+/// The bytes from this offset on, if they can be counted.
+fn part(to: u64, length: usize) -> Option<Range<usize>> {
+    let start = usize::try_from(to).ok()?;
+    Some(start..start.checked_add(length)?)
+}
+
+/// The Terminate for a peer that addresses what is not its own: bytes beyond the end of all offsets, or beyond the bounds of its key.
+fn beyond(to: u64, length: usize, intent: Intent) -> Terminate {
+    // The last byte has an offset, too.
+    let wraps = length > 0 && to.checked_add(length as u64 - 1).is_none();
+    match (intent, wraps) {
+        (Intent::Write, false) => Terminate::BOUNDS_TAGGED,
+        (Intent::Write, true) => Terminate::TO_WRAP_TAGGED,
+        (Intent::Read | Intent::Atomic, false) => Terminate::BOUNDS_REMOTE,
+        (Intent::Read | Intent::Atomic, true) => Terminate::TO_WRAP_REMOTE,
     }
 }
 

@@ -10,6 +10,7 @@ use std::task::Waker;
 
 use super::batch::Batch;
 use super::registration::RemoteAccess;
+use super::remote_keys::Grant;
 use super::window::WindowOp;
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Completed, CompletionSink, Payload, WakeList};
@@ -53,9 +54,10 @@ pub(super) struct Entry {
 
 /// A request of the peer that is being answered.
 pub(super) struct Response {
-    /// By what the peer reaches the payload; `None` when it is empty.
+    /// By what the peer reaches the payload; `None` when it is empty. It alone keeps the memory.
     pub(super) access: Option<RemoteAccess>,
-    pub(super) payload: Payload,
+    /// The offset of the payload in that memory.
+    pub(super) start: usize,
     pub(super) length: usize,
     pub(super) framed: usize,
     pub(super) answer: Answer,
@@ -233,9 +235,10 @@ impl SendQueue {
     }
 
     /// Answers a request of the peer, when those before it have been.
-    pub(crate) fn respond(&mut self, access: Option<RemoteAccess>, payload: Payload, answer: Answer) {
-        let length = inflight::length(&payload);
-        self.responses.push_back(Response { access, payload, length, framed: 0, answer });
+    pub(crate) fn respond(&mut self, grant: Option<Grant>, answer: Answer) {
+        let (access, part) = grant.map_or((None, 0..0), |Grant { access, part }| (Some(access), part));
+        let (start, length) = (part.start, part.len());
+        self.responses.push_back(Response { access, start, length, framed: 0, answer });
     }
 
     /// The number of reads and atomics of the peer that have not been answered in full. One whose answer is
@@ -694,7 +697,7 @@ mod tests {
         let frames = |queue: &SendQueue| {
             queue
                 .batch
-                .pieces()
+                .pieces(None)
                 .map(|piece| match piece {
                     Piece::Bytes(bytes) => bytes.len(),
                     Piece::Memory { .. } => 0,

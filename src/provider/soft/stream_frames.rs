@@ -276,7 +276,7 @@ mod tests {
                 (1..=wire.len()).filter(|sent| *sent < 1200 || sent % 509 == 0 || wire.len() - sent < 100);
             for sent in places {
                 let (taken, rest) = frames().cut(sent);
-                let rest = collect(rest.pieces());
+                let rest = collect(rest.pieces(None));
                 assert!(rest.len() <= MAX_TAGGED + 100, "no more than a frame is copied");
                 let whole = [&wire[..sent], &rest].concat();
                 assert_eq!(written(&whole, crc), bytes[..taken], "{length}: {sent} bytes sent");
