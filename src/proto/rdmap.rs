@@ -3,6 +3,7 @@
 //! Sans-io: headers in, decisions out. Payload never passes through here; the provider moves it between the wire and
 //! the memory that a decision names. RFC 5040 (RDMAP), RFC 5041 (DDP), RFC 7306 (Immediate Data, Atomic Operations).
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::wire::ddp::{Header, Tagged, Untagged};
@@ -148,8 +149,11 @@ fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Re
     if header.mo != 0 || !header.last {
         return Err(Terminate::INVALID_MO);
     }
-    if length != expected {
-        return Err(Terminate::TOO_LONG);
+    match length.cmp(&expected) {
+        Ordering::Equal => {}
+        // No code says it better.
+        Ordering::Less => return Err(Terminate::CATASTROPHIC_STREAM),
+        Ordering::Greater => return Err(Terminate::TOO_LONG),
     }
     *msn = msn.wrapping_add(1);
     Ok(())
@@ -380,7 +384,9 @@ mod tests {
             |opcode, qn| Header::Untagged(Untagged { last: true, opcode, invalidate: 0, qn, msn: 1, mo: 0 });
         assert_eq!(inbound.segment(&header(Opcode::Send, 3), 0), Err(Terminate::INVALID_QN));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 0), 28), Err(Terminate::INVALID_QN));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 27), Err(Terminate::TOO_LONG));
+        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 29), Err(Terminate::TOO_LONG));
+        let short = inbound.segment(&header(Opcode::ReadRequest, 1), 27);
+        assert_eq!(short, Err(Terminate::CATASTROPHIC_STREAM), "not too long");
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Ok(Segment::ReadRequest));
         assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Err(Terminate::MSN_RANGE));
         assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 4), Ok(Segment::Terminate));
@@ -436,7 +442,7 @@ mod tests {
         let (mut outbound, mut inbound) = (Outbound::<()>::new(0), Inbound::new());
         for solicited in [false, true] {
             let header = Header::Untagged(outbound.immediate(solicited));
-            assert_eq!(inbound.segment(&header, 7), Err(Terminate::TOO_LONG));
+            assert_eq!(inbound.segment(&header, 7), Err(Terminate::CATASTROPHIC_STREAM));
             assert_eq!(inbound.segment(&header, 8), Ok(Segment::Immediate { solicited }));
             assert_eq!(inbound.segment(&header, 8), Err(Terminate::MSN_RANGE), "the same once more");
         }
@@ -459,7 +465,7 @@ mod tests {
         let (atomic, identifier) = outbound.atomic("atomic");
         assert_eq!((read.msn, atomic.msn, outbound.may_read()), (1, 2, false));
         assert_eq!(inbound.segment(&Header::Untagged(read), 28), Ok(Segment::ReadRequest));
-        assert_eq!(inbound.segment(&Header::Untagged(atomic), 28), Err(Terminate::TOO_LONG));
+        assert_eq!(inbound.segment(&Header::Untagged(atomic), 28), Err(Terminate::CATASTROPHIC_STREAM));
         assert_eq!(inbound.segment(&Header::Untagged(atomic), 52), Ok(Segment::AtomicRequest));
 
         let answer = AtomicResponse { identifier, original: 1 };

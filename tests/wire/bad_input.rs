@@ -327,8 +327,9 @@ fn violations(region: &Region, hidden: &Region) -> Vec<(&'static str, Vec<u8>, W
         ("Read Request 2 before 1", request(true, 1, 2, 0, 28), (1, 2, 3)),
         ("a Read Request that starts at 1", request(true, 1, 1, 1, 28), (1, 2, 4)),
         ("a Read Request in two parts", request(false, 1, 1, 0, 28), (1, 2, 4)),
-        ("a Read Request of 27 bytes", request(true, 1, 1, 0, 27), (1, 2, 5)),
-        ("a Read Request of nothing", request(true, 1, 1, 0, 0), (1, 2, 5)),
+        ("a Read Request of 27 bytes", request(true, 1, 1, 0, 27), (0, 2, 7)),
+        ("a Read Request of nothing", request(true, 1, 1, 0, 0), (0, 2, 7)),
+        ("a Read Request of 29 bytes", raw::untagged(raw::READ_REQUEST, true, 1, 1, 0, &[0; 29]), (1, 2, 5)),
         ("a Terminate on queue 0", raw::untagged(raw::TERMINATE, true, 0, 1, 0, &[0; 4]), (1, 2, 1)),
     ];
     for opcode in [4, 6] {

@@ -379,3 +379,20 @@ async fn unfinished_transfers_do_not_keep_an_allocation() {
         assert_eq!((memory.len(), memory[0]), (LENGTH, if answered { 0 } else { 7 }));
     }
 }
+
+// A Terminate names the frame that it is for, so that the peer finds its mistake (SEC-14).
+#[tokio::test]
+async fn a_message_without_a_receive_is_named() {
+    for crc in [false, true] {
+        let adapter = adapter_with(SoftConfig::default().crc(crc));
+        let (_end, mut peer, _) =
+            raw_connects(&adapter, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
+        let message = raw::send(1, b"x");
+        peer.post(&message).await;
+        let terminate = peer.message().await.expect("a Terminate");
+        assert_eq!(terminate.terminated(), Some((1, 2, 2)));
+        let length = [0, message.len() as u8];
+        let content = [&[0x12, 2, 0xc0, 0], &length[..], &message[..18]].concat();
+        assert_eq!(terminate.payload(), content, "CRC {crc}");
+    }
+}

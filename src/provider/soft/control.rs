@@ -124,7 +124,7 @@ impl Receiver {
                 }
                 let taken = self.receive.take().map(|(receive, _)| receive);
                 let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
-                let receive = receive.ok_or(Terminate::NO_BUFFER)?;
+                let receive = receive.ok_or_else(|| named(Terminate::NO_BUFFER))?;
                 let mut completed = Completed::done(0, receive.payload);
                 completed.extra.immediate = Some(value);
                 completed.extra.solicited = solicited;
@@ -153,7 +153,7 @@ impl Receiver {
         if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {
             Ok(())
         } else {
-            Err(Terminate::NO_BUFFER.into())
+            Err(Terminate::NO_BUFFER.with_header(&self.header).into())
         }
     }
 }

@@ -729,7 +729,7 @@ impl Receiver {
         if self.receive.is_none() {
             // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
             let receive = self.connection.receives.take(self.connection.number);
-            let receive = receive.ok_or(Terminate::NO_BUFFER)?;
+            let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
             self.receive = Some((receive, 0));
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
