@@ -238,10 +238,10 @@ impl Receiver {
         self.ring_end
     }
 
-    /// The memory that a frame keeps of which a part has come.
+    /// The memory that is kept for what has come: of a part of a frame, and of bytes that were read ahead.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        self.frame.memory()
+        self.frame.memory() + self.staging.memory()
     }
 
     /// Reads once and processes what came.
@@ -293,6 +293,7 @@ impl Receiver {
             receiver.staging.take(receiver.staging.unread().len());
             let room = receiver.staging.room(MANY);
             let asked = room.len();
+            receiver.staging.take(receiver.staging.unread().len());
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
             if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
                 let (terminated, frames) = words.read(&room[..length]);

@@ -8,7 +8,8 @@ use std::cell::Cell;
 
 use super::read_ahead::{MANY as ROOM, MOST};
 
-/// More than this is not kept for the next time: only a connection that waits for a receive has so much unread.
+/// Up to this many unread bytes are copied for the next turn: the start of a header. Only a connection that waits for a receive
+/// has more.
 const KEEP: usize = 256;
 
 thread_local! {
@@ -24,8 +25,9 @@ pub(super) struct Staging {
     /// The unread part of `lent`.
     start: usize,
     end: usize,
-    /// The bytes that were unread at the end of the last turn.
+    /// The bytes that were unread at the end of the last turn, behind the first `taken`.
     kept: Vec<u8>,
+    taken: usize,
 }
 
 impl Staging {
@@ -34,9 +36,15 @@ impl Staging {
         Self { kept: unread.to_vec(), ..Self::default() }
     }
 
-    /// Gets room for a turn, so much at least, unless it has kept that of the last one.
+    /// Gets room for a turn, unless it has kept that of the last one: so much at least, if little is unread. If much is, it is
+    /// taken apart where it is, before there is a read.
     pub(super) fn lend(&mut self, room: usize) {
         if !self.lent.is_empty() {
+            return;
+        }
+        if self.kept.len() > KEEP {
+            (self.start, self.end) = (std::mem::take(&mut self.taken), self.kept.len());
+            self.lent = std::mem::take(&mut self.kept).into_boxed_slice();
             return;
         }
         let mut lent = FREE.take();
@@ -47,27 +55,43 @@ impl Staging {
         if self.end > 0 {
             lent[..self.end].copy_from_slice(&self.kept);
             self.kept.clear();
-            self.kept.shrink_to(KEEP);
         }
         self.lent = lent;
     }
 
     /// Returns the room, and keeps what is unread.
     pub(super) fn give_back(&mut self) {
-        if self.start < self.end {
-            self.kept.extend_from_slice(&self.lent[self.start..self.end]);
-        }
-        (self.start, self.end) = (0, 0);
+        let (start, end) = (std::mem::take(&mut self.start), std::mem::take(&mut self.end));
         let lent = std::mem::take(&mut self.lent);
-        if [ROOM, MOST].contains(&lent.len()) {
+        let is_of_thread = [ROOM, MOST].contains(&lent.len());
+        if end - start > KEEP {
+            // A message at a time may find a receive. So what is behind it is moved only when its room is half empty: all of it
+            // is moved no more often than each byte comes.
+            if !is_of_thread && 2 * (end - start) >= lent.len() {
+                self.kept = lent.into_vec();
+                self.kept.truncate(end);
+                self.taken = start;
+                return;
+            }
+            self.kept = lent[start..end].to_vec();
+        } else {
+            self.kept.extend_from_slice(&lent[start..end]);
+        }
+        if is_of_thread {
             let other = FREE.take();
             FREE.set(if other.len() > lent.len() { other } else { lent });
         }
     }
 
+    /// The memory that it has between two turns.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.lent.len() + self.kept.len()
+    }
+
     /// Returns whether nothing is unread, in a turn or between two.
     pub(super) fn is_empty(&self) -> bool {
-        self.start == self.end && self.kept.is_empty()
+        self.start == self.end && self.kept.len() == self.taken
     }
 
     /// The bytes that have been read and not taken.
@@ -86,6 +110,9 @@ impl Staging {
     /// Room behind the unread bytes, at most so much and never none.
     pub(super) fn room(&mut self, most: usize) -> &mut [u8] {
         if self.end == self.lent.len() {
+            if self.start == 0 {
+                self.grow(0);
+            }
             self.lent.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -96,14 +123,19 @@ impl Staging {
     /// Adds bytes that were read elsewhere, whether there is room for them or not, and says how many.
     pub(super) fn push_back(&mut self, bytes: &[u8]) -> usize {
         if self.lent.len() - self.end < bytes.len() {
-            let unread = self.unread().len();
-            let mut lent = vec![0; ROOM + 2 * (unread + bytes.len())].into_boxed_slice();
-            lent[..unread].copy_from_slice(self.unread());
-            (self.start, self.end, self.lent) = (0, unread, lent);
+            self.grow(bytes.len());
         }
         self.lent[self.end..][..bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();
         bytes.len()
+    }
+
+    /// Makes more room than so much behind the unread bytes.
+    fn grow(&mut self, more: usize) {
+        let unread = self.unread().len();
+        let mut lent = vec![0; ROOM + 2 * (unread + more)].into_boxed_slice();
+        lent[..unread].copy_from_slice(self.unread());
+        (self.start, self.end, self.lent) = (0, unread, lent);
     }
 
     /// So many bytes of the room have been filled.
@@ -150,6 +182,47 @@ mod tests {
         staging.give_back();
         staging.lend(ROOM);
         assert_eq!(staging.unread().len(), 2 + 2 * ROOM + 2);
+    }
+
+    // A peer sends many small messages at once, and each has to wait for a shared receive (SEC-12).
+    #[test]
+    fn bytes_that_wait_are_seldom_moved() {
+        const MESSAGE: usize = 28;
+        let mut staging = Staging::default();
+        staging.lend(ROOM);
+        let bytes: Vec<u8> = (0..ROOM).map(|place| (place / MESSAGE) as u8).collect();
+        staging.room(ROOM).copy_from_slice(&bytes);
+        staging.filled(ROOM);
+        let (mut moved, mut taken, mut place) = (0, 0, std::ptr::null());
+        while taken + MESSAGE <= ROOM {
+            staging.lend(ROOM);
+            assert_eq!(staging.unread(), &bytes[taken..]);
+            if !std::ptr::eq(place, staging.unread().as_ptr()) {
+                moved += staging.unread().len();
+            }
+            place = staging.unread()[MESSAGE..].as_ptr();
+            staging.take(MESSAGE);
+            taken += MESSAGE;
+            staging.give_back();
+            assert!(staging.memory() <= ROOM);
+        }
+        assert!(moved <= 4 * ROOM, "{moved} bytes were copied for {ROOM} that came");
+    }
+
+    // A read that finds no room would look like the end of the stream.
+    #[test]
+    fn there_is_room_behind_bytes_that_wait() {
+        let mut staging = Staging::default();
+        staging.lend(ROOM);
+        staging.room(ROOM).fill(7);
+        staging.filled(ROOM);
+        staging.take(1);
+        for _ in 0..3 {
+            staging.give_back();
+            staging.lend(ROOM);
+            assert!(!staging.room(1).is_empty());
+            assert_eq!(staging.unread(), [7; ROOM - 1]);
+        }
     }
 
     #[test]

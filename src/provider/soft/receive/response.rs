@@ -19,7 +19,8 @@ impl Receiver {
         let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
             return None;
         };
-        if length < LARGE {
+        // A message among them could have to wait for a receive, with all that has come behind it (SEC-12).
+        if length < LARGE || self.connection.receives.is_shared() {
             return None;
         }
         let end = to.wrapping_add(length as u64);

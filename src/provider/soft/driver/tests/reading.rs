@@ -62,6 +62,37 @@ fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
     (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
 }
 
+// A peer decides how long a message waits for a shared receive, and all that was read behind it, also where the segments of a
+// read of this side were expected (SEC-12).
+#[tokio::test]
+async fn little_waits_behind_a_message_in_a_read() {
+    const SEGMENT: usize = 16 * KIB;
+    const FLOOD: usize = 160 * KIB;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(1 << 20).expect("an option");
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+    let (shared, _table) = shared_receives();
+    let receives = |sink| ReceiveQueue::with_shared(shared, sink);
+    let listener = socket.listen(1).expect("a listener");
+    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener, receives).await;
+    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+    let ticket = end.ticket(OpKind::Read);
+    let payload = Payload::from_iter([Owned::zeroed(512 * KIB).expect("memory").share().whole()]);
+    let read = WorkRequest { ticket, operation: READ, payload, flags: Flags::empty() };
+    assert!(end.connection.post(read).is_ok());
+    let segment = Tagged { last: false, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+    let segment = [&segment.encode(SEGMENT)[..], &[7; SEGMENT], &[0; 4]].concat();
+    let (first, rest) = segment.split_at(1000);
+    feed(&mut end, &mut driver, first).await;
+    let messages = message().repeat(FLOOD / message().len());
+    let flood = [rest, &messages].concat();
+    end.peer.write_all(&flood).await.expect("room for all of it");
+    comes(&driver, flood.len()).await;
+    drive(&mut driver, |driver| driver.reader.receiver().awaits_receive()).await;
+    let kept = driver.reader.receiver().memory();
+    assert!((1..=64 * KIB).contains(&kept), "{kept} bytes");
+}
+
 // Not every Send tells of data. So the stream gets to know how far its ring was written, and keeps it until messages have told
 // of all that (IO-04).
 #[tokio::test]
