@@ -39,6 +39,12 @@ impl Frame {
         self.kept.clear();
     }
 
+    /// The part that has come.
+    pub(super) fn gathered(&self) -> &[u8] {
+        let bytes = if self.room.is_empty() { &self.kept[..] } else { &self.room[..] };
+        bytes.get(..self.gathered).unwrap_or_default()
+    }
+
     /// The part that is missing.
     pub(super) fn missing(&mut self) -> &mut [u8] {
         if self.room.is_empty() {

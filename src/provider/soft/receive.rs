@@ -262,18 +262,20 @@ impl Receiver {
 
     /// From now on what comes is discarded, but for a Terminate. To be called before [`take_receive`](Self::take_receive).
     pub(crate) fn listen_for_terminate(&mut self) {
-        let rest = match &mut self.state {
-            State::Header => 0,
-            State::Payload { left, trailer, .. } => *left + *trailer,
-            State::Control { length, trailer, .. } => *length + *trailer,
-            State::Trailer { left, .. } => *left,
-            State::Gather => self.frame.missing().len(),
+        // A frame that may be a Terminate is read again from its start.
+        let (rest, start) = match &self.state {
+            State::Header => (0, &[][..]),
+            State::Payload { left, trailer, .. } => (*left + *trailer, &[][..]),
+            State::Control { .. } => (0, &self.header[..]),
+            State::Trailer { left, .. } => (*left, &[][..]),
+            State::Gather => (0, self.frame.gathered()),
         };
         let mut words = LastWords::behind(rest);
+        let found = words.read(start);
         self.ended = true;
         self.unprocessed = false;
         self.terminated = self.with_staging(|receiver| {
-            let (found, _) = words.read(receiver.staging.unread());
+            let found = found.or_else(|| words.read(receiver.staging.unread()).0);
             receiver.staging.take(receiver.staging.unread().len());
             found
         });
@@ -293,7 +295,6 @@ impl Receiver {
             receiver.staging.take(receiver.staging.unread().len());
             let room = receiver.staging.room(MANY);
             let asked = room.len();
-            receiver.staging.take(receiver.staging.unread().len());
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
             if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
                 let (terminated, frames) = words.read(&room[..length]);

@@ -93,6 +93,27 @@ async fn little_waits_behind_a_message_in_a_read() {
     assert!((1..=64 * KIB).contains(&kept), "{kept} bytes");
 }
 
+// A Terminate says that something was lost, wherever this end has read to in it when it begins to disconnect (ERR-08).
+#[tokio::test]
+async fn a_terminate_is_not_lost_in_a_disconnect() {
+    for crc in [false, true] {
+        let terminate = terminate_fpdu(&Terminate::NO_BUFFER, crc);
+        for cut in [0, 1, 2, 4, 19, 20, 21, terminate.len() - 5, terminate.len() - 1] {
+            let (mut end, mut driver) = End::passive_with(&SoftConfig::default().crc(crc)).await;
+            feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, crc)).await;
+            let (first, rest) = terminate.split_at(cut);
+            feed(&mut end, &mut driver, first).await;
+            end.connection.command(Command::Disconnect(deadline(LIMIT)));
+            drive(&mut driver, |driver| matches!(driver.state, State::Closing(_))).await;
+            end.peer.write_all(rest).await.expect("written");
+            end.peer.shutdown().await.expect("the end of the stream");
+            tokio::time::timeout(LIMIT, driver).await.expect("it ends");
+            let reports = end.log.take(3).await;
+            assert_eq!(reports, ["established", "ended: lost", "closed"], "{cut} bytes, CRC {crc}");
+        }
+    }
+}
+
 // Not every Send tells of data. So the stream gets to know how far its ring was written, and keeps it until messages have told
 // of all that (IO-04).
 #[tokio::test]
