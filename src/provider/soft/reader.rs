@@ -70,6 +70,12 @@ impl Reader {
         ReceiverGuard(self.state.lock())
     }
 
+    /// Returns whether somebody has the receiver.
+    #[cfg(test)]
+    pub(super) fn is_locked(&self) -> bool {
+        self.state.try_lock().is_none()
+    }
+
     /// Wakes the reader of a stream, if one waits that has not been woken.
     pub(super) fn offer(&self) -> bool {
         let waker = self.waiting.take();

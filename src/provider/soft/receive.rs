@@ -271,7 +271,7 @@ impl Receiver {
             State::Gather => (0, self.frame.gathered()),
         };
         let mut words = LastWords::behind(rest);
-        let found = words.read(start);
+        let (found, _) = words.read(start);
         self.ended = true;
         self.unprocessed = false;
         self.terminated = self.with_staging(|receiver| {

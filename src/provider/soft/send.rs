@@ -481,7 +481,8 @@ impl SendQueue {
     fn retire_done(&mut self, wakes: &mut WakeList) {
         while self.has_done() {
             let Some(entry) = self.pop() else { return };
-            let WorkRequest { ticket, payload, flags, .. } = entry.request;
+            let WorkRequest { ticket, operation, payload, flags } = entry.request;
+            free_window(operation, entry.window_op, wakes);
             let mut completed = Completed::done(entry.length, payload);
             completed.extra.silent = flags.contains(Flags::SILENT);
             self.sink.complete(ticket, completed, wakes);
@@ -513,10 +514,12 @@ impl SendQueue {
         self.responses.clear();
         wakes.extend(self.idle.take());
         let mut status = first;
-        while let Some(Entry { request: WorkRequest { ticket, payload, .. }, window_op, .. }) = self.pop() {
-            if let Some(window_op) = window_op {
+        while let Some(Entry { request, window_op, .. }) = self.pop() {
+            let WorkRequest { ticket, operation, payload, .. } = request;
+            if let Some(window_op) = &window_op {
                 window_op.rollback();
             }
+            free_window(operation, window_op, wakes);
             self.sink.complete(ticket, Completed::failed(status, payload), wakes);
             status = rest;
         }
@@ -588,6 +591,14 @@ impl SendQueue {
     }
 }
 
+/// Has the window of a request that is over dropped without the lock: the last handle to a window waits for those who move bytes
+/// by its key.
+fn free_window(operation: Operation, window_op: Option<WindowOp>, wakes: &mut WakeList) {
+    if let Some(window_op) = window_op {
+        wakes.run(move || drop((operation, window_op)));
+    }
+}
+
 /// Returns whether a request of this kind is over only when the peer has answered it.
 fn awaits_answer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
@@ -642,6 +653,45 @@ mod tests {
         assert!(rest.capacity() >= 60_000 && queue.begin_message().is_some());
         assert!(matches!(queue.message_offered(1, rest, &mut wakes), Next::Blocked));
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+    }
+
+    // The last handle to a window takes its key back, and waits for those who use it: not with the lock of the queue.
+    #[tokio::test]
+    async fn a_window_is_dropped_without_the_lock() {
+        use crate::provider::{Registration, Window, net::Host, soft};
+        let id = soft::adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"));
+        let id = id.expect("the loopback interface");
+        let adapter = soft::adapter::Adapter::open(Host::Kernel, id, soft::config::SoftConfig::default());
+        let adapter = adapter.expect("opened");
+        let memory = Owned::zeroed(8).expect("memory");
+        let (registration, _) = adapter.register(memory, Access::LOCAL_WRITE).expect("registered");
+        for flushes in [false, true] {
+            let table = std::sync::Arc::<Table>::default();
+            let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
+            let window = soft::window::Window::new(&adapter).expect("a window");
+            let kept = std::sync::Arc::downgrade(&window);
+            let operation = Operation::Bind {
+                window: Window::Soft(window),
+                registration: Registration::Soft(registration.clone()),
+                range: 0..8,
+                access: Access::REMOTE_READ,
+            };
+            let window_op = WindowOp::of(&operation, 1).expect("bound");
+            let ticket = table.open(RequestMeta { kind: OpKind::Bind, context: 0 });
+            queue.post(
+                WorkRequest { ticket, operation, payload: Payload::new(), flags: Flags::empty() },
+                window_op,
+            );
+            let mut wakes = WakeList::default();
+            if flushes {
+                queue.flush(Status::CANCELED, Status::CANCELED, &mut wakes);
+            } else {
+                assert!(matches!(queue.begin(&mut wakes), Next::Idle));
+            }
+            assert!(queue.entries.is_empty() && kept.strong_count() == 1, "flushed: {flushes}");
+            wakes.wake_all();
+            assert_eq!(kept.strong_count(), 0, "flushed: {flushes}");
+        }
     }
 
     // SEC-12: an idle connection keeps room for a few requests, however many there were.

@@ -224,7 +224,9 @@ impl<O: Observer> Driver<O> {
 
     /// The message never came: its receive is the next one again.
     pub(super) fn restore_receive(&mut self) {
-        if let Some(Interrupted { receive, .. }) = self.reader.receiver().take_receive() {
+        // The wakers run without the lock of the reader.
+        let current = self.reader.receiver().take_receive();
+        if let Some(Interrupted { receive, .. }) = current {
             let mut wakes = WakeList::default();
             self.connection.receives.restore(receive, &mut wakes);
             wakes.wake_all();

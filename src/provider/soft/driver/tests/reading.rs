@@ -114,6 +114,32 @@ async fn a_terminate_is_not_lost_in_a_disconnect() {
     }
 }
 
+/// Notes whether the receiving half is locked when it is woken.
+struct Locked(Arc<Reader>, Arc<Log>);
+
+impl Wake for Locked {
+    fn wake(self: Arc<Self>) {
+        self.1.add(if self.0.is_locked() { "locked" } else { "free" });
+    }
+}
+
+// Wakers are code of others, and may do anything: also what takes the same lock.
+#[tokio::test]
+async fn a_restored_receive_wakes_without_a_lock() {
+    let (shared, table) = shared_receives();
+    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
+    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+    assert!(shared.post_receive(ticket, memory()).is_ok());
+    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+    let header = Untagged { last: false, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
+    feed(&mut end, &mut driver, &[&header.encode(4)[..], b"half", &[0; 4]].concat()).await;
+    let waker = Waker::from(Arc::new(Locked(driver.reader.clone(), end.log.clone())));
+    assert!(shared.poll_ready(u64::MAX, &mut Context::from_waker(&waker)).is_pending());
+    driver.restore_receive();
+    assert_eq!(end.log.take(2).await, ["established", "free"]);
+}
+
 // Not every Send tells of data. So the stream gets to know how far its ring was written, and keeps it until messages have told
 // of all that (IO-04).
 #[tokio::test]
