@@ -222,15 +222,16 @@ impl<O: Observer> Driver<O> {
             if let Err(error) = ready!(readable) {
                 return Poll::Ready(Err(Stop::Broken(error)));
             }
-            if !spinning && receiver.expects_large() {
+            if !spinning
+                && receiver.expects_large()
+                && let Some(waker) = receiver.take_waiting()
+            {
                 drop(receiver);
-                if self.reader.offer() {
-                    // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would
-                    // come before the main task of a runtime.
-                    let _ = pin!(yield_now()).poll(cx);
-                    return Poll::Pending;
-                }
-                receiver = self.reader.receiver();
+                waker.wake();
+                // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would
+                // come before the main task of a runtime.
+                let _ = pin!(yield_now()).poll(cx);
+                return Poll::Pending;
             }
             let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
             match &outcome {

@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use futures::task::AtomicWaker;
-
 use super::connection::Socket;
 use super::receive::Receiver;
 use super::turn::{Stop, TURN, Turn, Turned};
@@ -19,8 +17,6 @@ use crate::sync::{Mutex, MutexGuard};
 /// The state of the receiving half, and who may take the next turn.
 pub(crate) struct Reader {
     state: Mutex<State>,
-    /// The reader of a stream that has the next turn.
-    waiting: AtomicWaker,
     socket: Arc<Socket>,
 }
 
@@ -30,6 +26,8 @@ struct State {
     stop: Option<Stop>,
     /// The reader of a stream has read something since the task has looked.
     has_read: bool,
+    /// Wakes the reader of a stream that waits for the next turn.
+    waiting: Option<Waker>,
 }
 
 /// Exclusive access to the receiver.
@@ -54,6 +52,12 @@ impl ReceiverGuard<'_> {
         self.0.stop.take()
     }
 
+    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that there is no end, and
+    /// without one it keeps the lock until it has read: a reader that comes in between may meet an end.
+    pub(super) fn take_waiting(&mut self) -> Option<Waker> {
+        self.0.waiting.take()
+    }
+
     /// Returns whether the reader of a stream has read something since the last call.
     pub(super) fn take_has_read(&mut self) -> bool {
         std::mem::take(&mut self.0.has_read)
@@ -62,8 +66,8 @@ impl ReceiverGuard<'_> {
 
 impl Reader {
     pub(super) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        let state = Mutex::new(State { receiver, stop: None, has_read: false });
-        Arc::new(Self { state, waiting: AtomicWaker::new(), socket })
+        let state = Mutex::new(State { receiver, stop: None, has_read: false, waiting: None });
+        Arc::new(Self { state, socket })
     }
 
     pub(super) fn receiver(&self) -> ReceiverGuard<'_> {
@@ -76,21 +80,11 @@ impl Reader {
         self.state.try_lock().is_none()
     }
 
-    /// Wakes the reader of a stream, if one waits that has not been woken.
-    pub(super) fn offer(&self) -> bool {
-        let waker = self.waiting.take();
-        let is_offered = waker.is_some();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        is_offered
-    }
-
     /// Reads for a stream until the room is full or nothing more has come, once at least if large frames are expected. Wakes
     /// with `waker` when there may be more. Returns whether the task has to go on: with the end of the connection, or with what has been read ahead.
     pub(super) fn read(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) -> bool {
         let mut state = self.state.lock();
-        let State { receiver, stop, has_read } = &mut *state;
+        let State { receiver, stop, has_read, waiting } = &mut *state;
         let mut spent = 0;
         while receiver.serves_streams() && receiver.expects_large() && spent < TURN {
             let mut turn = Turn { wakes: &mut *wakes, room: Some(&mut *room) };
@@ -109,9 +103,16 @@ impl Reader {
                 break;
             }
         }
-        if receiver.serves_streams() && receiver.expects_large() {
-            self.waiting.register(waker);
+        let mut replaced = None;
+        if receiver.serves_streams()
+            && receiver.expects_large()
+            && !waiting.as_ref().is_some_and(|known| known.will_wake(waker))
+        {
+            replaced = waiting.replace(waker.clone());
         }
-        stop.is_some() || receiver.has_unprocessed()
+        let task_goes_on = stop.is_some() || receiver.has_unprocessed();
+        drop(state);
+        drop(replaced);
+        task_goes_on
     }
 }

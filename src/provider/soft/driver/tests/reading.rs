@@ -62,6 +62,47 @@ fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
     (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
 }
 
+// The reader of a stream takes a reset from the socket on another thread while the task is being polled. The kernel reports it
+// once, and what the task would find behind it looks like an orderly end (SEC-11).
+#[tokio::test]
+async fn a_reset_that_a_reader_takes_is_reported() {
+    const ROUNDS: usize = 200;
+    const LENGTH: usize = 20_000;
+    for round in 0..ROUNDS {
+        let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink);
+        let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+        let memory = Owned::zeroed(2 * LENGTH).expect("memory").share();
+        let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
+        let write = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to: 0 };
+        let write = [&write.encode(LENGTH)[..], &[7; LENGTH], &[0; 4]].concat();
+        feed(&mut end, &mut driver, &[&rtr_frame(Rtr::Write, false)[..], &write].concat()).await;
+        assert!(driver.reader.receiver().expects_large());
+        let End { log, peer, connection, .. } = end;
+        peer.set_zero_linger().expect("an option");
+        drop(peer);
+        driver.socket.stream().readable().await.expect("a socket");
+        let (reader, start) = (driver.reader.clone(), Arc::new(Barrier::new(2)));
+        let other = std::thread::spawn({
+            let start = start.clone();
+            move || {
+                let mut bytes = [0; 64];
+                let mut into = ReadBuf::new(&mut bytes);
+                let place = RemoteAddress { key: region.key(), address: LENGTH as u64 };
+                let (mut room, mut wakes) = (StreamRoom::new(&mut into, 64, place), WakeList::default());
+                start.wait();
+                if reader.read(&mut room, Waker::noop(), &mut wakes) {
+                    connection.wake_driver();
+                }
+                wakes.wake_all();
+            }
+        });
+        start.wait();
+        tokio::time::timeout(LIMIT, driver).await.expect("it ends");
+        other.join().expect("no panic");
+        assert_eq!(log.take(3).await, ["established", "ended: lost", "closed"], "round {round}");
+    }
+}
+
 // A peer decides how long a message waits for a shared receive, and all that was read behind it, also where the segments of a
 // read of this side were expected (SEC-12).
 #[tokio::test]
