@@ -250,6 +250,10 @@ impl StreamInner {
     ) -> Poll<T> {
         self.queues.incoming.progress();
         let mut state = self.hold();
+        if self.frames && state.spins[side as usize - 1].is_spinning() {
+            // While this task spins, the runtime may not see for a while that something has come.
+            self.queue_pair.read_stream(None, &self.reading, true, &mut state.wakes);
+        }
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
             if let Some(done) = attempt(&mut state, !more) {

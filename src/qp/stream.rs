@@ -20,10 +20,17 @@ impl QueuePair {
         self.handle.provider.write_message(message, waker)
     }
 
-    /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs. The waker
-    /// is woken when there may be more; `wakes` is for the caller to wake without its locks.
-    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
-        self.handle.provider.read_stream(room, waker, wakes);
+    /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs. Without a
+    /// room, it looks for what is small. If the stream spins, it does not wait for the runtime to say that something has come. The
+    /// waker is woken when there may be more; `wakes` is for the caller to wake without its locks.
+    pub(crate) fn read_stream(
+        &self,
+        room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) {
+        self.handle.provider.read_stream(room, waker, spins, wakes);
     }
 
     /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.

@@ -1,7 +1,10 @@
 //! Bytes that a read of the soft provider returns before the message that tells of them, with a raw socket as the peer.
 
+use std::time::{Duration, Instant};
+
+use common::life::poll_once;
 use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, fpdu, read_request, send, write};
-use common::stream::listening;
+use common::stream::{listening, pattern, streams_with};
 use common::*;
 use tokio::io::AsyncReadExt;
 use tokio_rdma::{RdmaStream, StreamConfig};
@@ -277,4 +280,24 @@ async fn a_key_that_is_wrong_ends_a_message_of_the_usual_kind() {
     let mut bytes = vec![0; 2 * LARGE];
     within(ends.stream.read_exact(&mut bytes)).await.expect_err("there is no such key");
     assert_eq!(ends.raw.last_words().await, Some((1, 1, 0)));
+}
+
+// A reader that spins keeps the only thread of the runtime, and reads its socket itself. A row of short messages, then a long one.
+#[tokio::test]
+async fn a_spinning_reader_needs_no_other_task() {
+    let spins = StreamConfig::default().spin(Duration::from_secs(3600));
+    let (left, mut right) = streams_with(&adapter(), &StreamConfig::default(), &spins).await;
+    for (place, length) in [(0, 64), (64, 64), (128, 50_000), (50_128, 50_000)] {
+        let mut bytes = vec![0; length];
+        let mut read = Box::pin(right.read_exact(&mut bytes));
+        assert!(poll_once(&mut read).is_pending(), "nothing has been written");
+        assert_eq!(left.try_write(&pattern(place, length)).expect("there is room"), length);
+        let start = Instant::now();
+        // No other task has a turn in between.
+        while poll_once(&mut read).is_pending() {
+            assert!(start.elapsed() < patience(), "{length} bytes are there");
+        }
+        drop(read);
+        assert!(bytes == pattern(place, length));
+    }
 }

@@ -133,7 +133,8 @@ impl StreamInner {
         }
         let most = usize::try_from(length).unwrap_or(usize::MAX);
         let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
-        self.queue_pair.read_stream(&mut room, &self.reading, &mut state.wakes);
+        let spins = state.spins[Side::Reader as usize - 1].is_spinning();
+        self.queue_pair.read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
         state.machine.read_early(filled);
         filled > 0

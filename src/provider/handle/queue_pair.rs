@@ -119,15 +119,22 @@ impl QueuePair {
     }
 
     /// Reads what has come for a stream, if the provider reads for the caller. Payload for the place that is read next goes to the
-    /// room, and the rest to where it belongs. The waker is woken when there may be more; `wakes` is for the caller to wake
+    /// room, and the rest to where it belongs. Without a room, it looks for what is small. If the stream spins, it does not wait for
+    /// the runtime to say that something has come. The waker is woken when there may be more; `wakes` is for the caller to wake
     /// without its locks.
-    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+    pub(crate) fn read_stream(
+        &self,
+        room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(queue_pair) => queue_pair.read_stream(room, waker, wakes),
+            Self::Soft(queue_pair) => queue_pair.read_stream(room, waker, spins, wakes),
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => {
-                let _ = (room, waker, wakes);
+                let _ = (room, waker, spins, wakes);
             }
         }
     }

@@ -69,10 +69,17 @@ impl Socket {
         &self.stream
     }
 
-    /// Sets whether reads ask the system without the runtime, and learn nothing for it.
+    /// Sets whether reads ask the system without the runtime, which learns nothing from them then.
+    ///
+    /// The task sets it at each poll, and the reader of a stream for a read of its own. The two are not ordered, so one read may go
+    /// the other way, which costs a system call or finds nothing.
     pub(super) fn set_eager(&self, eager: bool) {
-        // Only the driver reads and sets it.
         self.eager.store(eager, Ordering::Relaxed);
+    }
+
+    /// Returns whether reads ask the system without the runtime.
+    pub(super) fn is_eager(&self) -> bool {
+        self.eager.load(Ordering::Relaxed)
     }
 
     /// One non-blocking read.

@@ -230,9 +230,15 @@ impl QueuePair {
     }
 
     /// Reads what has come for a stream, see [`ConnectionShared::read_stream`].
-    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+    pub(crate) fn read_stream(
+        &self,
+        room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) {
         if let Some(connection) = self.connection.get() {
-            connection.read_stream(room, waker, wakes);
+            connection.read_stream(room, waker, spins, wakes);
         }
     }
 

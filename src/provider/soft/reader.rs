@@ -80,17 +80,26 @@ impl Reader {
         self.state.try_lock().is_none()
     }
 
-    /// Reads for a stream until the room is full or nothing more has come, once at least if large frames are expected. Wakes
-    /// with `waker` when there may be more. Returns whether the task has to go on: with the end of the connection, or with what has been read ahead.
-    pub(super) fn read(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) -> bool {
+    /// Reads for a stream until the room is full or nothing more has come, once at least if large frames are expected. Without a room
+    /// it is a look of a stream that waits for something else, or for small frames: one read, unless large frames are expected.
+    /// If the stream spins, the socket is asked without the runtime. Wakes with `waker` when there may be more. Returns whether the
+    /// task has to go on: with the end of the connection, or with what has been read ahead.
+    pub(super) fn read(
+        &self,
+        mut room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) -> bool {
         let mut state = self.state.lock();
         let State { receiver, stop, has_read, waiting } = &mut *state;
+        let reads_large = room.is_some();
         let mut spent = 0;
-        while receiver.serves_streams() && receiver.expects_large() && spent < TURN {
-            let mut turn = Turn { wakes: &mut *wakes, room: Some(&mut *room) };
+        while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
+            let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
             let resumes = receiver.has_unprocessed();
             let outcome =
-                if resumes { receiver.resume(&mut turn) } else { receiver.turn(&self.socket, &mut turn) };
+                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, spins) };
             match outcome {
                 Ok(Turned { read: false, .. }) if !resumes => break,
                 Ok(Turned { cost, .. }) => {
@@ -99,7 +108,7 @@ impl Reader {
                 }
                 Err(end) => *stop = Some(end),
             }
-            if room.is_full() {
+            if room.as_ref().is_none_or(|room| room.is_full()) {
                 break;
             }
         }
@@ -114,5 +123,17 @@ impl Reader {
         drop(state);
         drop(replaced);
         task_goes_on
+    }
+
+    /// Reads once. A stream that spins keeps the runtime from asking whether there is something.
+    fn turn(&self, receiver: &mut Receiver, turn: &mut Turn<'_, '_>, spins: bool) -> Result<Turned, Stop> {
+        if !spins {
+            return receiver.turn(&self.socket, turn);
+        }
+        let before = self.socket.is_eager();
+        self.socket.set_eager(true);
+        let outcome = receiver.turn(&self.socket, turn);
+        self.socket.set_eager(before);
+        outcome
     }
 }

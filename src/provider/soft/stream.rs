@@ -62,10 +62,16 @@ impl ConnectionShared {
     }
 
     /// Reads what has come for a stream. Payload for the place that is read next goes to the room, and the rest to where it
-    /// belongs. The waker is woken when there may be more.
-    pub(crate) fn read_stream(&self, room: &mut StreamRoom<'_>, waker: &Waker, wakes: &mut WakeList) {
+    /// belongs. The waker is woken when there may be more. See [`Reader::read`](super::reader::Reader::read).
+    pub(crate) fn read_stream(
+        &self,
+        room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) {
         let reader = self.reader.get().and_then(Weak::upgrade);
-        if reader.is_some_and(|reader| reader.read(room, waker, wakes)) {
+        if reader.is_some_and(|reader| reader.read(room, waker, spins, wakes)) {
             self.wake_driver();
         }
     }

@@ -90,7 +90,7 @@ async fn a_reset_that_a_reader_takes_is_reported() {
                 let place = RemoteAddress { key: region.key(), address: LENGTH as u64 };
                 let (mut room, mut wakes) = (StreamRoom::new(&mut into, 64, place), WakeList::default());
                 start.wait();
-                if reader.read(&mut room, Waker::noop(), &mut wakes) {
+                if reader.read(Some(&mut room), Waker::noop(), false, &mut wakes) {
                     connection.wake_driver();
                 }
                 wakes.wake_all();
