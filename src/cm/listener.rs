@@ -324,7 +324,7 @@ impl Request {
     /// `Refused` if the peer rejected the reply; `Aborted` if the peer has closed the connection; `TimedOut`;
     /// `Canceled`; `DeviceRemoved`. After these errors the attempt has ended and the queue pair is unchanged.
     ///
-    /// `InvalidBufferSize`, `Active` and `ForeignQueuePair` leave the request unanswered and return it in
+    /// `InvalidBufferSize`, `Active`, `ForeignQueuePair` and `NotSupported` leave the request unanswered and return it in
     /// [`handle`](Retained::handle).
     ///
     /// # Cancel safety

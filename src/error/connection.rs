@@ -174,24 +174,23 @@ impl ConnectError {
     /// Returns whether the same call may succeed later, without a change: for a loop that tries again after a while.
     ///
     /// It may if the peer cannot take the connection for now (`Refused`), was unreachable or did not respond in time, and
-    /// if no local port was free. It may not if the application of the peer said no (`Rejected`), or an argument is wrong.
+    /// if no local port was free, or this host lacks memory or descriptors. It may not if the application of the peer said no (`Rejected`), or an argument is wrong.
     /// The connector can be used for the next attempt.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { reason, .. } => reason.is_transient(),
             Self::NetworkUnreachable { .. } | Self::HostUnreachable { .. } | Self::TimedOut { .. } => true,
-            Self::Bind(error) => {
-                matches!(error, BindError::SharingViolation(_) | BindError::TooManyAddresses(_))
-            }
+            Self::Bind(BindError::SharingViolation(_) | BindError::TooManyAddresses(_)) => true,
+            Self::Bind(_) | Self::Other { .. } => self.status() == Status::INSUFFICIENT_RESOURCES,
             _ => false,
         }
     }
 
     /// Returns whether the connector can be used again (`IND2Connector::Connect`).
     ///
-    /// It can if the peer refused or rejected the connection, was unreachable or did not respond in time. It also can if
-    /// the attempt did not start because of an argument that must be changed: `InvalidBufferSize`, `QueuePairActive`,
-    /// `ForeignQueuePair`, `NotSupported`, `Bind`.
+    /// It can if the peer refused or rejected the connection, was unreachable or did not respond in time, and if this host
+    /// lacks memory or descriptors (`INSUFFICIENT_RESOURCES`). It also can if the attempt did not start because of an argument
+    /// that must be changed: `InvalidBufferSize`, `QueuePairActive`, `ForeignQueuePair`, `NotSupported`, `Bind`.
     pub fn is_connector_usable(&self) -> bool {
         match self {
             Self::Refused { .. }
@@ -204,6 +203,7 @@ impl ConnectError {
             | Self::ForeignQueuePair
             | Self::NotSupported(_) => true,
             Self::Bind(error) => !matches!(error, BindError::DeviceRemoved),
+            Self::Other { status, .. } => *status == Status::INSUFFICIENT_RESOURCES,
             _ => false,
         }
     }
@@ -262,7 +262,8 @@ pub enum AcceptError {
     /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
     #[error("the queue pair belongs to another adapter")]
     ForeignQueuePair,
-    /// The call was cancelled, the listener was closed, or the queue pair was dropped (`CANCELED`).
+    /// The call was cancelled, the listener was closed, the queue pair was dropped, or the adapter's runtime has shut down
+    /// (`CANCELED`).
     #[error("the wait for a request or the accept was cancelled, or its listener or queue pair was dropped")]
     Canceled,
     /// The listener is not listening (`INVALID_DEVICE_STATE`).
@@ -271,6 +272,9 @@ pub enum AcceptError {
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
+    /// The provider does not support an option (`NOT_SUPPORTED`).
+    #[error("the adapter does not support {0}")]
+    NotSupported(&'static str),
     /// Any other failure.
     #[error("the accept of a connection from {peer} failed with {status}: {reason}")]
     Other {
@@ -296,6 +300,7 @@ impl AcceptError {
             Self::Canceled => Status::CANCELED,
             Self::NotListening => Status::INVALID_DEVICE_STATE,
             Self::DeviceRemoved => Status::DEVICE_REMOVED,
+            Self::NotSupported(_) => Status::NOT_SUPPORTED,
             Self::Other { status, .. } => *status,
         }
     }

@@ -36,6 +36,7 @@ impl ConnectError {
         match self {
             Self::Refused { reason, .. } => reason.refusal(),
             Self::Rejected { .. } => Outcome::PeerRejected,
+            Self::Aborted { .. } => Outcome::PeerLeft,
             Self::Bind(error) => error.outcome(),
             other => Outcome::of(other.status()),
         }

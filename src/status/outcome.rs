@@ -236,6 +236,16 @@ outcomes! {
         ],
         kind: Some(ErrorKind::ConnectionAborted),
     }
+    /// The peer closed the connection after it had accepted, while this side was connecting. The events of rdma_cm for it are those
+    /// of other outcomes, a refusal and a disconnect.
+    PeerLeft {
+        status: &[Status::CONNECTION_ABORTED],
+        nt: Some(Status::CONNECTION_ABORTED),
+        nd1: Some(Status::CONNECTION_ABORTED),
+        // The event of the active side for every reason that has none of its own.
+        dat_events: &[DatEvent::NON_PEER_REJECTED],
+        kind: Some(ErrorKind::ConnectionAborted),
+    }
     /// The private data exceeds the adapter's maximum.
     PrivateDataTooLarge {
         status: &[Status::INVALID_BUFFER_SIZE],

@@ -8,7 +8,7 @@ use common::deviation::*;
 use common::device::settled;
 use common::raw::{bytes, failure, room, success};
 use common::*;
-use tokio_rdma::error::ConnectError;
+use tokio_rdma::error::{AcceptError, ConnectError};
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
 /// Connect with one option each.
@@ -64,6 +64,7 @@ async fn the_options_of_accept_are_had_or_refused_at_once() {
                 }
                 let refused = request.accept(&passive, params).await.expect_err("not supported");
                 assert_eq!(refused.status(), Status::NOT_SUPPORTED, "{refused:?}");
+                assert!(matches!(refused.error, AcceptError::NotSupported(_)), "{refused:?}");
                 let request = refused.handle.expect("nothing has happened");
                 request.accept(&passive, AcceptParams::default()).await
             }

@@ -55,7 +55,10 @@ async fn descriptors() {
     let sockets = Device::under_test().has_sockets();
     if sockets {
         let error = within(connector.connect(&active, address, ConnectParams::default())).await;
-        assert_eq!(error.expect_err("there is no socket").status(), Status::INSUFFICIENT_RESOURCES);
+        let error = error.expect_err("there is no socket");
+        assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
+        // ERR-10: another descriptor may be free soon.
+        assert!(error.is_retryable() && error.is_connector_usable());
         let error = other.bind((v4(), 0).into()).expect_err("there is no socket");
         assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
     }

@@ -1,6 +1,7 @@
 //! The end of an adapter's runtime while operations are pending.
 //!
 //! Runs on: soft, sim, rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use common::deviation::*;
 use common::device::{settled, silent};
@@ -118,6 +119,37 @@ fn both_sides_of_a_handshake_end_when_their_runtime_does() {
             let reason = within(connection.disconnected()).await;
             assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
         }
+    });
+}
+
+// The peer has not closed anything (CAN-04).
+#[test]
+fn accept_is_canceled_after_the_runtime_has_ended() {
+    if !Device::under_test().is_soft() {
+        eprintln!("skipped: the runtime of a device is no part of its sockets");
+        return;
+    }
+    let (home, other) = (runtime(), runtime());
+    let (adapter, listener, address) = home.block_on(async {
+        let adapter = adapter();
+        let (listener, address) = listening(&adapter);
+        (adapter, listener, address)
+    });
+    let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let mut connect = Box::pin(connector.connect(&mine, address, ConnectParams::default()));
+    let request = home.block_on(async {
+        let mut request = Box::pin(within(listener.request()));
+        tokio::select! {
+            biased;
+            request = &mut request => request.expect("a request"),
+            outcome = &mut connect => panic!("nobody has accepted: {outcome:?}"),
+        }
+    });
+    drop(home);
+    other.block_on(async {
+        let refused = within(request.accept(&theirs, AcceptParams::default())).await;
+        assert_eq!(refused.expect_err("the runtime has ended").status(), Status::CANCELED);
     });
 }
 

@@ -375,7 +375,7 @@ fn every_error_leads_to_its_outcome() {
         (ConnectError::QueuePairActive, Outcome::QueuePairBusy),
         (ConnectError::Invalid, Outcome::WrongMoment),
         (ConnectError::Canceled, Outcome::Canceled),
-        (ConnectError::Aborted { peer, reason }, Outcome::PeerGaveUp),
+        (ConnectError::Aborted { peer, reason }, Outcome::PeerLeft),
         (ConnectError::DeviceRemoved, Outcome::DeviceRemoved),
         (ConnectError::InvalidAddress(at()), Outcome::AddressInvalid),
         (ConnectError::ForeignQueuePair, Outcome::InvalidArgument),
@@ -394,6 +394,7 @@ fn every_error_leads_to_its_outcome() {
         (AcceptError::TimedOut { peer }, Outcome::NoAnswer),
         (AcceptError::NotListening, Outcome::WrongMoment),
         (AcceptError::Canceled, Outcome::Canceled),
+        (AcceptError::NotSupported("an option"), Outcome::NotSupported),
     ] {
         assert_eq!(error.outcome(), outcome, "{error:?}");
     }
@@ -426,6 +427,16 @@ fn a_loop_that_tries_again_knows_when_to_stop() {
         ConnectError::HostUnreachable { peer },
         ConnectError::TimedOut { peer, limit: None },
         ConnectError::Bind(BindError::TooManyAddresses(at().ip())),
+        // A lack of resources, in whatever call it was met.
+        ConnectError::Bind(BindError::Os {
+            call: "socket",
+            source: io::Error::from_raw_os_error(libc::EMFILE).into(),
+        }),
+        ConnectError::Other {
+            peer,
+            status: Status::INSUFFICIENT_RESOURCES,
+            reason: Reason::Errno(libc::ENOBUFS),
+        },
     ] {
         assert!(error.is_retryable() && error.is_connector_usable(), "{error:?}");
     }

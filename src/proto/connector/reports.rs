@@ -57,7 +57,7 @@ impl Loss {
     }
 }
 
-/// Returns whether the same connector may try again: nobody answered, or somebody said no.
+/// Returns whether the same connector may try again: nobody answered, somebody said no, or this host lacks memory or descriptors.
 fn is_retryable(status: Status) -> bool {
     matches!(
         status,
@@ -65,6 +65,7 @@ fn is_retryable(status: Status) -> bool {
             | Status::HOST_UNREACHABLE
             | Status::CONNECTION_REFUSED
             | Status::IO_TIMEOUT
+            | Status::INSUFFICIENT_RESOURCES
     )
 }
 

@@ -170,6 +170,11 @@ mod tests {
             matches!(other, ConnectError::Other { reason: Reason::Errno(libc::ENOBUFS), .. }),
             "{other:?}"
         );
+        for code in [libc::ENOBUFS, libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            let error = connect_error(&errno(code), good);
+            assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES, "{}", errno(code));
+            assert!(error.is_retryable() && error.is_connector_usable(), "{}", errno(code));
+        }
         let refused = connect_error(&errno(libc::ECONNREFUSED), good);
         let ConnectError::Refused { peer, reason } = refused else { panic!("{refused:?}") };
         assert_eq!((peer, reason), (good, Reason::Errno(libc::ECONNREFUSED)));

@@ -237,7 +237,7 @@ impl Connector {
             return Err(AcceptError::ForeignQueuePair);
         }
         if let Some(option) = params.options.first() {
-            return Err(accept_error(Status::NOT_SUPPORTED, Reason::Local(option), self.peer()));
+            return Err(AcceptError::NotSupported(option));
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.look();
@@ -288,8 +288,12 @@ impl Connector {
             sent = stream.write_all(&reply) => sent,
         };
         if let Err(error) = sent {
-            let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let (input, reason) = match error.raw_os_error() {
+                Some(code) => (Input::PeerGaveUp, Reason::Errno(code)),
+                // Tokio has no error number for a socket whose runtime has shut down, and nothing else is without one.
+                None => (Input::Failed(Status::CANCELED), Reason::Local("the runtime has shut down")),
+            };
+            let _ = self.handle_with(input, |inner| inner.progress.reason = Some(reason));
             return;
         }
         let started = self.start_connection(

@@ -312,6 +312,20 @@ fn a_refused_connector_shows_the_data_and_tries_again() {
     }
 }
 
+// A lack of memory or descriptors passes, so the connector is as it was before the connect (CM-19).
+#[test]
+fn lack_of_resources_leaves_the_connector() {
+    for (scene, state) in [(Scene::Connecting, State::Idle), (Scene::ConnectingBound, State::Bound)] {
+        let (mut machine, _) = told(scene, &[]);
+        let status = Status::INSUFFICIENT_RESOURCES;
+        let actions = machine.handle(Input::Failed(status)).expect("a report");
+        let finish = Action::Finish { op: Op::Connect, status };
+        assert_eq!(actions[..], [Action::RefusePeer, finish]);
+        assert_eq!(machine.state(), state);
+        assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
+    }
+}
+
 // CM-24: what the active side says with its reject is there after the failed accept.
 #[test]
 fn a_rejected_accept_shows_the_data() {
