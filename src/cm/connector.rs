@@ -16,9 +16,9 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// Connects to a listener (`IND2Connector`, active side).
 ///
 /// A connector makes one connection. If [`connect`](Self::connect) fails because the peer refused it, the destination
-/// was unreachable, the attempt timed out, or an argument kept it from starting, the connector can be used again. So it
-/// can after `Active`, once the call that is in progress has failed. After any other error it cannot, and further calls
-/// return an error. [`ConnectError::is_connector_usable`] distinguishes the two.
+/// was unreachable, the attempt timed out, this host lacks resources, or an argument kept it from starting, the connector can be
+/// used again. So it can after `Active`, once the call that is in progress has returned such an error. After any other error it
+/// cannot, and further calls return an error. [`ConnectError::is_connector_usable`] distinguishes the two.
 ///
 /// # Examples
 /// ```

@@ -2,15 +2,16 @@
 //! futures that wait, and keeps the reasons.
 //!
 //! A provider keeps a [`ConnectorState`] under the lock of its connector and says in [`ConnectorDriver`] how the actions that touch its
-//! transport are carried out. Foreign code, the wakers, the memory of finished requests and the recorder of metrics, only
-//! runs once the lock is gone: it is collected in an [`AfterStep`].
+//! transport are carried out. Foreign code, the wakers, the memory of finished requests, the recorder of metrics and the
+//! subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
 
+use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "verbs")]
 use smallvec::SmallVec;
 use tracing::field::display;
 use tracing::{debug, info};
@@ -67,6 +68,8 @@ pub(crate) struct ConnectorState {
     pub(crate) ended: Option<DisconnectReason>,
     /// The status and the cause of the loss of the connection, also after this side had begun to disconnect.
     loss: Option<(Status, Reason)>,
+    /// A call of Connect has not returned: see [`ConnectCall`].
+    connect_called: bool,
     /// The phase that the metrics count.
     phase: PhaseGuard,
     answers: Answers,
@@ -82,6 +85,7 @@ impl ConnectorState {
             reason: None,
             ended: None,
             loss: None,
+            connect_called: false,
             phase,
             answers: Answers::default(),
         }
@@ -97,12 +101,18 @@ impl ConnectorState {
         self.ended.get_or_insert(DisconnectReason::Lost { status, reason });
     }
 
-    /// Forgets an answer that nobody collected, before the same call is made again.
-    pub(crate) fn reset(&mut self, op: Op) {
-        if let Some(call) = self.answers.of(op) {
-            // Not its waker, whose drop is foreign code.
-            call.take();
-        }
+    /// Returns whether a call of Connect has not returned. Its attempt may have failed, so that the machine would accept another
+    /// one; but its answer, and the cause and the data of that, have not been collected.
+    pub(crate) fn is_connect_called(&self) -> bool {
+        self.connect_called
+    }
+
+    /// Begins a call of Connect, which ends with its [`ConnectCall`].
+    pub(crate) fn begin_connect(&mut self) {
+        self.connect_called = true;
+        self.reason = None;
+        // Not its waker, whose drop is foreign code.
+        self.answers.connect.take();
     }
 
     fn finish(&mut self, op: Op, status: Status, after: &mut AfterStep) {
@@ -118,6 +128,8 @@ impl ConnectorState {
 #[derive(Default)]
 pub(crate) struct AfterStep {
     metrics: PendingMetrics,
+    /// The events for `tracing`, in order.
+    events: SmallVec<[StepEvent; 2]>,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
@@ -132,15 +144,89 @@ pub(crate) struct AfterStep {
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 impl AfterStep {
-    /// The calls on the connector first: who waits for the end of a connection hears of it before its requests do.
+    /// Emits an event once the lock is released, after those that are there.
+    pub(crate) fn log(&mut self, event: impl FnOnce() + Send + 'static) {
+        self.events.push(StepEvent::Other(Box::new(event)));
+    }
+
+    /// Runs all of it, without the lock.
     #[inline]
     pub(crate) fn run(self) {
-        // Metrics come first: a task that is woken finds the step counted.
-        self.metrics.record();
-        self.calls.wake_all();
-        self.requests.wake_all();
         #[cfg(feature = "verbs")]
-        self.jobs.into_iter().for_each(|job| job());
+        self.run_jobs_by(|job| job());
+        #[cfg(not(feature = "verbs"))]
+        self.observe_and_wake().unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// Runs all of it, and passes the jobs to `run`.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) fn run_jobs_by(mut self, run: impl FnMut(Job)) {
+        let jobs = std::mem::take(&mut self.jobs);
+        let observed = self.observe_and_wake();
+        jobs.into_iter().for_each(run);
+        observed.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// Wakes the calls on the connector before the requests: a task that waits for the end of a connection resumes before those that
+    /// wait for its requests.
+    ///
+    /// # Errors
+    /// The panic of a recorder or a subscriber, which must not keep a task waiting.
+    #[inline]
+    fn observe_and_wake(self) -> Result<(), Box<dyn Any + Send>> {
+        let Self { metrics, events, calls, requests, .. } = self;
+        // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
+        let observed = catch_unwind(AssertUnwindSafe(|| {
+            metrics.record();
+            events.into_iter().for_each(StepEvent::emit);
+        }));
+        calls.wake_all();
+        requests.wake_all();
+        observed
+    }
+}
+
+/// An event for `tracing`.
+enum StepEvent {
+    /// A step of the machine, or of a call on it.
+    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: State, status: Status, what: What },
+    /// Anything else.
+    Other(Box<dyn FnOnce() + Send>),
+}
+
+/// What a step of the machine was.
+enum What {
+    Lost(Reason),
+    Aborted(Reason),
+    Changed { from: State },
+    Refused,
+    Completed(Op, Option<Reason>),
+}
+
+impl StepEvent {
+    fn emit(self) {
+        let (id, peer, phase, status, what) = match self {
+            Self::Machine { connection, peer, phase, status, what } => {
+                (connection, peer, phase, status, what)
+            }
+            Self::Other(emit) => return emit(),
+        };
+        let peer = peer.map(display);
+        match what {
+            What::Lost(reason) => info!(connection = %id, peer, %status, %reason, "connection lost"),
+            What::Aborted(reason) => {
+                debug!(connection = %id, peer, ?phase, %status, %reason, "connection aborted");
+            }
+            What::Changed { from } => {
+                debug!(connection = %id, peer, ?from, ?phase, %status, "state changed");
+            }
+            What::Refused => debug!(connection = %id, peer, ?phase, %status, "call refused"),
+            What::Completed(op, reason) => {
+                let reason = reason.map(display);
+                debug!(connection = %id, peer, ?phase, ?op, %status, reason, "call completed");
+            }
+        }
     }
 }
 
@@ -238,44 +324,45 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         outcome
     }
 
-    /// Makes one step of the machine, logs it, and executes its actions.
+    /// Makes one step of the machine, and executes its actions.
     ///
     /// # Errors
     /// As `handle`.
     fn transition(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
         let progress = inner.as_mut();
-        let (id, peer, before) = (self.id(), progress.peer, progress.state());
+        let (connection, peer, from) = (self.id(), progress.peer, progress.state());
+        let event = |phase, status, what| StepEvent::Machine { connection, peer, phase, status, what };
         let call = call(&input);
         let outcome = progress.machine.handle(input);
         let phase = progress.state();
-        if before != phase {
+        if from != phase {
             after.metrics.moved(&mut progress.phase, name(phase));
             if let (State::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
                 (phase, &progress.ended)
             {
-                if matches!(reason, Reason::Local(FLUSHED)) {
+                let what = if matches!(reason, Reason::Local(FLUSHED)) {
                     // The program has given the connection up.
-                    debug!(connection = %id, peer = peer.map(display), ?phase, %status, %reason, "connection aborted");
+                    What::Aborted(*reason)
                 } else {
                     after.metrics.failed("connection", *status);
-                    info!(connection = %id, peer = peer.map(display), %status, %reason, "connection lost");
-                }
+                    What::Lost(*reason)
+                };
+                after.events.push(event(phase, *status, what));
             }
             let status = told(&outcome, progress.ended.as_ref(), phase);
-            debug!(connection = %id, peer = peer.map(display), from = ?before, ?phase, %status, "state changed");
+            after.events.push(event(phase, status, What::Changed { from }));
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
                 after.metrics.failed(call, *status);
             }
-            debug!(connection = %id, peer = peer.map(display), ?phase, %status, "call refused");
+            after.events.push(event(phase, *status, What::Refused));
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
-                let reason = progress.reason.filter(|_| status != Status::SUCCESS).map(display);
-                let phase = progress.state();
-                debug!(connection = %id, peer = peer.map(display), ?phase, ?op, %status, reason, "call completed");
+                let reason = progress.reason.filter(|_| status != Status::SUCCESS);
+                after.events.push(event(progress.state(), status, What::Completed(op, reason)));
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
@@ -369,13 +456,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         async {
             let limit = self.disconnect_timeout();
             let deadline = deadline(limit).into_std();
-            let begun = self.handle_apart(|inner| {
-                let progress = inner.as_mut();
-                if matches!(progress.state(), State::Connected | State::PeerGone) {
-                    progress.reset(Op::Disconnect);
-                }
-                Some(Input::Disconnect { deadline })
-            });
+            let begun = self.handle_apart(|_| Some(Input::Disconnect { deadline }));
             let status = match begun {
                 Ok(()) => self.answer(Op::Disconnect).await,
                 Err(status) => status,
@@ -487,8 +568,40 @@ impl<D: ConnectorDriver> Drop for Watch<'_, D> {
     }
 }
 
-/// Feeds a connector one last input when the future of a call is dropped before its answer is there: Cancel for a
-/// connect, Release for what owns the connection.
+/// A call of Connect, from its acceptance until it returns.
+///
+/// No other call of Connect is accepted as long as it lives: the answer, its cause and its data are stored beside the machine, and belong
+/// to this call even when its attempt has failed and the machine would accept another. A call that is dropped before it has
+/// returned cancels its attempt, and with it a connection that the peer has accepted; an attempt that has failed stays as it is.
+pub(crate) struct ConnectCall<'a, D: ConnectorDriver> {
+    connector: &'a D,
+    returned: bool,
+}
+
+impl<'a, D: ConnectorDriver> ConnectCall<'a, D> {
+    /// Guards the call that [`begin_connect`](ConnectorState::begin_connect) has begun.
+    pub(crate) fn new(connector: &'a D) -> Self {
+        Self { connector, returned: false }
+    }
+
+    /// Ends a call that has collected its answer and all that belongs to it.
+    pub(crate) fn returned(mut self) {
+        self.returned = true;
+    }
+}
+
+impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
+    fn drop(&mut self) {
+        let canceled = !self.returned;
+        // Under one lock, so that the input cannot meet the attempt of another call.
+        let _ = self.connector.handle_if(|inner| {
+            inner.as_mut().connect_called = false;
+            canceled.then_some(Input::Cancel)
+        });
+    }
+}
+
+/// Feeds a connector one last input when the future of a call that owns the connection is dropped before its answer is there.
 pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
     connector: Option<&'a D>,
     input: Input,

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a measurement shows its figures")]
 
 mod at_once;
+mod shared;
 mod soft;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

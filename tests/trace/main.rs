@@ -4,6 +4,7 @@
 //! Runs on: soft, sim, rxe, siw
 
 mod listeners;
+mod subscribers;
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -100,8 +100,9 @@ impl Listener {
         let listeners =
             inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
         inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        info!(local = inner.local.map(tracing::field::display), backlog, "listening");
+        let local = inner.local;
         drop(inner);
+        info!(local = local.map(tracing::field::display), backlog, "listening");
         // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
         let tasks: Vec<_> = listeners
             .into_iter()
@@ -248,7 +249,7 @@ impl Connector {
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(status) = self.handle_with(input, |inner| inner.progress.reset(Op::Accept)) {
+        if let Err(status) = self.handle(input) {
             if taken {
                 self.give_back();
             }

@@ -20,7 +20,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
-use crate::provider::connector::{ConnectorDriver, OnDrop, is_overdue};
+use crate::provider::connector::{ConnectCall, ConnectorDriver, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net::host::{ConnectFailure, Connected};
 use crate::provider::net::options::SocketError;
@@ -132,7 +132,7 @@ impl Connector {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
         self.begin(queue_pair, peer, params, deadline)?;
-        let guard = OnDrop::new(&**self, Input::Cancel);
+        let call = ConnectCall::new(&**self);
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
@@ -150,12 +150,13 @@ impl Connector {
             Err(None) => None,
         };
         let status = self.answer(Op::Connect).await;
-        guard.disarm();
-        match error {
+        let outcome = match error {
             _ if status == Status::SUCCESS => Ok(()),
             Some(error) if error.status() == status => Err(error),
             _ => Err(connect_error(status, self.take_reason(), self.peer())),
-        }
+        };
+        call.returned();
+        outcome
     }
 
     /// The inline part of Connect.
@@ -173,14 +174,15 @@ impl Connector {
         let outcome = self.handle_if(|inner| {
             let fits =
                 matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
-            let taken = fits && self.take_queue_pair(inner, queue_pair);
+            let called = inner.progress.is_connect_called();
+            let taken = fits && !called && self.take_queue_pair(inner, queue_pair);
             if taken {
                 inner.progress.peer = Some(net::canonical(peer));
-                inner.progress.reason = None;
-                inner.progress.reset(Op::Connect);
+                inner.progress.begin_connect();
             }
-            busy = fits && !taken;
-            Some(Input::Connect { data, max_data, busy, deadline, overdue: is_overdue(deadline) })
+            busy = fits && !called && !taken;
+            let overdue = is_overdue(deadline);
+            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
@@ -410,8 +412,7 @@ impl Connector {
         if let Err(reason) = gone {
             let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
-        self.handle_with(Input::CompleteConnect, |inner| inner.progress.reset(Op::CompleteConnect))
-            .map_err(invalid)?;
+        self.handle(Input::CompleteConnect).map_err(invalid)?;
         let (handshake, queue_pair) = {
             let mut inner = self.lock();
             (inner.handshake.take(), inner.queue_pair())

@@ -17,7 +17,7 @@ use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::accept_error;
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
-use crate::types::ReadLimits;
+use crate::types::{ConnectionId, ReadLimits};
 
 impl Connector {
     /// IND2Connector::Accept: ready when the peer has completed the connection.
@@ -56,7 +56,6 @@ impl Connector {
                     tries: 0,
                     until: None,
                 };
-                inner.progress.reset(Op::Accept);
             }
             Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
         });
@@ -117,11 +116,14 @@ impl Connector {
         let (offer, limits) = (inner.offer.clone(), inner.limits);
         if self.adapter.quirks().misses_early_frames {
             // On a thread of its own it would wait in the middle for its turn, while the peer sends.
-            let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits);
+            let connection = self.id;
+            let log = |error: io::Error| after.log(move || Self::log_ack_timeout(connection, &error));
+            let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             return self.has_replied(inner, outcome).map(drop);
         }
         after.jobs.push(Box::new(move || {
-            let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits);
+            let log = |error: io::Error| Self::log_ack_timeout(cm.id, &error);
+            let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             cm.returned(id, device, |inner| cm.has_replied(inner, outcome));
         }));
         Ok(())
@@ -138,16 +140,22 @@ impl Connector {
         device: &DeviceQp,
         offer: &Offer,
         limits: ReadLimits,
+        log_ack_timeout: impl FnOnce(io::Error),
     ) -> io::Result<()> {
         if let Some(timeout) = offer.options.ack_timeout
             && let Err(error) = id.set_ack_timeout(timeout)
         {
-            debug!(connection = %self.id, %error, "acknowledge timeout not set");
+            log_ack_timeout(error);
         }
         if !self.adapter.is_iwarp() {
             queue_pair.ready(device, id, limits, offer.options)?;
         }
         id.accept(&offer.parameters(limits, device.queue_pair.number()))
+    }
+
+    /// Logs that the acknowledge timeout could not be set, which does not keep the accept from succeeding.
+    fn log_ack_timeout(connection: ConnectionId, error: &io::Error) {
+        debug!(%connection, %error, "acknowledge timeout not set");
     }
 
     /// The reply was sent, or could not be.

@@ -14,7 +14,7 @@ use super::offer::Offer;
 use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
-use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop, is_overdue};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
@@ -131,7 +131,7 @@ impl Connector {
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
         self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
-        let guard = OnDrop::new(self, Input::Cancel);
+        let call = ConnectCall::new(self);
         let answer = self.answer(Op::Connect);
         let status = match deadline {
             None => answer.await,
@@ -143,13 +143,14 @@ impl Connector {
                 }
             },
         };
-        guard.disarm();
         if status == Status::SUCCESS {
+            call.returned();
             return Ok(());
         }
+        // Before the call ends, which allows another one to begin.
         let error = self.lock().error.take();
         let private_data = self.private_data().ok().filter(|data| !data.is_empty());
-        Err(match error {
+        let error = match error {
             Some(error) if error.status() == status => error,
             _ => match connect_error(status, self.take_reason(), self.peer()) {
                 ConnectError::Refused { peer, reason } if private_data.is_some() || said_no(&reason) => {
@@ -157,7 +158,9 @@ impl Connector {
                 }
                 error => error,
             },
-        })
+        };
+        call.returned();
+        Err(error)
     }
 
     /// The inline part of Connect.
@@ -175,12 +178,12 @@ impl Connector {
         let mut busy = false;
         let outcome = self.handle_if(|inner| {
             let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
-            let taken = fits && queue_pair.associate(self.me.clone()).is_ok();
+            let called = inner.progress.is_connect_called();
+            let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
             if taken {
                 inner.queue_pair = Some(queue_pair.clone());
                 inner.progress.peer = Some(peer);
-                inner.progress.reason = None;
-                inner.progress.reset(Op::Connect);
+                inner.progress.begin_connect();
                 inner.error = None;
                 inner.awaited = false;
                 inner.offer = Offer {
@@ -192,8 +195,9 @@ impl Connector {
                     until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
                 };
             }
-            busy = fits && !taken;
-            Some(Input::Connect { data, max_data, busy, deadline, overdue: is_overdue(deadline) })
+            busy = fits && !called && !taken;
+            let overdue = is_overdue(deadline);
+            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
         });
         outcome.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
@@ -262,13 +266,14 @@ impl Connector {
     /// peer may be about to come up. Returns whether it does.
     ///
     /// The id is then as it was before the step, in the kernel too.
-    pub(crate) fn resolves_again(&self, inner: &Inner, event: &CmEvent) -> bool {
+    pub(crate) fn resolves_again(&self, inner: &Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
         let (Some(id), Some(peer)) = (&inner.id, inner.progress.peer) else { return false };
         let unanswered = event.status == -libc::ETIMEDOUT && inner.progress.state() == State::Connecting;
         if !unanswered || inner.offer.until.is_some_and(|until| Instant::now() >= until) {
             return false;
         }
-        debug!(connection = %self.id, %peer, step = event::name(event.kind), "resolution repeated");
+        let (connection, step) = (self.id, event::name(event.kind));
+        after.log(move || debug!(%connection, %peer, step, "resolution repeated"));
         let begun = match event.kind {
             event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE),
             event::ROUTE_ERROR => id.resolve_route(RESOLVE),
@@ -281,8 +286,9 @@ impl Connector {
     ///
     /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
     /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
-    pub(crate) fn address_moved(&self, inner: &mut Inner) {
-        info!(connection = %self.id, local = inner.progress.local.map(tracing::field::display), "local address moved to another port");
+    pub(crate) fn address_moved(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let (connection, local) = (self.id, inner.progress.local);
+        after.log(move || info!(%connection, local = local.map(tracing::field::display), "local address moved to another port"));
         if inner.progress.state() == State::Bound {
             inner.id = None;
             self.bind_again(inner);
@@ -298,7 +304,8 @@ impl Connector {
         match made() {
             Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
                 // The address has gone since it was listed.
-                let _ = self.adapter.current_addresses();
+                // Without the event of it, because the connector is locked.
+                let _ = self.adapter.update_addresses();
                 made()
             }
             outcome => outcome,
@@ -409,10 +416,7 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        let (begun, after) = self.step(|inner| {
-            inner.progress.reset(Op::CompleteConnect);
-            Some(Input::CompleteConnect)
-        });
+        let (begun, after) = self.step(|_| Some(Input::CompleteConnect));
         Self::run_on(&self.adapter.setup, after);
         begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
         match self.answer(Op::CompleteConnect).await {

@@ -185,18 +185,19 @@ impl Connector {
         inner.progress.reason.get_or_insert(reason);
         let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
         if connected {
-            self.say(&mut inner, Goodbye::Answering);
+            self.say(&mut inner, Goodbye::Answering, &mut after);
         }
         after
     }
 
     /// Returns the input for an event of the current id, if the event concerns the machine.
-    fn interpret(&self, inner: &mut Inner, event: &CmEvent) -> Option<Input> {
+    fn interpret(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> Option<Input> {
         let state = inner.progress.state();
-        debug!(
-            connection = %self.id, peer = inner.progress.peer.map(tracing::field::display),
-            event = event::name(event.kind), status = event.status, phase = ?state, "rdma_cm event"
-        );
+        let (connection, peer, status, name) =
+            (self.id, inner.progress.peer, event.status, event::name(event.kind));
+        after.log(move || {
+            debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?state, "rdma_cm event");
+        });
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
             inner.dialing = Dialing::No;
         }
@@ -213,10 +214,10 @@ impl Connector {
             }
             event::DEVICE_REMOVAL => None,
             event::ADDR_CHANGE => {
-                self.address_moved(inner);
+                self.address_moved(inner, after);
                 None
             }
-            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event) => None,
+            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event, after) => None,
             event::CONNECT_ERROR
                 if state == State::Connecting
                     && Self::takes_another_port(inner, event.status.saturating_neg()) =>
@@ -415,18 +416,18 @@ impl Connector {
     }
 
     /// Says goodbye, when nothing of the queue pair is left.
-    fn say(&self, inner: &mut Inner, goodbye: Goodbye) {
+    fn say(&self, inner: &mut Inner, goodbye: Goodbye, after: &mut AfterStep) {
         if inner.flushing {
             return inner.behind.push(goodbye);
         }
         match goodbye {
-            Goodbye::Asking => self.begin_disconnect(inner),
+            Goodbye::Asking => self.begin_disconnect(inner, after),
             Goodbye::Leaving => {
                 // The destruction of the id tells the peer what the call fails to tell it.
                 let _ = Self::part(inner);
                 self.let_go(inner);
             }
-            Goodbye::Answering => self.part_or_let_go(inner),
+            Goodbye::Answering => self.part_or_let_go(inner, after),
         }
     }
 
@@ -455,7 +456,7 @@ impl Connector {
         for goodbye in std::mem::take(&mut inner.behind) {
             // The peer may have left meanwhile, and the machine waits for no answer then.
             if goodbye != Goodbye::Asking || inner.progress.state() == State::Disconnecting {
-                self.say(&mut inner, goodbye);
+                self.say(&mut inner, goodbye, &mut after);
             }
         }
         while let Some(input) = self.follow_up(&mut inner, &mut after) {
@@ -494,10 +495,8 @@ impl Connector {
     }
 
     /// Runs what follows a step, and has its jobs done by these threads.
-    pub(crate) fn run_on(workers: &Arc<Workers>, mut after: AfterStep) {
-        let jobs = std::mem::take(&mut after.jobs);
-        after.run();
-        jobs.into_iter().for_each(|job| workers.run(job));
+    pub(crate) fn run_on(workers: &Arc<Workers>, after: AfterStep) {
+        after.run_jobs_by(|job| workers.run(job));
     }
 
     /// Waits until the requests of the queue pair have finished that the end of the attempt or the connection flushes.
@@ -531,15 +530,16 @@ impl Connector {
     }
 
     /// Says goodbye to a peer from which nothing is expected. Where that fails, the destruction of the id says it.
-    fn part_or_let_go(&self, inner: &mut Inner) {
+    fn part_or_let_go(&self, inner: &mut Inner, after: &mut AfterStep) {
         if let Err(error) = Self::part(inner) {
-            debug!(connection = %self.id, %error, "rdma_disconnect failed");
+            let connection = self.id;
+            after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
             self.let_go(inner);
         }
     }
 
     /// Asks the peer to disconnect, and gives up some time later.
-    fn begin_disconnect(&self, inner: &mut Inner) {
+    fn begin_disconnect(&self, inner: &mut Inner, after: &mut AfterStep) {
         let parted = Self::part(inner);
         let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
         if left || self.adapter.is_stopped() {
@@ -548,9 +548,10 @@ impl Connector {
             return;
         }
         if let Err(error) = parted {
-            debug!(connection = %self.id, %error, "rdma_disconnect failed");
-            // No answer will come. The destruction of the id, which follows, tells the peer.
+            let connection = self.id;
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+            after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
+            // No answer will come. The destruction of the id, which follows, tells the peer.
             inner.progress.lose(Status::CANCELED, reason);
             inner.next = Some(Input::PathLost);
             return;
@@ -600,11 +601,11 @@ impl ConnectorDriver for Connector {
             Action::StartAccept => inner.next = self.reply(inner, after).err(),
             Action::StartDisconnect => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.say(inner, Goodbye::Asking);
+                self.say(inner, Goodbye::Asking, after);
             }
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.say(inner, Goodbye::Leaving);
+                self.say(inner, Goodbye::Leaving, after);
             }
             Action::RefusePeer => self.refuse(inner),
             Action::Abandon => self.let_go(inner),
@@ -697,8 +698,9 @@ impl EventHandler for Connector {
             inner.early = Some(event);
             return;
         }
-        let Some(input) = self.interpret(&mut inner, &event) else {
+        let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
             drop(inner);
+            after.run();
             if event.kind == event::DEVICE_REMOVAL {
                 self.adapter.remove();
             }
@@ -708,7 +710,7 @@ impl EventHandler for Connector {
         let _ = self.handle_locked(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
-            self.say(&mut inner, Goodbye::Answering);
+            self.say(&mut inner, Goodbye::Answering, &mut after);
         }
         drop(inner);
         self.run_apart(after);

@@ -207,18 +207,25 @@ impl AdapterContext {
     /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
     /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
     pub(crate) fn current_addresses(&self) -> Vec<SocketAddr> {
+        let (addresses, changed) = self.update_addresses();
+        if changed {
+            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+        }
+        addresses
+    }
+
+    /// Updates the addresses that lead to the device. Returns them, and whether they have changed.
+    pub(crate) fn update_addresses(&self) -> (Vec<SocketAddr>, bool) {
         let found = match self.is_removed() {
             true => None,
             false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
         };
         let mut known = self.addresses.lock();
-        if let Some(found) = found {
-            if *known != found {
-                debug!(adapter = %self.device.name, addresses = ?found, "addresses changed");
-            }
-            *known = found;
+        let changed = found.filter(|found| *known != *found);
+        if let Some(found) = &changed {
+            known.clone_from(found);
         }
-        known.clone()
+        (known.clone(), changed.is_some())
     }
 
     /// Returns whether an id is bound to the device, or to none yet because its address is unspecified.

@@ -118,7 +118,9 @@ impl Listener {
             })?;
         }
         inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        info!(local = inner.local.map(tracing::field::display), backlog, "listening");
+        // A subscriber may call this listener.
+        drop(inner);
+        info!(local = local.map(tracing::field::display), backlog, "listening");
         Ok(())
     }
 
@@ -164,11 +166,10 @@ impl Listener {
             }
             Ok(id)
         });
+        let bound = bound.map(|id| inner.ids.push(id));
+        drop(inner);
         match bound {
-            Ok(id) => {
-                info!(%local, "address moved to another port; listening there");
-                inner.ids.push(id);
-            }
+            Ok(()) => info!(%local, "address moved to another port; listening there"),
             Err(error) => warn!(%local, %error, "address moved to where it cannot be served"),
         }
     }

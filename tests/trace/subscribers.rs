@@ -1,0 +1,144 @@
+//! Subscribers that are foreign code: they call into the library, or panic.
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+
+use common::device::{nobody, patience, silent};
+use common::*;
+use futures::FutureExt;
+use tokio_rdma::error::ConnectError;
+use tokio_rdma::{ConnectParams, Connection};
+use tracing::field::{Field, Visit};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+/// Calls a function with the fields of every event, as text.
+struct Calls<F>(F);
+
+impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Calls<F> {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        (self.0)(&text.0);
+    }
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        use std::fmt::Write;
+        write!(self.0, "{field}={value:?} ").expect("memory");
+    }
+}
+
+/// Has this function called on this thread until the guard is dropped.
+fn on_event(call: impl Fn(&str) + Send + Sync + 'static) -> DefaultGuard {
+    set_default(tracing_subscriber::registry().with(Calls(call)))
+}
+
+/// Runs a test on a thread of its own, which may hang.
+fn apart(test: impl AsyncFnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(test());
+        let _ = done.send(());
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(patience()) {
+        panic!("it hangs");
+    }
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn subscriber_may_ask_the_connection_it_hears_of() {
+    apart(async || {
+        let pair = connected(&adapter()).await;
+        let asked: Arc<Mutex<Option<Connection>>> = Arc::new(Mutex::new(None));
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let _guard = {
+            let (asked, answers) = (asked.clone(), answers.clone());
+            on_event(move |_| {
+                let connection = asked.lock().expect("no panic").clone();
+                answers
+                    .lock()
+                    .expect("no panic")
+                    .extend(connection.map(|connection| connection.is_connected()));
+            })
+        };
+        *asked.lock().expect("no panic") = Some(pair.passive.connection.clone());
+        pair.active.queue_pair.flush();
+        within(pair.passive.connection.disconnected()).await;
+        within(pair.passive.connection.disconnect()).await.ok();
+        asked.lock().expect("no panic").take();
+        assert_eq!(answers.lock().expect("no panic").last(), Some(&false));
+    });
+}
+
+#[test]
+fn subscriber_may_ask_the_listener_it_hears_of() {
+    apart(async || {
+        let listener = adapter().listener();
+        listener.bind((v4(), 0).into()).expect("bound");
+        let (heard, asked) = (Arc::new(Mutex::new(None)), listener.clone());
+        let _guard = {
+            let heard = heard.clone();
+            on_event(move |text| {
+                if text.contains("listening") {
+                    *heard.lock().expect("no panic") = Some(asked.local_addr());
+                }
+            })
+        };
+        listener.listen(0).expect("listening");
+        assert_eq!(heard.lock().expect("no panic").take(), Some(listener.local_addr()));
+    });
+}
+
+// A call is answered although the subscriber panics (CAN-01).
+#[tokio::test]
+async fn panicking_subscriber_leaves_no_call_unanswered() {
+    let adapter = adapter();
+    let (_silent, address) = silent(v4());
+    let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+    let mut connecting = Box::pin(connector.connect(&queue_pair, address, ConnectParams::default()));
+    assert!(futures::poll!(&mut connecting).is_pending());
+    let guard = on_event(|text| assert!(!text.contains("state changed"), "a subscriber that panics"));
+    let canceled = catch_unwind(AssertUnwindSafe(|| connector.cancel()));
+    drop(guard);
+    assert!(canceled.is_err(), "the subscriber has been called");
+    let outcome = within(connecting).await;
+    assert!(matches!(outcome, Err(ConnectError::Canceled)), "{outcome:?}");
+}
+
+// The moment between the end of an attempt and the return of its call, in which another call is Active (CM-22).
+#[test]
+fn call_in_the_subscriber_leaves_the_answer() {
+    apart(async || {
+        if !Device::under_test().is_soft() {
+            eprintln!("skipped: on a device other threads log");
+            return;
+        }
+        let adapter = adapter();
+        let (mine, other) = (queue_pair(&adapter), queue_pair(&adapter));
+        let (connector, address) = (Arc::new(adapter.connector()), nobody(v4()));
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let _guard = {
+            let (connector, outcomes) = (connector.clone(), outcomes.clone());
+            on_event(move |text| {
+                if text.contains("call completed") {
+                    let outcome = connector.connect(&other, address, ConnectParams::default()).now_or_never();
+                    outcomes.lock().expect("no panic").push(outcome);
+                }
+            })
+        };
+        let outcome = within(connector.connect(&mine, address, ConnectParams::default())).await;
+        assert!(matches!(outcome, Err(ConnectError::Refused { .. })), "{outcome:?}");
+        let outcomes = std::mem::take(&mut *outcomes.lock().expect("no panic"));
+        assert!(matches!(outcomes[..], [Some(Err(ConnectError::Active))]), "{outcomes:?}");
+    });
+}
