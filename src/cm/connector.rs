@@ -53,7 +53,11 @@ impl Connector {
     /// Binds to a local address (`IND2Connector::Bind`).
     ///
     /// This call is optional, because [`connect`](Self::connect) binds implicitly. With the unspecified address the
-    /// system chooses the address. Port 0 chooses a port of 49152-65535.
+    /// system chooses the address; a peer that is not reached from an address of this adapter is `NetworkUnreachable`. Port 0
+    /// chooses a port of 49152-65535.
+    ///
+    /// The connector keeps the address for as long as it can be used, also after attempts that fail. If another program has
+    /// taken the port after such an attempt, the next one fails with `Bind`, and the one after that tries again.
     ///
     /// # Errors
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `InvalidState`, `DeviceRemoved`. The

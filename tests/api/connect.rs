@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a measurement shows its figures")]
 
 mod at_once;
+mod bound;
 mod shared;
 mod soft;
 

@@ -238,6 +238,25 @@ fn the_traffic_class_is_in_every_packet_of_the_active_side() {
     );
 }
 
+// A connector without an address of its own stays with the addresses of its adapter (CM-31), and connects again (CM-19).
+#[test]
+fn unspecified_bind_stays_with_its_adapter() {
+    with_two_interfaces(async || {
+        let loopback = adapter();
+        let left = soft_at(LEFT[0], SoftConfig::default());
+        let (_listener, elsewhere) = listening_at(&left, LEFT[0]);
+        let connector = connector(&loopback, Some(Ipv4Addr::UNSPECIFIED.into()));
+        let (queue_pair, local) = (queue_pair(&loopback), connector.local_addr());
+        let status = failure(&connector, &queue_pair, elsewhere, ConnectParams::default()).await;
+        assert_eq!(status, Status::NETWORK_UNREACHABLE);
+        assert_eq!(connector.local_addr(), local);
+        let _receive = queue_pair.receive(loopback.buffer(16).expect("memory")).expect("posted");
+        let (listener, _) = listening(&loopback);
+        let pair = succeeds(&connector, &queue_pair, &loopback, &listener).await;
+        assert!(loopback.info().addresses.contains(&pair.active.connection.local_addr().ip()));
+    });
+}
+
 #[tokio::test]
 async fn congestion_bits_in_a_traffic_class_are_refused() {
     let adapter = adapter();

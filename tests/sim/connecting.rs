@@ -49,6 +49,30 @@ fn private_data_and_read_limits_cross_the_network() {
     });
 }
 
+// Options are those of the attempt, and not of the next one of the same connector (CM-13, CM-19).
+#[test]
+fn options_of_an_attempt_end_with_it() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let active = adapter(&client);
+        let connector = active.connector();
+        connector.bind((client.address(), 0).into()).expect("bound");
+        let queue_pair = queue_pair(&active);
+        let nobody = SocketAddr::new(server.address(), PORT);
+        for class in [None, Some(0xB8), None] {
+            let params = match class {
+                Some(class) => ConnectParams::default().traffic_class(class).multipath(true),
+                None => ConnectParams::default(),
+            };
+            let error = connector.connect(&queue_pair, nobody, params).await.expect_err("nobody listens");
+            assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+            let (trace, multipath) = (network.trace(), class.is_some());
+            let last = trace.lines().rfind(|line| line.contains("connects to")).expect("an attempt");
+            assert!(last.contains(&format!("tos {class:?}, multipath {multipath}")), "{last}");
+        }
+    });
+}
+
 #[test]
 fn a_host_has_an_address_of_each_family() {
     const SERVER6: &str = "fd00::1";

@@ -278,6 +278,18 @@ impl BoundSocket {
         }
     }
 
+    /// Replaces the socket by a new one with other options, at the same address: see [`kernel::bind::BoundSocket::renew`].
+    ///
+    /// # Errors
+    /// Those of [`Host::bind_again`]. The socket is as it was.
+    pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
+        match self {
+            Self::Kernel(bound) => bound.renew(options),
+            #[cfg(feature = "sim")]
+            Self::Sim(bound) => bound.renew(options),
+        }
+    }
+
     /// Connects to `peer`: see [`kernel::connect::connect`].
     ///
     /// # Errors

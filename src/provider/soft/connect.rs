@@ -20,7 +20,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
-use crate::provider::connector::{ConnectCall, ConnectorDriver, is_overdue};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net::host::{ConnectFailure, Connected};
 use crate::provider::net::options::SocketError;
@@ -68,28 +68,37 @@ impl Connector {
         if self.adapter.is_removed() {
             return Err(BindError::DeviceRemoved);
         }
-        let local = self.lock().progress.local;
-        self.handle(Input::Bind).map_err(|status| bind_error(status, local))?;
-        match self.make_bound(address, &ConnectParams::default()) {
-            Ok(bound) => {
-                let _ = self.handle_with(Input::Bound, |inner| {
-                    inner.progress.local = Some(bound.local());
-                    inner.bound = Some(bound);
-                });
-                Ok(())
-            }
-            Err(error) => {
-                let error = match error {
-                    SocketError::Bind(error) => error,
-                    // Nothing that bind alone asks for can be missing.
-                    SocketError::NotSupported(what) => {
-                        BindError::Os { call: "socket", source: io::Error::other(what).into() }
-                    }
-                };
-                let _ = self.handle(Input::BindFailed(error.status()));
-                Err(error)
-            }
-        }
+        let mut after = AfterStep::default();
+        // All under one lock: between its steps another bind would reserve a second address, and a connect would find a connector that
+        // is not bound yet.
+        let mut inner = self.lock();
+        let local = inner.progress.local;
+        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
+        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
+            let (input, outcome) = match self.make_bound(address, &ConnectParams::default()) {
+                Ok(socket) => {
+                    inner.progress.local = Some(socket.local());
+                    inner.bound = Some(socket.local());
+                    inner.socket = Some(socket);
+                    (Input::Bound, Ok(()))
+                }
+                Err(error) => {
+                    let error = match error {
+                        SocketError::Bind(error) => error,
+                        // Nothing that bind alone asks for can be missing.
+                        SocketError::NotSupported(what) => {
+                            BindError::Os { call: "socket", source: io::Error::other(what).into() }
+                        }
+                    };
+                    (Input::BindFailed(error.status()), Err(error))
+                }
+            };
+            let _ = self.handle_locked(&mut inner, input, &mut after);
+            outcome
+        });
+        drop(inner);
+        after.run();
+        outcome
     }
 
     fn make_bound(&self, address: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
@@ -101,12 +110,13 @@ impl Connector {
     }
 
     /// The address that Bind gave, before a connection uses it.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it is not bound.
     pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.lock();
-        match (inner.progress.machine.state(), &inner.bound) {
-            (State::Bound, Some(bound)) => Ok(bound.local()),
-            _ => Err(StateError::ConnectionInvalid),
-        }
+        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
+        bound.ok_or(StateError::ConnectionInvalid)
     }
 
     /// IND2Connector::Connect: afterwards the handshake waits for [`complete`](Self::complete).
@@ -221,35 +231,44 @@ impl Connector {
     ) -> Result<Dialled, DialError> {
         // Not before the machine has heard of it: unlike a mistake with the queue pair, it burns the connector (X2).
         net::errors::validate_destination(peer).map_err(DialError::new)?;
-        let explicit = self.lock().bound.as_ref().map(BoundSocket::local);
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         let stream =
             stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
-        // A new lease means the old one is free: the connector is no longer bound to it.
-        {
+        let explicit = {
             let mut inner = self.lock();
-            inner.progress.local = Some(local);
-            inner.lease = Some(lease);
-        }
+            // An attempt that has been ended has no use for the port, which would be held for as long as the connector exists.
+            if inner.progress.state() == State::Connecting {
+                inner.progress.local = Some(local);
+                inner.lease = Some(lease);
+            }
+            inner.bound
+        };
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
         // If this comes to nothing the port has to be free at once, for the next attempt.
         let _ = stream.abort();
-        let outcome = self.start_up(stream, peer, params, deadline).await;
+        let outcome = if explicit.ip().is_unspecified() && !self.adapter.owns(local.ip()) {
+            // The kernel reaches the peer by another adapter.
+            drop(stream);
+            Err(DialError::new(ConnectError::NetworkUnreachable { peer }))
+        } else {
+            self.start_up(stream, peer, params, deadline).await
+        };
         match &outcome {
             Ok(Dialled { handshake, .. }) => handshake.keep(),
-            Err(_) => self.bind_again(explicit),
+            Err(_) => self.bind_again(None),
         }
         outcome
     }
 
-    /// Binds again after a start-up that came to nothing has used the bound socket up (`CM-19`).
-    fn bind_again(&self, local: SocketAddr) {
+    /// Restores the socket of a connector that is bound, after an attempt that came to nothing (`CM-19`): `socket` if the attempt has not
+    /// used it up, or a new one. If that cannot be bound now the next attempt tries again, because the address stays that of the connector.
+    fn bind_again(&self, socket: Option<BoundSocket>) {
         let mut inner = self.lock();
+        let Some(local) = inner.bound.filter(|_| inner.progress.state() == State::Connecting) else { return };
         inner.lease = None;
-        if let Ok(bound) = self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)) {
-            inner.progress.local = Some(bound.local());
-            inner.bound = Some(bound);
-        }
+        inner.progress.local = Some(local);
+        let bind = || self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)).ok();
+        inner.socket = socket.or_else(bind);
     }
 
     /// MPA start-up, until the deadline.
@@ -343,13 +362,19 @@ impl Connector {
             let now = tokio::time::Instant::now().into_std();
             deadline.map(|deadline| deadline.saturating_duration_since(now))
         };
-        let explicit = self.lock().bound.take();
-        if let Some(bound) = explicit {
-            let bound = self.rebind(bound, params).map_err(|error| DialError::new(error.into()))?;
-            let outcome = bound.connect(peer, left()).await;
-            return outcome.map_err(|ConnectFailure { error, bound }| {
-                // Still bound: the same connector may try again (`CM-19`).
-                self.lock().bound = bound;
+        let (bound, socket) = {
+            let mut inner = self.lock();
+            (inner.bound, inner.socket.take())
+        };
+        if let Some(local) = bound {
+            let socket =
+                self.with_options(local, socket, params).map_err(|error| DialError::new(error.into()))?;
+            return socket.connect(peer, left()).await.map_err(|ConnectFailure { error, bound }| {
+                // Still bound: the same connector may try again (`CM-19`), but with the options of its own attempt.
+                let is_plain = |socket: &mut BoundSocket| {
+                    !has_options(params) || socket.renew(&self.adapter.socket_options(None, false)).is_ok()
+                };
+                self.bind_again(bound.and_then(|mut socket| is_plain(&mut socket).then_some(socket)));
                 DialError::io(&error, peer)
             });
         }
@@ -390,16 +415,25 @@ impl Connector {
         }
     }
 
-    /// The socket that Bind made, with the options that only Connect knows.
-    fn rebind(&self, bound: BoundSocket, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
-        if params.traffic_class.is_none() && !params.multipath {
-            return Ok(bound);
+    /// Returns a socket at the address that Bind gave, with the options of this attempt. `socket` is the one that Bind made, without any.
+    ///
+    /// # Errors
+    /// The options cannot be had, or the socket that had been used up cannot be bound. The connector is as it was.
+    fn with_options(
+        &self,
+        local: SocketAddr,
+        socket: Option<BoundSocket>,
+        params: &ConnectParams,
+    ) -> Result<BoundSocket, SocketError> {
+        let options = self.adapter.socket_options(params.traffic_class, params.multipath);
+        let Some(mut socket) = socket else { return self.adapter.host.bind_again(local, &options) };
+        if has_options(params)
+            && let Err(error) = socket.renew(&options)
+        {
+            self.bind_again(Some(socket));
+            return Err(error);
         }
-        let local = bound.local();
-        drop(bound);
-        self.adapter
-            .host
-            .bind_again(local, &self.adapter.socket_options(params.traffic_class, params.multipath))
+        Ok(socket)
     }
 
     /// IND2Connector::CompleteConnect.
@@ -509,6 +543,11 @@ impl Connector {
     }
 }
 
+/// Returns whether an attempt has options that must not stay with the socket.
+const fn has_options(params: &ConnectParams) -> bool {
+    params.traffic_class.is_some() || params.multipath
+}
+
 /// Returns when to look again whether the host of the peer has the request. Never if it has: how long the peer takes to reply
 /// is its own affair (`X8`).
 ///
@@ -541,4 +580,38 @@ fn read_reply(stream: &Stream, initiator: &mut Initiator) -> io::Result<Result<O
 struct Dialled {
     handshake: PendingHandshake,
     terms: Terms,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::provider::net::host::Host;
+    use crate::provider::soft::adapter::{Adapter, resolve};
+    use crate::provider::soft::config::SoftConfig;
+
+    // The cancel of another thread may come when TCP has connected, and the connector lives on (CAN-06).
+    #[tokio::test]
+    async fn canceled_attempt_frees_its_port() {
+        let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+        let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let peer = listener.local_addr().expect("its address");
+        let connector = Connector::new(adapter.clone());
+        connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+        let local = connector.bound_addr().expect("bound");
+        let (data, max_data, busy, deadline, overdue) = (0, 0, false, None, false);
+        connector.handle(Input::Connect { data, max_data, busy, deadline, overdue }).expect("accepted");
+        let params = ConnectParams::default();
+        let mut dialing = Box::pin(connector.dial(peer, &params, None));
+        assert!(futures::poll!(&mut dialing).is_pending());
+        connector.cancel();
+        // The peer closes, so that the start-up comes to nothing.
+        let close = async { drop((listener.accept().expect("connected"), listener)) };
+        let (outcome, ()) = tokio::join!(dialing, close);
+        assert!(outcome.is_err());
+        Connector::new(adapter).bind(local).expect("the port is free");
+        assert_eq!(connector.lock().progress.state(), State::Dead);
+    }
 }

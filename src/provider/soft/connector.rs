@@ -35,8 +35,10 @@ pub(crate) struct Connector {
 /// The state of a connector, under its lock.
 pub(crate) struct Inner {
     pub(crate) progress: ConnectorState,
-    /// A socket that waits for Connect.
-    pub(crate) bound: Option<BoundSocket>,
+    /// The local address that Bind gave it.
+    pub(crate) bound: Option<SocketAddr>,
+    /// The socket that has this address and waits for Connect. There is none during an attempt, and if it could not be bound again.
+    pub(crate) socket: Option<BoundSocket>,
     /// The port of the connection, ours until the end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
@@ -93,6 +95,7 @@ impl Connector {
         let inner = Inner {
             progress: ConnectorState::new(machine, local, peer),
             bound: None,
+            socket: None,
             lease: None,
             handshake,
             queue_pair: None,
@@ -136,6 +139,7 @@ impl Connector {
         inner.lease = None;
         if inner.progress.machine.state() == State::Dead {
             inner.bound = None;
+            inner.socket = None;
         }
         inner.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
     }

@@ -23,6 +23,25 @@ pub(crate) struct BoundSocket {
     pub(crate) lease: PortLease,
 }
 
+impl BoundSocket {
+    /// Replaces the socket by a new one with other options, at the same address.
+    ///
+    /// With `SO_REUSEADDR` on both, which lets two sockets that do not listen have one port: nobody else can take the port in
+    /// between.
+    ///
+    /// # Errors
+    /// Those of [`bind_again`]. The socket is as it was.
+    pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
+        let socket = new_socket(self.local.ip(), options)?;
+        for socket in [&self.socket, &socket] {
+            socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
+        }
+        socket.bind(&SockAddr::from(self.local)).map_err(|error| bind_error(error, self.local))?;
+        self.socket = socket;
+        Ok(())
+    }
+}
+
 /// Binds a socket to an address and port that were this caller's until now, in place of one that is used up.
 ///
 /// With `SO_REUSEADDR`: a port of our own choice may have been in TIME_WAIT all along, see [`bind_connector`].
@@ -191,6 +210,25 @@ mod tests {
             let outcome = bind(address("127.0.0.1:7001"), range);
             assert!(matches!(outcome, Err(BindError::SharingViolation(_))), "{outcome:?}");
             drop(bind(address("127.0.0.1:0"), range).expect("reused"));
+        });
+    }
+
+    // A connector keeps its port while it changes to a socket with options, and if that cannot be had.
+    #[test]
+    fn renewed_socket_has_the_port_and_options() {
+        in_namespace(|| {
+            let local = address("127.0.0.1:7001");
+            let mut bound = bind(local, PortRange::EPHEMERAL).expect("bound");
+            let class = |tos| SocketOptions { tos, ..SocketOptions::default() };
+            let outcome = bound.renew(&class(Some(0x03)));
+            assert!(matches!(outcome, Err(SocketError::NotSupported(_))), "{outcome:?}");
+            assert_eq!(bound.socket.local_addr().expect("address").as_socket(), Some(local));
+            bound.renew(&class(Some(0xB8))).expect("renewed");
+            assert_eq!(bound.socket.local_addr().expect("address").as_socket(), Some(local));
+            assert_eq!(bound.socket.tos_v4().expect("option"), 0xB8);
+            assert!(matches!(bind(local, PortRange::EPHEMERAL), Err(BindError::SharingViolation(_))));
+            bound.renew(&class(None)).expect("renewed");
+            assert_eq!(bound.socket.tos_v4().expect("option"), 0);
         });
     }
 

@@ -11,6 +11,26 @@ use crate::provider::net::leases::{PortLease, lease};
 use crate::provider::net::options::{SocketError, SocketOptions};
 use crate::provider::net::ports::PortRange;
 
+impl BoundSocket {
+    /// Sets other options, as [`kernel::bind::BoundSocket::renew`](crate::provider::net::kernel::bind::BoundSocket::renew).
+    ///
+    /// # Errors
+    /// `NotSupported`, as for [`Host::bind_connector`].
+    pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
+        check_options(options)?;
+        self.options = *options;
+        Ok(())
+    }
+}
+
+/// Refuses a type of service with the bits that belong to congestion notification (RFC 3168).
+fn check_options(options: &SocketOptions) -> Result<(), SocketError> {
+    if options.tos.is_some_and(|tos| tos & 0b11 != 0) {
+        return Err(SocketError::NotSupported("quality of service"));
+    }
+    Ok(())
+}
+
 impl Host {
     /// Takes a port, as [`kernel::bind::bind_connector`](crate::provider::net::kernel::bind::bind_connector).
     ///
@@ -23,9 +43,7 @@ impl Host {
         range: PortRange,
         options: &SocketOptions,
     ) -> Result<BoundSocket, SocketError> {
-        if options.tos.is_some_and(|tos| tos & 0b11 != 0) {
-            return Err(SocketError::NotSupported("quality of service"));
-        }
+        check_options(options)?;
         let lease = self.take_port(local.ip().to_canonical(), local.port(), range)?;
         let local = SocketAddr::new(lease.ip(), lease.port());
         let descriptor = Arc::new(self.descriptor().map_err(|error| SocketError::os("socket", error))?);
