@@ -251,6 +251,43 @@ async fn both_may_disconnect_at_once() {
     }
 }
 
+// Every request has completed when `disconnect` returns (DIS-01), also if the peer disconnects in this very moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simultaneous_disconnects_return_after_their_requests() {
+    let adapter = adapter();
+    for _ in 0..often(500, 10) {
+        let Pair { active, passive } = connected(&adapter).await;
+        let ends = [active, passive].map(|end| {
+            let buffer = || adapter.buffer(8).expect("a buffer");
+            let receives: Vec<_> =
+                (0..8).map(|_| end.queue_pair.receive(buffer()).expect("posted")).collect();
+            tokio::spawn(async move {
+                // The queue pair, too, which would end the connection if it were dropped.
+                let end = end;
+                let outcome = within(end.connection.disconnect()).await;
+                (outcome, receives.into_iter().filter_map(FutureExt::now_or_never).count())
+            })
+        });
+        for end in ends {
+            assert_eq!(end.await.expect("no panic"), (Ok(()), 8));
+        }
+    }
+}
+
+// The same if the queue pair is flushed meanwhile, which ends the disconnect (DIS-01).
+#[tokio::test]
+async fn flushed_disconnect_returns_after_its_requests() {
+    let adapter = adapter();
+    let Pair { active, passive: _passive } = connected(&adapter).await;
+    let receive = active.queue_pair.receive(adapter.buffer(8).expect("a buffer")).expect("posted");
+    let mut disconnecting = pin!(active.connection.disconnect());
+    assert!(poll_once(&mut disconnecting).is_pending());
+    active.queue_pair.flush();
+    let _ = within(disconnecting).await;
+    let (outcome, _) = receive.now_or_never().expect("completed");
+    assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
+}
+
 // DIS-08
 #[tokio::test]
 async fn an_indication_that_comes_late_hurts_nobody() {

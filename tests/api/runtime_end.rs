@@ -8,7 +8,13 @@ use common::device::{settled, silent};
 use common::life::*;
 use common::*;
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
+
 use tokio::runtime::{Builder, Runtime};
+use tokio_rdma::error::DisconnectError;
 use tokio_rdma::{AcceptParams, AcceptorConfig, ConnectParams, DisconnectReason, QueuePairConfig, Status};
 
 fn runtime() -> Runtime {
@@ -120,6 +126,46 @@ fn both_sides_of_a_handshake_end_when_their_runtime_does() {
             assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
         }
     });
+}
+
+/// A task that waits for a disconnect, and looks then whether a receive has completed.
+struct Disconnecting(Mutex<Option<(Disconnect, Request, Option<bool>)>>);
+
+type Disconnect = Pin<Box<dyn Future<Output = Result<(), DisconnectError>> + Send>>;
+type Request = tokio_rdma::Op<tokio_rdma::Buffer>;
+
+impl Wake for Disconnecting {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.0.lock().expect("no panic");
+        let Some((disconnect, receive, has_completed)) = &mut *state else { return };
+        if has_completed.is_none() && poll_once(disconnect).is_ready() {
+            *has_completed = Some(poll_once(receive).is_ready());
+        }
+    }
+}
+
+// Every request has completed when `disconnect` returns (DIS-01), also when it ends with its runtime (CAN-04).
+#[test]
+fn disconnect_returns_after_its_requests_at_the_end() {
+    if !Device::under_test().is_soft() {
+        eprintln!("skipped: a device has threads of its own, and would poll from there");
+        return;
+    }
+    let home = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (pair, receive) = home.block_on(async {
+        let adapter = adapter();
+        let pair = connected(&adapter).await;
+        let receive = pair.active.queue_pair.receive(adapter.buffer(8).expect("memory"));
+        (pair, receive.expect("posted"))
+    });
+    let connection = pair.active.connection.clone();
+    let mut disconnect: Disconnect = Box::pin(async move { connection.disconnect().await });
+    let task = Arc::new(Disconnecting(Mutex::default()));
+    assert!(poll_with(&mut disconnect, &task.clone().into()).is_pending());
+    *task.0.lock().expect("no panic") = Some((disconnect, receive, None));
+    drop(home);
+    let state = task.0.lock().expect("no panic").take();
+    assert_eq!(state.expect("it waits").2, Some(true));
 }
 
 // The peer has not closed anything (CAN-04).

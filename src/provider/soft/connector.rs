@@ -61,6 +61,12 @@ impl Inner {
     pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePair>> {
         self.queue_pair.clone()
     }
+
+    /// Returns whether Disconnect waits for the driver, which reports that it has flushed the requests and closed the socket. No other
+    /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
+    fn flushes_for_disconnect(&self) -> bool {
+        self.progress.state() == State::Disconnecting && self.connection.is_some()
+    }
 }
 
 impl Connector {
@@ -188,47 +194,53 @@ impl Connector {
 
     /// The attempt or the connection has ended; requests have not been flushed yet.
     fn ended(&self, ending: Ending) {
-        let (peer, phase) = {
-            let inner = self.lock();
-            (inner.progress.peer, inner.progress.machine.state())
-        };
-        let peer = peer.map(tracing::field::display);
-        debug!(connection = %self.id, peer, ?phase, ?ending, "connection ended");
         let (input, reason) = match ending {
             Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
             Ending::Lost(reason, _) => (Input::PathLost, reason),
             Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason),
             Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
         };
-        if matches!(input, Input::PeerDisconnected) {
-            let mut inner = self.lock();
-            if inner.progress.machine.state() == State::Disconnecting {
-                // Its answer came before the driver got to asking. The disconnect is over when the requests are, too.
-                inner.answered = true;
-                return;
+        let mut after = AfterStep::default();
+        // All under one lock: between the question whether this side disconnects and the input a disconnect could begin.
+        let mut inner = self.lock();
+        let (id, peer, phase) = (self.id, inner.progress.peer, inner.progress.state());
+        let logged = ending.clone();
+        after.log(move || debug!(connection = %id, ?peer, ?phase, ending = ?logged, "connection ended"));
+        match ending {
+            // Its answer came before the driver got to asking.
+            Ending::PeerDisconnected if inner.flushes_for_disconnect() => inner.answered = true,
+            Ending::Lost(..) if inner.flushes_for_disconnect() => {
+                Self::record_end(&mut inner, &ending, reason, &mut after);
+                self.command(&inner, Command::Abandon(Status::CANCELED));
+            }
+            _ => {
+                Self::record_end(&mut inner, &ending, reason, &mut after);
+                let _ = self.handle_locked(&mut inner, input, &mut after);
             }
         }
-        let mut wakes = WakeList::default();
-        let _ = self.handle_with(input, |inner| {
-            inner.progress.reason = Some(reason);
-            match ending {
-                Ending::PeerDisconnected => {
-                    inner.progress.ended.get_or_insert(DisconnectReason::Peer);
-                }
-                Ending::Lost(reason, status) => inner.progress.lose(status, reason),
-                Ending::Refused(_) | Ending::GaveUp(_) => {}
+        drop(inner);
+        after.run();
+    }
+
+    /// Records the end of the attempt or the connection, before the machine moves.
+    fn record_end(inner: &mut Inner, ending: &Ending, reason: Reason, after: &mut AfterStep) {
+        inner.progress.reason = Some(reason);
+        match ending {
+            Ending::PeerDisconnected => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
             }
-            if inner.progress.ended.is_some() {
-                // Nothing more can be posted once the peer is known to be gone.
-                if let Some(queue_pair) = &inner.queue_pair {
-                    queue_pair.end();
-                }
-            } else if let Some(queue_pair) = inner.queue_pair.take() {
-                // Free before anyone hears that the attempt has failed.
-                wakes = queue_pair.dissociate();
+            Ending::Lost(reason, status) => inner.progress.lose(*status, *reason),
+            Ending::Refused(_) | Ending::GaveUp(_) => {}
+        }
+        if inner.progress.ended.is_some() {
+            // Nothing more can be posted once the peer is known to be gone.
+            if let Some(queue_pair) = &inner.queue_pair {
+                queue_pair.end();
             }
-        });
-        wakes.wake_all();
+        } else if let Some(queue_pair) = inner.queue_pair.take() {
+            // Free before a call returns that the attempt has failed.
+            after.requests.append(queue_pair.dissociate());
+        }
     }
 
     /// The socket is closed and every request has finished.
@@ -245,13 +257,13 @@ impl Connector {
         }
         drop(lease);
         let mut connection = None;
-        // A peer that left by itself, in order or not, will not answer any more.
-        let gone = {
-            let inner = self.lock();
-            inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost))
-        };
-        let input = if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut };
-        let _ = self.handle_with(input, |inner| connection = inner.connection.take());
+        let _ = self.handle_if(|inner| {
+            connection = inner.connection.take();
+            // A peer that left by itself, in order or not, will not answer any more.
+            let gone =
+                inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost));
+            Some(if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut })
+        });
     }
 }
 
@@ -268,15 +280,15 @@ impl Observer for Connector {
 
 impl Borrower for Connector {
     fn abandon(&self, why: &'static str) {
-        let mut inner = self.lock();
-        inner.progress.lose(Status::CANCELED, Reason::Local(why));
-        // From now on posting fails, also before the driver has acted.
-        if let Some(queue_pair) = &inner.queue_pair {
-            queue_pair.end();
-        }
-        self.command(&inner, Command::Abandon(Status::CANCELED));
-        drop(inner);
-        let _ = self.handle(Input::PathLost);
+        let _ = self.handle_if(|inner| {
+            inner.progress.lose(Status::CANCELED, Reason::Local(why));
+            // From now on posting fails, also before the driver has acted.
+            if let Some(queue_pair) = &inner.queue_pair {
+                queue_pair.end();
+            }
+            self.command(inner, Command::Abandon(Status::CANCELED));
+            (!inner.flushes_for_disconnect()).then_some(Input::PathLost)
+        });
     }
 
     fn queue_pair_removed(&self) {
