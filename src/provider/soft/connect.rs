@@ -141,6 +141,8 @@ impl Connector {
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
+        // The driver of an attempt that failed may not have given it back.
+        queue_pair.settled().await;
         self.begin(queue_pair, peer, params, deadline)?;
         let call = ConnectCall::new(&**self);
         let outcome = self.race(peer, params, deadline).await;

@@ -138,7 +138,12 @@ impl Connector {
     /// Frees the queue pair of an attempt that came to nothing.
     fn clear(inner: &mut Inner) -> WakeList {
         let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
-        if !over || inner.connection.is_some() {
+        if !over {
+            return WakeList::default();
+        }
+        if inner.connection.is_some() {
+            // The driver gives the queue pair back.
+            inner.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
             return WakeList::default();
         }
         // The port of the attempt; a socket that is still bound has a lease of its own.

@@ -1,8 +1,11 @@
 //! A queue pair: its two queues, and the connection it belongs to.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
+
+use tokio::sync::Notify;
 
 use super::adapter::{Adapter, MAX_TRANSFER};
 use super::connection::ConnectionShared;
@@ -41,6 +44,8 @@ pub(crate) struct QueuePair {
     /// The phase is `Connected`. Written with the lock.
     connected: AtomicBool,
     connection: OnceLock<Arc<ConnectionShared>>,
+    /// Notified of the return that [`settled`](Self::settled) waits for.
+    returned: Arc<Notify>,
     _registered: Registered,
 }
 
@@ -50,6 +55,8 @@ struct State {
     borrower: Option<Weak<dyn Borrower>>,
     /// The last handle of the user is gone.
     released: bool,
+    /// The attempt has ended, and its driver is about to give the queue pair back.
+    is_returning: bool,
 }
 
 impl QueuePair {
@@ -70,7 +77,13 @@ impl QueuePair {
             sends: parts.initiator,
             receives,
             send_depth: parts.send_depth,
-            state: Mutex::new(State { phase: QueuePairState::Unconnected, borrower: None, released: false }),
+            state: Mutex::new(State {
+                phase: QueuePairState::Unconnected,
+                borrower: None,
+                released: false,
+                is_returning: false,
+            }),
+            returned: Arc::default(),
             connected: AtomicBool::new(false),
             connection: OnceLock::new(),
             adapter,
@@ -106,21 +119,43 @@ impl QueuePair {
     /// The attempt came to nothing. The consequences for receives, when nobody can use them any more, are for the caller to
     /// settle without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
-        let released = {
+        let (released, returned) = {
             let mut state = self.lock();
             state.phase.dissociate();
             if state.phase != QueuePairState::Unconnected {
                 return WakeList::default();
             }
             state.borrower = None;
-            state.released
+            (state.released, std::mem::take(&mut state.is_returning))
         };
-        if self.adapter.is_removed() {
+        let mut wakes = if self.adapter.is_removed() {
             self.die(Status::DEVICE_REMOVED)
         } else if released {
             self.die(Status::CANCELED)
         } else {
             WakeList::default()
+        };
+        if returned {
+            let returned = self.returned.clone();
+            wakes.run(move || returned.notify_waiters());
+        }
+        wakes
+    }
+
+    /// The attempt has ended, and its driver gives the queue pair back once it has released the receives.
+    pub(crate) fn expect_return(&self) {
+        let mut state = self.lock();
+        state.is_returning = state.phase == QueuePairState::Associated;
+    }
+
+    /// Waits until the driver of an attempt that has ended has given the queue pair back, so that another connector can take it.
+    pub(crate) async fn settled(&self) {
+        while self.lock().is_returning {
+            let mut returned = pin!(self.returned.notified());
+            returned.as_mut().enable();
+            if self.lock().is_returning {
+                returned.await;
+            }
         }
     }
 
@@ -134,6 +169,10 @@ impl QueuePair {
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
         let _ = self.connection.set(connection);
         self.change(QueuePairState::establish);
+        if std::mem::take(&mut self.lock().is_returning) {
+            // The peer was faster than the refusal: the queue pair has been connected, and does not return.
+            self.returned.notify_waiters();
+        }
     }
 
     pub(crate) fn end(&self) {

@@ -139,6 +139,32 @@ async fn accept_dropped_leaves_a_queue_pair_that_works() {
     assert_eq!(within(receive).await.0.expect("received").bytes, 5);
 }
 
+// The next accept has the queue pair (CM-21), although no task had a turn since the drop.
+#[tokio::test]
+async fn accept_dropped_frees_its_queue_pair_for_the_next() {
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let ask = || {
+        let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
+        let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
+        tokio::spawn(async move { (connect.await, queue_pair) })
+    };
+    let passive = queue_pair(&adapter);
+    let dropped = ask();
+    let first = within(listener.request()).await.expect("a request");
+    let connecting = ask();
+    let second = within(listener.request()).await.expect("a request");
+    {
+        let mut accepting = Box::pin(first.accept(&passive, AcceptParams::default()));
+        assert!(poll!(&mut accepting).is_pending());
+    }
+    let accepted = within(second.accept(&passive, AcceptParams::default())).await;
+    let _connection = accepted.expect("the queue pair is free");
+    let (connected, _queue_pair) = within(connecting).await.expect("joined");
+    let _connected = connected.expect("accepted");
+    drop(within(dropped).await);
+}
+
 // CM-22, LS-16. The page burns the connector; with us nothing has happened (X2, X11).
 #[tokio::test]
 async fn accept_nd_connection_active() {
