@@ -56,6 +56,8 @@ pub(crate) struct Adapter {
     pub(crate) interface: Interface,
     /// The addresses that the interface had when they were last listed.
     addresses: Mutex<Vec<IpAddr>>,
+    /// Held while the addresses are listed.
+    listing: Mutex<()>,
     info: Arc<AdapterInfo>,
     /// The host that has the interface.
     pub(crate) host: Host,
@@ -104,6 +106,7 @@ impl Adapter {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
             addresses: Mutex::new(interface.addresses.clone()),
+            listing: Mutex::default(),
             interface,
             namespace: host.namespace(),
             config,
@@ -177,17 +180,14 @@ impl Adapter {
     /// # Errors
     /// Those of [`Host::interfaces`].
     fn list_addresses(&self) -> io::Result<Option<Vec<IpAddr>>> {
-        // Locked while the system is asked, so that an older answer never replaces a newer one.
-        let mut known = self.addresses.lock();
+        // One at a time, so that an older answer never replaces a newer one. Connects need not wait for it.
+        let listing = self.listing.lock();
         let found = self.host.interfaces()?.into_iter().find(|other| other.index == self.interface.index);
         let found = found.map(|interface| interface.addresses);
         let now = found.as_deref().unwrap_or_default();
-        let has_changed = *known != now;
-        if has_changed {
-            *known = now.to_vec();
-        }
-        drop(known);
-        if has_changed {
+        let before = std::mem::replace(&mut *self.addresses.lock(), now.to_vec());
+        drop(listing);
+        if before != now {
             debug!(adapter = %self.interface.name, addresses = ?now, "addresses changed");
         }
         Ok(found)
