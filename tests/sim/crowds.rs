@@ -120,7 +120,7 @@ async fn crowd_that_asks(network: &Network, address: SocketAddr, hello: &[u8]) {
         let queue_pair = small(&adapter);
         sleep(Duration::from_millis(network.random(0..=1000))).await;
         loop {
-            let params = ConnectParams::default().private_data(hello.to_vec());
+            let params = ConnectParams::default().private_data(hello);
             let reply = adapter.connector().connect(&queue_pair, address, params).await;
             if reply.is_ok() {
                 sleep(Duration::from_millis(network.random(500..=1500))).await;

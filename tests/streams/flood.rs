@@ -23,7 +23,7 @@ fn server() -> Adapter {
     adapter_with(SoftConfig::default().half_open(1024).request_timeout(HOUR))
 }
 
-// IO-10, SEC-07
+// Silent peers make room for others (IO-10, SEC-07).
 #[tokio::test]
 async fn silent_peers_delay_no_stream() {
     if !alone(module_path!(), "silent_peers_delay_no_stream") {
