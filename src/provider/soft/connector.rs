@@ -210,7 +210,10 @@ impl Connector {
         let mut inner = self.lock();
         let (id, peer, phase) = (self.id, inner.progress.peer, inner.progress.state());
         let logged = ending.clone();
-        after.log(move || debug!(connection = %id, ?peer, ?phase, ending = ?logged, "connection ended"));
+        after.log(move || {
+            let peer = peer.map(tracing::field::display);
+            debug!(connection = %id, peer, ?phase, ending = ?logged, "connection ended");
+        });
         match ending {
             // Its answer came before the driver got to asking.
             Ending::PeerDisconnected if inner.flushes_for_disconnect() => inner.answered = true,

@@ -1,6 +1,6 @@
 //! The adapter of a listener at every address of this machine, also at those that no interface lists.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use tracing::debug;
