@@ -29,6 +29,10 @@ pub(crate) struct Descriptors {
     /// Handshakes, and connections that the program has not accepted yet: by acceptor.
     pub(crate) handshakes: Arc<Budget>,
     /// TLS handshakes: by TLS listener.
+    #[cfg_attr(
+        not(feature = "rustls"),
+        allow(dead_code, reason = "only the listener of the feature `rustls` has holders of it")
+    )]
     pub(crate) tls: Arc<Budget>,
     /// Peers that may still read their refusal: by adapter.
     pub(crate) refused: Arc<Budget>,
