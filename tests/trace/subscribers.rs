@@ -115,6 +115,22 @@ async fn panicking_subscriber_leaves_no_call_unanswered() {
     assert!(matches!(outcome, Err(ConnectError::Canceled)), "{outcome:?}");
 }
 
+// The attempt of a call that panics in this way is cancelled, and its queue pair is free (CM-21).
+#[tokio::test]
+async fn panic_in_connect_cancels_the_attempt() {
+    let adapter = adapter();
+    let (_silent, address) = silent(v4());
+    let queue_pair = queue_pair(&adapter);
+    let connector = adapter.connector();
+    let guard = on_event(|text| assert!(!text.contains("phase=Connecting"), "a subscriber that panics"));
+    let connect = connector.connect(&queue_pair, address, ConnectParams::default());
+    let panicked = catch_unwind(AssertUnwindSafe(|| connect.now_or_never()));
+    drop(guard);
+    assert!(panicked.is_err(), "the subscriber has been called");
+    let again = adapter.connector().connect(&queue_pair, address, ConnectParams::default()).now_or_never();
+    assert!(again.is_none(), "{again:?}");
+}
+
 // The moment between the end of an attempt and the return of its call, in which another call is Active (CM-22).
 #[test]
 fn call_in_the_subscriber_leaves_the_answer() {

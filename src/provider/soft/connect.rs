@@ -143,8 +143,7 @@ impl Connector {
         });
         // The driver of an attempt that failed may not have given it back.
         queue_pair.settled().await;
-        self.begin(queue_pair, peer, params, deadline)?;
-        let call = ConnectCall::new(&**self);
+        let call = self.begin(queue_pair, peer, params, deadline)?;
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
@@ -178,12 +177,12 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<ConnectCall<'_, Self>, ConnectError> {
         let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock, so
         // that another call on this connector finds either all of it or nothing.
         let mut busy = false;
-        let outcome = self.handle_if(|inner| {
+        let (outcome, after) = self.step(|inner| {
             let fits =
                 matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
             let called = inner.progress.is_connect_called();
@@ -196,7 +195,10 @@ impl Connector {
             let overdue = is_overdue(deadline);
             Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
         });
-        outcome.map_err(|status| match status {
+        let call = outcome.map(|()| ConnectCall::new(&**self));
+        // If a subscriber panics, the call is dropped.
+        after.run();
+        call.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }

@@ -130,8 +130,7 @@ impl Connector {
         let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
-        self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
-        let call = ConnectCall::new(self);
+        let call = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
         let answer = self.answer(Op::Connect);
         let status = match deadline {
             None => answer.await,
@@ -170,13 +169,13 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<ConnectCall<'_, Self>, ConnectError> {
         let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
         let peer = net::canonical(peer);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
         // so that another call on this connector finds either all of it or nothing.
         let mut busy = false;
-        let outcome = self.handle_if(|inner| {
+        let (outcome, after) = self.step(|inner| {
             let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
             let called = inner.progress.is_connect_called();
             let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
@@ -199,7 +198,10 @@ impl Connector {
             let overdue = is_overdue(deadline);
             Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
         });
-        outcome.map_err(|status| match status {
+        let call = outcome.map(|()| ConnectCall::new(self));
+        // If a subscriber panics, the call is dropped.
+        after.run();
+        call.map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
