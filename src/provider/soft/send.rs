@@ -722,8 +722,7 @@ mod tests {
         let read = Answer::Read { sink: (1, 0) };
         let atomic = Answer::Atomic { atomic: Atomic::fetch_add(1), identifier: 1 };
         for (length, answer) in [(2000, read), (8, atomic)] {
-            let payload = Payload::from_iter([memory.slice(0, length).expect("in bounds")]);
-            queue.respond(Some(access.clone()), payload, answer);
+            queue.respond(Some(Grant { access: access.clone(), part: 0..length }), answer);
         }
         let word = || {
             let mut bytes = [0; 8];
