@@ -125,7 +125,7 @@ impl StreamConfig {
     }
 
     /// Sets how long a dropped stream continues to send the written data, from the drop of its last half, and how long
-    /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) waits until the peer's device has received it.
+    /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) waits for progress until the peer's device has received it.
     ///
     /// Either ends earlier when the peer has received all of it. After a drop the connection ends in either case; after the time,
     /// `shutdown` fails with `TimedOut`, and the connection goes on.

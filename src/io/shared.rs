@@ -4,7 +4,7 @@
 //!
 //! | end | waits for | at most | the peer reads |
 //! |---|---|---|---|
-//! | `shutdown` | all sends, and over the soft provider an answer behind the last of them | the close timeout | all data, the end of file |
+//! | `shutdown` | all sends, and over the soft provider an answer behind the last of them | the close timeout without progress, ten minutes in all | all data, the end of file |
 //! | drop of the write half | the same, in a task, as long as there is the read half | – | the same |
 //! | drop of the stream, or of its second half | the same, in a task; then the disconnect | the close timeout, then that of the provider | the same; an error if the time was too short |
 //! | drop after `set_zero_linger` | nothing | – | the data that had arrived, an error |
@@ -16,17 +16,21 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use super::inner::StreamInner;
 use crate::cm::Adapter;
 use crate::sync::{Mutex, deadline};
+
+/// The most that a `shutdown` waits for, however slow the progress: a byte at a time would keep it for ever. A disconnect has
+/// the same limit.
+const MOST: Duration = Duration::from_secs(600);
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
@@ -34,7 +38,7 @@ pub(super) struct Shared {
     adapter: Adapter,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
-    /// The task that ends when `shutdown` has waited for the close timeout. A timer in its place would panic if it were polled after
+    /// The task that ends when `shutdown` has waited for long enough. A timer in its place would panic if it were polled after
     /// the end of its runtime.
     limit: Mutex<Option<JoinHandle<()>>>,
     /// The drop aborts the connection.
@@ -79,8 +83,8 @@ impl Shared {
         }
     }
 
-    /// Closes the write direction. Resolves when the peer's device has received everything, or after the close timeout: a peer
-    /// may answer nothing, and be alive otherwise.
+    /// Closes the write direction. Resolves when the peer's device has received everything, or when it has made no progress for the
+    /// close timeout: a peer may answer nothing, and be alive otherwise.
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end.shutdown();
         // No waker runs or is dropped under the lock.
@@ -92,7 +96,7 @@ impl Shared {
         }
         if limit.is_none() {
             let close_timeout = self.end.config().close_timeout;
-            let waits = async move { sleep_until(deadline(close_timeout)).await };
+            let waits = no_progress(Arc::downgrade(&self.end), close_timeout);
             limit = self.end.runtime().map(|runtime| runtime.spawn(waits));
         }
         if let Some(mut task) = limit {
@@ -124,6 +128,22 @@ impl Drop for Shared {
         if let Some(runtime) = self.end.runtime() {
             runtime.spawn(close(self.end.clone(), ending, self.end.config().close_timeout));
         }
+    }
+}
+
+/// Resolves when the connection has made no progress for `limit`, or after [`MOST`].
+async fn no_progress(end: Weak<StreamInner>, limit: Duration) {
+    let last = deadline(limit.max(MOST));
+    let progress = || end.upgrade().and_then(|end| end.progress());
+    let mut before = progress();
+    loop {
+        sleep_until(deadline(limit).min(last)).await;
+        let now = progress();
+        let goes_on = before.zip(now).is_some_and(|(before, now)| now.is_beyond(&before));
+        if !goes_on || Instant::now() >= last {
+            return;
+        }
+        before = now;
     }
 }
 

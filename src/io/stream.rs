@@ -48,8 +48,9 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// what it has received, it resolves when the local device has completed the sends: on iWARP, except between two ends on
 /// the soft provider.
 ///
-/// `shutdown` fails with `TimedOut` after [`close_timeout`](StreamConfig::close_timeout): a peer can be alive, and
-/// confirm nothing for ever. The stream is not broken by it. The data and the end of file are still sent, and another
+/// `shutdown` fails with `TimedOut` when the connection makes no progress for [`close_timeout`](StreamConfig::close_timeout), or
+/// after ten minutes: a peer can be alive, and confirm nothing for ever. Progress is a byte that the peer's kernel
+/// acknowledges, or 64 KiB that come from the peer; a device shows none. The stream is not broken by it. The data and the end of file are still sent, and another
 /// `shutdown` waits for as long again.
 ///
 /// Dropping the stream closes it. A task of the runtime in which the stream was created then does what `shutdown` does,

@@ -49,6 +49,26 @@ pub(crate) enum Streamed {
     Blocked,
 }
 
+/// The bytes of a connection that tell a slow path from a peer that does nothing for the end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider counts them"))]
+pub(crate) struct Progress {
+    /// The number of bytes that the peer's kernel has acknowledged; `None` if it has acknowledged all.
+    pub(crate) acknowledged: Option<u64>,
+    /// The number of bytes that have come from the peer: its answer is behind what it had queued.
+    pub(crate) received: u64,
+}
+
+impl Progress {
+    /// So many bytes that come from the peer are progress: empty messages are not.
+    const RECEIVED: u64 = 64 * 1024;
+
+    /// Returns whether the connection has made progress since then.
+    pub(crate) fn is_beyond(&self, before: &Self) -> bool {
+        self.acknowledged > before.acknowledged || self.received >= before.received + Self::RECEIVED
+    }
+}
+
 /// The buffer of a reader.
 #[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider reads by itself"))]
 pub(crate) trait ReadInto: BufMut {

@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::pair::QueuePair;
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
-use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 
 impl QueuePair {
     /// Writes a message, or as much of it as the connection takes.
@@ -36,6 +36,11 @@ impl QueuePair {
     /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         self.handle.provider.if_quiet(act);
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.handle.provider.progress()
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.

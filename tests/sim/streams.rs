@@ -45,6 +45,20 @@ async fn transfer(from: &mut RdmaStream, to: &mut RdmaStream, bytes: &[u8]) {
     assert!(found == bytes, "{} of {} bytes", found.len(), bytes.len());
 }
 
+// A shutdown waits for as long as the peer's host acknowledges something (IO-03).
+#[test]
+fn a_slow_path_does_not_end_a_shutdown() {
+    sim::check(0..5, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).bandwidth(20_000);
+        let config = StreamConfig::default().close_timeout(5 * SECOND);
+        let (mut theirs, mut ours) = streams_with(&server, &client, &config).await;
+        let begin = network.elapsed();
+        transfer(&mut ours, &mut theirs, &pattern(600_000)).await;
+        assert!(network.elapsed() - begin >= 20 * SECOND, "the path is slow");
+    });
+}
+
 // IO-03: a stall of 7 s, and a link of 160 KB/s.
 #[test]
 fn every_byte_arrives_however_slow_the_path() {

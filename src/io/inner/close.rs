@@ -8,6 +8,7 @@ use tokio::task::coop;
 use super::{Confirmation, State, StreamInner};
 use crate::error::StreamBroken;
 use crate::io::wakers::Side;
+use crate::provider::stream::Progress;
 use crate::types::DisconnectReason;
 
 impl StreamInner {
@@ -24,6 +25,11 @@ impl StreamInner {
         let mut state = self.hold();
         state.machine.disconnect();
         self.advance(&mut state);
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
+    pub(in crate::io) fn progress(&self) -> Option<Progress> {
+        self.queue_pair.progress()
     }
 
     /// Ends the connection without a message to the peer.

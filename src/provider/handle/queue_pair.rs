@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::completion_queue::CompletionQueue;
 use crate::error::{PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
-use crate::provider::stream::{StreamInbox, StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{Progress, StreamInbox, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{DirectOutcome, DirectRequest, InlineRequest, Refused, WorkRequest};
 
 /// The arguments of a new queue pair.
@@ -149,6 +149,16 @@ impl QueuePair {
             Self::Verbs(_) => {
                 let _ = act;
             }
+        }
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended, and with a device.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.progress(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
         }
     }
 

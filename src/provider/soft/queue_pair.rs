@@ -17,7 +17,7 @@ use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::FLUSHED;
 use crate::provider::registry::{Member, Registered};
-use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WorkRequest};
 use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
@@ -286,6 +286,11 @@ impl QueuePair {
         if let Some(connection) = self.connection.get() {
             connection.if_quiet(act);
         }
+    }
+
+    /// Returns the progress of the connection. `None` without one.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.connection.get()?.progress()
     }
 
     /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.

@@ -15,7 +15,7 @@ use super::connection::{ConnectionShared, SendHalf, Transmitted};
 use super::stream_frames::StreamFrames;
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
-use crate::provider::stream::{StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 
 impl ConnectionShared {
     /// Writes a message of a stream, or as much of it as the socket takes.
@@ -83,6 +83,15 @@ impl ConnectionShared {
         if receiver.is_quiet() {
             act(receiver.ring_end());
         }
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        let received = self.reader.get().and_then(Weak::upgrade)?.receiver().received;
+        let sending = self.send_queue();
+        let unacknowledged = sending.socket()?.stream().unacknowledged().ok()? as u64;
+        let acknowledged = (unacknowledged > 0).then(|| sending.written.saturating_sub(unacknowledged));
+        Some(Progress { acknowledged, received })
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
