@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use tokio_rdma::error::{
-    AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, NotifyError,
-    OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError, RegisterFromError,
-    ResizeError, Retained, StateError, StreamBroken, StreamError,
+    AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, Excerpt,
+    NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
+    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError,
 };
 use tokio_rdma::io::{ConnectionInfo, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use tokio_rdma::mr::{
@@ -105,6 +105,7 @@ fn values_go_to_any_thread() {
     counted::<DatEvent>();
     counted::<DatReturn>();
     counted::<DisconnectReason>();
+    counted::<Excerpt>();
     counted::<IbRejectReason>();
     counted::<NotifyKind>();
     counted::<OpKind>();
