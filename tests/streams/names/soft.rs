@@ -59,5 +59,5 @@ async fn a_provider_without_the_address_is_an_error() {
     // 192.0.2.0/24 is for documentation: no machine has it.
     let bound = RdmaListener::bind_with_provider(&provider, "192.0.2.1:0", &streams);
     let error = bound.await.expect_err("nobody has the address");
-    assert_eq!(error.to_string(), "no adapter has the address 192.0.2.1");
+    assert_eq!(error.to_string(), "no network interface that can be used has the address 192.0.2.1");
 }
