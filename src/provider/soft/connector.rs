@@ -243,7 +243,7 @@ impl Connector {
         if inner.progress.ended.is_some() {
             // Nothing more can be posted once the peer is known to be gone.
             if let Some(queue_pair) = &inner.queue_pair {
-                queue_pair.end();
+                after.requests.append(queue_pair.end());
             }
         } else if let Some(queue_pair) = inner.queue_pair.take() {
             // Free before a call returns that the attempt has failed.
@@ -260,7 +260,7 @@ impl Connector {
         if let Some(queue_pair) = queue_pair {
             queue_pair.dissociate().wake_all();
             if !queue_pair.is_free() {
-                queue_pair.end();
+                queue_pair.end().wake_all();
             }
         }
         drop(lease);
@@ -288,15 +288,17 @@ impl Observer for Connector {
 
 impl Borrower for Connector {
     fn abandon(&self, why: &'static str) {
+        let mut wakes = WakeList::default();
         let _ = self.handle_if(|inner| {
             inner.progress.lose(Status::CANCELED, Reason::Local(why));
             // From now on posting fails, also before the driver has acted.
             if let Some(queue_pair) = &inner.queue_pair {
-                queue_pair.end();
+                wakes.append(queue_pair.end());
             }
             self.command(inner, Command::Abandon(Status::CANCELED));
             (!inner.flushes_for_disconnect()).then_some(Input::PathLost)
         });
+        wakes.wake_all();
     }
 
     fn queue_pair_removed(&self) {

@@ -119,25 +119,19 @@ impl QueuePair {
     /// The attempt came to nothing. The consequences for receives, when nobody can use them any more, are for the caller to
     /// settle without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
-        let (released, returned) = {
+        let mut wakes = self.change(QueuePairState::dissociate);
+        let released = {
             let mut state = self.lock();
-            state.phase.dissociate();
             if state.phase != QueuePairState::Unconnected {
-                return WakeList::default();
+                return wakes;
             }
             state.borrower = None;
-            (state.released, std::mem::take(&mut state.is_returning))
+            state.released
         };
-        let mut wakes = if self.adapter.is_removed() {
-            self.die(Status::DEVICE_REMOVED)
+        if self.adapter.is_removed() {
+            wakes.append(self.die(Status::DEVICE_REMOVED));
         } else if released {
-            self.die(Status::CANCELED)
-        } else {
-            WakeList::default()
-        };
-        if returned {
-            let returned = self.returned.clone();
-            wakes.run(move || returned.notify_waiters());
+            wakes.append(self.die(Status::CANCELED));
         }
         wakes
     }
@@ -145,10 +139,11 @@ impl QueuePair {
     /// The attempt has ended, and its driver gives the queue pair back once it has released the receives.
     pub(crate) fn expect_return(&self) {
         let mut state = self.lock();
-        state.is_returning = state.phase == QueuePairState::Associated;
+        state.is_returning |= state.phase == QueuePairState::Associated;
     }
 
-    /// Waits until the driver of an attempt that has ended has given the queue pair back, so that another connector can take it.
+    /// Waits until the driver of an attempt that has ended has given the queue pair back, so that another connector can take it, or
+    /// until it never will.
     pub(crate) async fn settled(&self) {
         while self.lock().is_returning {
             let mut returned = pin!(self.returned.notified());
@@ -161,29 +156,37 @@ impl QueuePair {
 
     /// Nobody is left to post or to connect: what was posted finishes.
     fn die(&self, status: Status) -> WakeList {
-        self.end();
-        self.flush_receives(status, true)
+        let mut wakes = self.end();
+        wakes.append(self.flush_receives(status, true));
+        wakes
     }
 
     /// From now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
         let _ = self.connection.set(connection);
-        self.change(QueuePairState::establish);
-        if std::mem::take(&mut self.lock().is_returning) {
-            // The peer was faster than the refusal: the queue pair has been connected, and does not return.
-            self.returned.notify_waiters();
-        }
+        self.change(QueuePairState::establish).wake_all();
     }
 
-    pub(crate) fn end(&self) {
-        self.change(QueuePairState::end);
+    /// Ends the queue pair: nothing more can be posted. The caller wakes the tasks of the result without its locks.
+    #[must_use]
+    pub(crate) fn end(&self) -> WakeList {
+        self.change(QueuePairState::end)
     }
 
-    /// Changes the phase of one that is connected, or becomes so.
-    fn change(&self, change: fn(&mut QueuePairState)) {
+    /// Changes the phase. After that the queue pair has been given back, or is not: its peer may have been faster than a refusal, or
+    /// it has ended.
+    fn change(&self, change: fn(&mut QueuePairState)) -> WakeList {
         let mut state = self.lock();
         change(&mut state.phase);
         self.connected.store(state.phase == QueuePairState::Connected, Ordering::Release);
+        let was_returning = std::mem::take(&mut state.is_returning);
+        drop(state);
+        let mut wakes = WakeList::default();
+        if was_returning {
+            let returned = self.returned.clone();
+            wakes.run(move || returned.notify_waiters());
+        }
+        wakes
     }
 
     /// Posts a receive.
