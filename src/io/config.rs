@@ -127,7 +127,8 @@ impl StreamConfig {
     /// Sets how long a dropped stream continues to send the written data, from the drop of its last half, and how long
     /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) waits for progress until the peer's device has received it.
     ///
-    /// Either ends earlier when the peer has received all of it. After a drop the connection ends in either case; after the time,
+    /// Either ends earlier when the peer has received all of it, and `shutdown` after ten minutes, if this time is not longer. After
+    /// a drop the connection ends in either case; after the time,
     /// `shutdown` fails with `TimedOut`, and the connection goes on.
     #[must_use]
     pub fn close_timeout(mut self, time: Duration) -> Self {

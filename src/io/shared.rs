@@ -32,6 +32,9 @@ use crate::sync::{Mutex, deadline};
 /// the same limit.
 const MOST: Duration = Duration::from_secs(600);
 
+/// The time for which the end of a limit is that of a call that waits: the end wakes it.
+const UNCLAIMED: Duration = Duration::from_secs(1);
+
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
     end: Arc<StreamInner>,
@@ -40,7 +43,7 @@ pub(super) struct Shared {
     ending: Mutex<Option<JoinHandle<()>>>,
     /// The task that ends when `shutdown` has waited for long enough. A timer in its place would panic if it were polled after
     /// the end of its runtime.
-    limit: Mutex<Option<JoinHandle<()>>>,
+    limit: Mutex<Option<JoinHandle<Instant>>>,
     /// The drop aborts the connection.
     aborts: AtomicBool,
 }
@@ -94,23 +97,29 @@ impl Shared {
             limit.inspect(JoinHandle::abort);
             return settled;
         }
-        if limit.is_none() {
-            let close_timeout = self.end.config().close_timeout;
-            let waits = no_progress(Arc::downgrade(&self.end), close_timeout);
-            limit = self.end.runtime().map(|runtime| runtime.spawn(waits));
-        }
-        if let Some(mut task) = limit {
+        while let Some(mut task) = limit.take().or_else(|| self.spawn_limit()) {
             match Pin::new(&mut task).poll(cx) {
-                Poll::Pending => *self.limit.lock() = Some(task),
-                Poll::Ready(Ok(())) => {
+                Poll::Pending => {
+                    *self.limit.lock() = Some(task);
+                    break;
+                }
+                Poll::Ready(Ok(ended)) if ended.elapsed() < UNCLAIMED => {
                     let what = "the peer has not confirmed the end of the stream within the close timeout";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
                 }
+                // The call for which it waited was dropped. This one has its own time.
+                Poll::Ready(Ok(_)) => {}
                 // The runtime is gone, and with it, soon, the connection.
-                Poll::Ready(Err(_)) => {}
+                Poll::Ready(Err(_)) => break,
             }
         }
         Poll::Pending
+    }
+
+    /// Spawns the task that limits a `shutdown`. `None` without a runtime.
+    fn spawn_limit(&self) -> Option<JoinHandle<Instant>> {
+        let waits = no_progress(Arc::downgrade(&self.end), self.end.config().close_timeout);
+        self.end.runtime().map(|runtime| runtime.spawn(waits))
     }
 }
 
@@ -131,8 +140,8 @@ impl Drop for Shared {
     }
 }
 
-/// Resolves when the connection has made no progress for `limit`, or after [`MOST`].
-async fn no_progress(end: Weak<StreamInner>, limit: Duration) {
+/// Resolves with the time when the connection has made no progress for `limit`, or after [`MOST`].
+async fn no_progress(end: Weak<StreamInner>, limit: Duration) -> Instant {
     let last = deadline(limit.max(MOST));
     let progress = || end.upgrade().and_then(|end| end.progress());
     let mut before = progress();
@@ -141,7 +150,7 @@ async fn no_progress(end: Weak<StreamInner>, limit: Duration) {
         let now = progress();
         let goes_on = before.zip(now).is_some_and(|(before, now)| now.is_beyond(&before));
         if !goes_on || Instant::now() >= last {
-            return;
+            return Instant::now();
         }
         before = now;
     }

@@ -65,7 +65,13 @@ impl Progress {
 
     /// Returns whether the connection has made progress since then.
     pub(crate) fn is_beyond(&self, before: &Self) -> bool {
-        self.acknowledged > before.acknowledged || self.received >= before.received + Self::RECEIVED
+        let has_acknowledged = match (before.acknowledged, self.acknowledged) {
+            (Some(before), Some(now)) => now > before,
+            // The last byte is progress, too. What is sent later, such as a probe, is none for a peer that had everything.
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        has_acknowledged || self.received >= before.received + Self::RECEIVED
     }
 }
 
@@ -308,5 +314,22 @@ impl Inbox {
         if std::mem::take(&mut self.listens) {
             wakes.extend(self.waker.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The last acknowledged byte counts, and so do 64 KiB from the peer; what is sent after that does not (IO-03).
+    #[test]
+    fn progress_is_bytes_of_either_direction() {
+        let progress = |acknowledged, received| Progress { acknowledged, received };
+        let before = progress(Some(7), 100);
+        for now in [progress(Some(8), 100), progress(None, 100), progress(Some(7), 100 + 65536)] {
+            assert!(now.is_beyond(&before), "{now:?}");
+        }
+        assert!(!progress(Some(7), 100 + 65535).is_beyond(&before));
+        assert!(!progress(Some(9), 100).is_beyond(&progress(None, 100)), "a probe");
     }
 }
