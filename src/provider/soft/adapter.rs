@@ -184,21 +184,17 @@ impl Adapter {
         let listing = self.listing.lock();
         let found = self.host.interfaces()?.into_iter().find(|other| other.index == self.interface.index);
         let found = found.map(|interface| interface.addresses);
-        let now = found.as_deref().unwrap_or_default();
-        let before = std::mem::replace(&mut *self.addresses.lock(), now.to_vec());
+        *self.addresses.lock() = found.clone().unwrap_or_default();
         drop(listing);
-        if before != now {
-            debug!(adapter = %self.interface.name, addresses = ?now, "addresses changed");
-        }
         Ok(found)
     }
 
     /// Returns the addresses that the interface has now. If the system does not tell, or the adapter was removed, those of the
     /// last time. The adapter of every interface has no list of its own.
     pub(crate) fn current_addresses(&self) -> Vec<IpAddr> {
-        let has_interface = !self.is_removed() && !self.is_everywhere();
-        if has_interface && self.list_addresses().is_err() {
-            debug!(adapter = %self.interface.name, "the addresses could not be listed");
+        if !self.is_removed() && !self.is_everywhere() {
+            // Nothing is logged here, because callers have locks.
+            let _ = self.list_addresses();
         }
         self.addresses.lock().clone()
     }
@@ -344,13 +340,21 @@ fn info(interface: &Interface) -> AdapterInfo {
 
 /// Removes the adapter when its interface is gone, or has had no address for longer than the address timeout.
 async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
+    let mut logged = None;
     // The time at which an interface without an address is given up.
     let mut deadline = None;
     loop {
         // List first: something may have changed between the listing of the addresses and the opening of the monitor.
         {
             let Some(adapter) = adapter.upgrade() else { return };
-            match adapter.list_addresses() {
+            let listed = adapter.list_addresses();
+            if let Ok(Some(addresses)) = &listed
+                && *logged.get_or_insert_with(|| adapter.interface.addresses.clone()) != *addresses
+            {
+                debug!(adapter = %adapter.interface.name, ?addresses, "addresses changed");
+                logged = Some(addresses.clone());
+            }
+            match listed {
                 // Out of descriptors, perhaps: that passes.
                 Err(_) => {
                     drop(adapter);

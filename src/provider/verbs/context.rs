@@ -238,7 +238,7 @@ impl AdapterContext {
         if !address.ip().is_unspecified() {
             return vec![address];
         }
-        let all = self.current_addresses();
+        let (all, _) = self.update_addresses();
         let mut all: Vec<_> = all.into_iter().filter(|other| is_like(other, address)).collect();
         all.iter_mut().for_each(|other| other.set_port(address.port()));
         all
@@ -256,7 +256,7 @@ impl AdapterContext {
             return Some(kernel);
         }
         // Either has come since.
-        let known = self.current_addresses();
+        let (known, _) = self.update_addresses();
         let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
         either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
     }
