@@ -10,7 +10,6 @@ use crate::error::OpenError;
 use crate::provider::net::{Host, Interface};
 use crate::provider::runtime;
 use crate::provider::soft::config::SoftConfig;
-use crate::types::AdapterId;
 
 /// The number that no interface has.
 const EVERY_INTERFACE: u32 = 0;
@@ -41,37 +40,50 @@ impl Adapter {
     /// Returns the adapter for a connection to this local address: this one, or if this is the adapter of every interface,
     /// the one of the interface with the address. That is opened once, and stays open as long as this one.
     ///
-    /// No interface lists the addresses of a local route (`ip route add local`). This adapter serves them, and those of an
-    /// interface whose adapter cannot be opened.
+    /// No adapter lists link-local addresses, and no interface those of a local route (`ip route add local`). This adapter serves
+    /// them, and those of an interface whose adapter cannot be opened.
     pub(crate) fn serving(self: &Arc<Self>, local: SocketAddr) -> Arc<Self> {
         if !self.is_everywhere() {
             return self.clone();
         }
+        let opened = self.opened(|adapter| adapter.has_listed(local.ip()));
+        opened.or_else(|| self.open_serving(local)).unwrap_or_else(|| self.clone())
+    }
+
+    /// Returns an adapter of those that are open.
+    fn opened(&self, is_wanted: impl Fn(&Self) -> bool) -> Option<Arc<Self>> {
         let mut opened = self.of_interfaces.lock();
         let removed: Vec<_> = opened.extract_if(.., |adapter| adapter.is_removed()).collect();
-        let found = opened.iter().find(|adapter| adapter.has_listed(local.ip())).cloned();
-        let found = found.or_else(|| self.open_serving(&mut opened, local));
+        let found = opened.iter().find(|adapter| is_wanted(adapter)).cloned();
         drop(opened);
         drop(removed);
-        found.unwrap_or_else(|| self.clone())
+        found
     }
 
     /// Returns the adapter of the interface that has the address now.
-    fn open_serving(&self, opened: &mut Vec<Arc<Self>>, local: SocketAddr) -> Option<Arc<Self>> {
-        let id = match local {
-            // Link-local: the scope is the number of the interface.
-            SocketAddr::V6(v6) if v6.scope_id() != 0 => AdapterId(v6.scope_id().into()),
-            _ => resolve(&self.host, local.ip()).ok()?,
-        };
-        if let Some(known) = opened.iter().find(|adapter| u64::from(adapter.interface.index) == id.0) {
-            return Some(known.clone());
+    fn open_serving(&self, local: SocketAddr) -> Option<Arc<Self>> {
+        // The interfaces of another network namespace are others.
+        let is_link_local = matches!(local, SocketAddr::V6(v6) if v6.scope_id() != 0);
+        if is_link_local || !self.is_of_this_thread() {
+            return None;
+        }
+        let id = resolve(&self.host, local.ip()).ok()?;
+        let is_same = |adapter: &Self| u64::from(adapter.interface.index) == id.0;
+        if let Some(known) = self.opened(is_same) {
+            return Some(known);
         }
         // The tasks of the adapter run where those of this one do, whichever task asks.
         let _home = self.runtime.enter();
         let adapter = Self::open(self.host.clone(), id, self.config.clone())
             .inspect_err(|error| debug!(%local, %error, "served without the adapter of its interface"))
             .ok()?;
-        opened.push(adapter.clone());
-        Some(adapter)
+        // Another task may have opened it meanwhile.
+        let mut opened = self.of_interfaces.lock();
+        let first = opened.iter().find(|other| is_same(other) && !other.is_removed()).cloned();
+        if first.is_none() {
+            opened.push(adapter.clone());
+        }
+        drop(opened);
+        Some(first.unwrap_or(adapter))
     }
 }
