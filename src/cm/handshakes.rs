@@ -127,18 +127,12 @@ impl Handshakes {
         Ok(())
     }
 
-    /// Returns the oldest handshake of the address that has most, and since when it waits for its peer. Those for which the peer
-    /// waits count as the youngest.
+    /// Returns the handshake that has waited for its peer for longest, of the address that has most of those with one, and since
+    /// when it does. Handshakes for which the peer waits are left out.
     fn oldest_that_waits(&mut self, is_patient: bool) -> Option<(PeerKey, Instant)> {
-        for _ in 0..self.table(is_patient).len() {
-            let (peer, oldest) = self.table(is_patient).victim()?;
-            if let Some(since) = oldest.waits.get() {
-                return Some((peer, *since));
-            }
-            let id = oldest.task.id();
-            let peer = self.table(is_patient).renew(peer)?;
-            self.keys.insert(id, Key { is_patient, peer });
-        }
-        None
+        self.table(is_patient).largest_first().find_map(|handshakes| {
+            let waiting = handshakes.filter_map(|(peer, handshake)| Some((peer, *handshake.waits.get()?)));
+            waiting.min_by_key(|(_, since)| *since)
+        })
     }
 }

@@ -150,8 +150,7 @@ impl Listener {
     /// The acceptor takes all requests: [`request`](Self::request) on another handle competes with it. Dropping the acceptor
     /// closes the listener, for its other handles, too.
     ///
-    /// The tasks run on the current runtime, not on that of the adapter. If that runtime ends, no request is answered any
-    /// more, and the listener is closed when the `Acceptor` is dropped.
+    /// The tasks run on the current runtime, not on that of the adapter. The listener is closed when that runtime ends.
     ///
     /// # Errors
     /// `InvalidState` if the listener is not listening.
@@ -335,6 +334,8 @@ impl Request {
         params: AcceptParams,
     ) -> Result<Connection, Retained<AcceptError, Self>> {
         let agreed = self.attempt.provider().agreed(params.read_limits, self.read_limits());
+        // An attempt that has ended may not have given it back. The peer is not to blame for that wait.
+        queue_pair.provider().settled().await;
         let accept = self.attempt.provider().accept(queue_pair.provider(), &params);
         match noting_wait(accept, self.replied.clone()).await {
             Ok(()) => {

@@ -61,21 +61,11 @@ impl<T> HalfOpen<T> {
 
     /// Enters a peer, which is now the youngest.
     pub(crate) fn insert(&mut self, ip: IpAddr, value: T) -> PeerKey {
-        self.insert_of(Source::of(ip), value)
-    }
-
-    fn insert_of(&mut self, source: Source, value: T) -> PeerKey {
-        let key = PeerKey { source, age: self.next };
+        let key = PeerKey { source: Source::of(ip), age: self.next };
         self.next += 1;
         self.ages.insert(key.age, key.source);
         self.change(key.source, |peers| peers.insert(key.age, value));
         key
-    }
-
-    /// Makes a peer the youngest. `None` if it was removed.
-    pub(crate) fn renew(&mut self, key: PeerKey) -> Option<PeerKey> {
-        let value = self.remove(key)?;
-        Some(self.insert_of(key.source, value))
     }
 
     /// Removes a peer. `None` if it was removed before.
@@ -95,6 +85,14 @@ impl<T> HalfOpen<T> {
         let (_, Reverse(age), source) = *self.order.last()?;
         let value = self.sources.get(&source)?.get(&age)?;
         Some((PeerKey { source, age }, value))
+    }
+
+    /// The peers of each source, those of the source that has most first.
+    pub(crate) fn largest_first(&self) -> impl Iterator<Item = impl Iterator<Item = (PeerKey, &T)>> {
+        self.order.iter().rev().filter_map(|(.., source)| {
+            let peers = self.sources.get(source)?.iter();
+            Some(peers.map(|(age, value)| (PeerKey { source: *source, age: *age }, value)))
+        })
     }
 
     /// Changes the peers of a source, and its place in the order.
@@ -144,6 +142,17 @@ mod tests {
             table.insert(ip(address), peer);
         }
         assert_eq!(victims(table), [2, 3, 1, 4], "of equals the one that is older");
+    }
+
+    // A source whose peers wait for this side hides no others (SEC-07).
+    #[test]
+    fn peers_are_listed_by_the_size_of_their_source() {
+        let mut table = HalfOpen::new();
+        for (address, peer) in [("192.0.2.1", 1), ("192.0.2.2", 2), ("192.0.2.2", 3), ("192.0.2.3", 4)] {
+            table.insert(ip(address), peer);
+        }
+        let listed = table.largest_first().map(|peers| peers.map(|(_, peer)| *peer).collect::<Vec<_>>());
+        assert_eq!(listed.collect::<Vec<_>>(), [vec![2, 3], vec![1], vec![4]]);
     }
 
     #[test]

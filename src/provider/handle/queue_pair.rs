@@ -152,6 +152,16 @@ impl QueuePair {
         }
     }
 
+    /// Waits until an attempt that has ended has given the queue pair back.
+    pub(crate) async fn settled(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.settled().await,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(queue_pair) => queue_pair.settled().await,
+        }
+    }
+
     /// Returns the progress of the connection. `None` if it has ended, and with a device.
     pub(crate) fn progress(&self) -> Option<Progress> {
         match self {
