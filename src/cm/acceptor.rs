@@ -17,7 +17,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::coop;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{debug, warn};
 
 use super::handshakes::Handshakes;
@@ -112,7 +112,9 @@ pub struct Acceptor<T> {
     ready: Arc<Ready<T>>,
     listeners: Arc<Mutex<Listeners>>,
     local: SocketAddr,
-    /// The pause of [`poll_accept`](Self::poll_accept), with the runtime of its timer.
+    /// When the next call fails after the end.
+    next_error: Mutex<Option<Instant>>,
+    /// The timer of [`poll_accept`](Self::poll_accept), with its runtime.
     pause: Mutex<Option<(runtime::Id, Pin<Box<Sleep>>)>>,
     /// Dropping it ends the tasks, and with them the handshakes.
     _tasks: JoinSet<()>,
@@ -165,7 +167,14 @@ impl<T: Send + 'static> Acceptor<T> {
         let mut tasks = JoinSet::new();
         let maker = Maker { ready: ready.clone(), listeners: shared.clone(), error: None };
         tasks.spawn(serving.run(later, maker));
-        Ok(Self { ready, listeners: shared, local, pause: Mutex::default(), _tasks: tasks })
+        Ok(Self {
+            ready,
+            listeners: shared,
+            local,
+            next_error: Mutex::default(),
+            pause: Mutex::default(),
+            _tasks: tasks,
+        })
     }
 
     /// Returns the local address of the listener.
@@ -194,7 +203,8 @@ impl<T: Send + 'static> Acceptor<T> {
                 Poll::Ready(None) => {
                     // Without timers there is no pause.
                     if !was_pending && with_timers().is_ok() {
-                        sleep(END_PAUSE).await;
+                        sleep_until(self.next_error()).await;
+                        *self.next_error.lock() = None;
                     }
                     return Err(ended());
                 }
@@ -221,18 +231,24 @@ impl<T: Send + 'static> Acceptor<T> {
 }
 
 impl<T> Acceptor<T> {
+    /// Returns the end of the pause before an error after the end. It is that of calls that were dropped meanwhile, too.
+    fn next_error(&self) -> Instant {
+        *self.next_error.lock().get_or_insert_with(|| Instant::now() + END_PAUSE)
+    }
+
     /// Waits before an error after the end.
     fn poll_pause(&self, cx: &mut Context<'_>) -> Poll<()> {
         // Without timers there is no pause.
         let Ok(runtime) = with_timers() else { return Poll::Ready(()) };
-        let mut pause = self.pause.lock();
-        // A timer of a runtime that has ended panics.
-        let (_, timer) = match pause.take().filter(|(id, _)| *id == runtime.id()) {
-            Some(begun) => pause.insert(begun),
-            None => pause.insert((runtime.id(), Box::pin(sleep(END_PAUSE)))),
-        };
-        ready!(timer.as_mut().poll(cx));
-        *pause = None;
+        // Out of the lock, because polling may drop a waker. A timer of a runtime that has ended panics.
+        let begun = self.pause.lock().take().filter(|(id, _)| *id == runtime.id());
+        let (id, mut timer) =
+            begun.unwrap_or_else(|| (runtime.id(), Box::pin(sleep_until(self.next_error()))));
+        if timer.as_mut().poll(cx).is_pending() {
+            *self.pause.lock() = Some((id, timer));
+            return Poll::Pending;
+        }
+        *self.next_error.lock() = None;
         Poll::Ready(())
     }
 
