@@ -155,7 +155,7 @@ impl AfterStep {
         #[cfg(feature = "verbs")]
         self.run_jobs_by(|job| job());
         #[cfg(not(feature = "verbs"))]
-        self.observe_and_wake().unwrap_or_else(|panic| resume_unwind(panic));
+        resume(self.observe_and_wake());
     }
 
     /// Runs all of it, and passes the jobs to `run`.
@@ -165,7 +165,7 @@ impl AfterStep {
         let jobs = std::mem::take(&mut self.jobs);
         let observed = self.observe_and_wake();
         jobs.into_iter().for_each(run);
-        observed.unwrap_or_else(|panic| resume_unwind(panic));
+        resume(observed);
     }
 
     /// Wakes the calls on the connector before the requests: a task that waits for the end of a connection resumes before those that
@@ -184,6 +184,15 @@ impl AfterStep {
         calls.wake_all();
         requests.wake_all();
         observed
+    }
+}
+
+/// Resumes the panic of an observer, unless one is under way: a second one in a destructor would abort the process.
+fn resume(observed: Result<(), Box<dyn Any + Send>>) {
+    if let Err(panic) = observed
+        && !std::thread::panicking()
+    {
+        resume_unwind(panic);
     }
 }
 
