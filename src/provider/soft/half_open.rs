@@ -92,7 +92,7 @@ pub(super) async fn accept_loop(
                 }
             },
             () = peers.turn(), if !room && !leaving => {
-                peers.make_room();
+                peers.make_room(reading.len());
                 None
             }
         };
@@ -209,9 +209,13 @@ impl Peers {
         }
     }
 
-    /// Closes the oldest peer of the source that has most.
-    fn make_room(&mut self) {
-        self.lacking = None;
+    /// Closes the oldest peer of the source that has most, unless there is room for another one by now. `reading` peers are half
+    /// open.
+    fn make_room(&mut self, reading: usize) {
+        let is_lacking = self.lacking.take().is_some();
+        if !is_lacking && reading < self.most && self.half_open.has_room() {
+            return;
+        }
         let Some((key, _)) = self.table.victim() else { return };
         if let Some(place) = self.table.remove(key) {
             // The future ends by itself otherwise.
