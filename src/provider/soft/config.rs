@@ -99,7 +99,7 @@ impl SoftConfig {
     }
 
     /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the peer
-    /// acknowledges data, for ten minutes in all. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If
+    /// acknowledges data, for ten minutes in all, or for this time if it is longer. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If
     /// the peer has not acknowledged all data that completed, or the end of a byte stream, the socket is closed in the background
     /// instead, and the rest still arrives as long as the peer acknowledges some of it within each minute, for another ten minutes at
     /// most.
