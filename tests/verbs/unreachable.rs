@@ -61,7 +61,10 @@ impl Told {
 
     /// Whether the same call may succeed later.
     fn is_retryable(self) -> bool {
-        matches!(self, Refused | NetworkUnreachable | HostUnreachable | TimedOut)
+        matches!(
+            self,
+            Refused | NetworkUnreachable | HostUnreachable | TimedOut | Other(Status::INSUFFICIENT_RESOURCES)
+        )
     }
 }
 
