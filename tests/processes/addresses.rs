@@ -137,7 +137,7 @@ fn connects_after_each_step(
     two_hosts(left, right);
 }
 
-// IO-08
+// A connector that is kept follows the addresses of its interface (IO-08).
 #[test]
 fn streams_follow_a_renumbered_interface() {
     connects_after_each_step(
@@ -149,7 +149,7 @@ fn streams_follow_a_renumbered_interface() {
     );
 }
 
-// IO-08
+// An adapter that was opened with IPv6 alone serves IPv4, too (IO-08).
 #[test]
 fn streams_use_the_family_that_was_added() {
     connects_after_each_step(
@@ -229,7 +229,7 @@ fn an_adapter_without_addresses_reaches_no_network() {
     });
 }
 
-// AD-05
+// An interface without an address is a device that was removed, after a time (AD-05).
 #[test]
 fn an_adapter_without_addresses_is_removed_after_the_timeout() {
     with_two_interfaces(async || {

@@ -129,7 +129,7 @@ async fn an_error_tells_every_attempt() {
 async fn unknown_names_are_an_error() {
     let error = within(connector().connect("host.invalid:7")).await.expect_err("no such host");
     assert!(matches!(error, StreamError::Resolve(_)) && error.is_retryable(), "{error:?}");
-    // ERR-09
+    // The texts say which step failed, and what is wrong with the text of an address (ERR-09).
     assert!(error.to_string().starts_with("cannot resolve the name: "), "{error}");
     let error = within(connector().connect("localhost")).await.expect_err("no port");
     let text = "the text is no address with a port, such as \"localhost:7000\": invalid socket address";

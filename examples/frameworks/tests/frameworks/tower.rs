@@ -119,7 +119,7 @@ impl Service<u8> for Asking {
     }
 }
 
-// ERR-09
+// The text names the host, which the URI has (ERR-09).
 #[tokio::test]
 async fn a_host_that_is_not_resolved_is_named() {
     let uri = "http://nosuch.invalid:7998".parse().expect("a URI");
