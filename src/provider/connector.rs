@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "verbs")]
 use smallvec::SmallVec;
 use tracing::field::display;
+use tracing::level_filters::LevelFilter;
 use tracing::{debug, info};
 
 use crate::error::{DisconnectError, Reason, StateError};
@@ -129,7 +131,7 @@ impl ConnectorState {
 pub(crate) struct AfterStep {
     metrics: PendingMetrics,
     /// The events for `tracing`, in order.
-    events: SmallVec<[StepEvent; 2]>,
+    events: Vec<StepEvent>,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
@@ -146,7 +148,16 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 impl AfterStep {
     /// Emits an event once the lock is released, after those that are there.
     pub(crate) fn log(&mut self, event: impl FnOnce() + Send + 'static) {
-        self.events.push(StepEvent::Other(Box::new(event)));
+        if is_logged() {
+            self.events.push(StepEvent::Other(Box::new(event)));
+        }
+    }
+
+    /// Emits the event of a step of the machine once the lock is released, after those that are there.
+    fn log_step(&mut self, event: impl FnOnce() -> StepEvent) {
+        if is_logged() {
+            self.events.push(event());
+        }
     }
 
     /// Runs all of it, without the lock.
@@ -185,6 +196,12 @@ impl AfterStep {
         requests.wake_all();
         observed
     }
+}
+
+/// Returns whether a subscriber may take any event of a connector. Most programs have none, and pay for nothing.
+#[inline]
+fn is_logged() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
 }
 
 /// Resumes the panic of an observer, unless one is under way: a second one in a destructor would abort the process.
@@ -356,22 +373,25 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                     after.metrics.failed("connection", *status);
                     What::Lost(*reason)
                 };
-                after.events.push(event(phase, *status, what));
+                after.log_step(|| event(phase, *status, what));
             }
-            let status = told(&outcome, progress.ended.as_ref(), phase);
-            after.events.push(event(phase, status, What::Changed { from }));
+            after.log_step(|| {
+                let status = told(&outcome, progress.ended.as_ref(), phase);
+                event(phase, status, What::Changed { from })
+            });
         }
         if let Err(status) = &outcome {
             if let Some(call) = call {
                 after.metrics.failed(call, *status);
             }
-            after.events.push(event(phase, *status, What::Refused));
+            after.log_step(|| event(phase, *status, What::Refused));
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
                 let progress = inner.as_mut();
                 let reason = progress.reason.filter(|_| status != Status::SUCCESS);
-                after.events.push(event(progress.state(), status, What::Completed(op, reason)));
+                let phase = progress.state();
+                after.log_step(|| event(phase, status, What::Completed(op, reason)));
                 if status != Status::SUCCESS
                     && let Some(call) = answered(op)
                 {
