@@ -46,6 +46,12 @@ impl WakeList {
     /// Wakes, frees and calls, in the order of collection.
     #[inline]
     pub(crate) fn wake_all(mut self) {
+        self.wake();
+    }
+
+    /// Like [`wake_all`](Self::wake_all), and leaves an empty list.
+    #[inline]
+    pub(crate) fn wake(&mut self) {
         if !self.0.is_empty() {
             self.run_all();
         }

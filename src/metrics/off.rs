@@ -10,6 +10,10 @@ impl PendingMetrics {
 
     pub(crate) fn moved(&mut self, _guard: &mut PhaseGuard, _state: Option<&'static str>) {}
 
+    pub(crate) fn is_empty(&self) -> bool {
+        true
+    }
+
     pub(crate) fn record(self) {}
 }
 

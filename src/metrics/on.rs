@@ -59,6 +59,11 @@ impl PendingMetrics {
         }
     }
 
+    /// Returns whether there is nothing to record.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.failed.is_empty() && self.begun.is_empty() && self.over.is_empty()
+    }
+
     /// Records the metrics. Called after the lock is released.
     pub(crate) fn record(self) {
         for (call, status) in self.failed {

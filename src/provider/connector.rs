@@ -166,35 +166,49 @@ impl AfterStep {
         #[cfg(feature = "verbs")]
         self.run_jobs_by(|job| job());
         #[cfg(not(feature = "verbs"))]
-        resume(self.observe_and_wake());
+        {
+            let mut step = self;
+            resume(step.observe_and_wake());
+        }
     }
 
     /// Runs all of it, and passes the jobs to `run`.
     #[cfg(feature = "verbs")]
     #[inline]
     pub(crate) fn run_jobs_by(mut self, run: impl FnMut(Job)) {
-        let jobs = std::mem::take(&mut self.jobs);
         let observed = self.observe_and_wake();
-        jobs.into_iter().for_each(run);
+        if !self.jobs.is_empty() {
+            self.jobs.drain(..).for_each(run);
+        }
         resume(observed);
     }
 
     /// Wakes the calls on the connector before the requests: a task that waits for the end of a connection resumes before those that
-    /// wait for its requests.
+    /// wait for its requests. Not by value, which would copy the lists.
     ///
     /// # Errors
     /// The panic of a recorder or a subscriber, which must not keep a task waiting.
     #[inline]
-    fn observe_and_wake(self) -> Result<(), Box<dyn Any + Send>> {
-        let Self { metrics, events, calls, requests, .. } = self;
+    fn observe_and_wake(&mut self) -> Result<(), Box<dyn Any + Send>> {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
-        let observed = catch_unwind(AssertUnwindSafe(|| {
+        let observed =
+            if self.events.is_empty() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
+        self.calls.wake();
+        self.requests.wake();
+        observed
+    }
+
+    /// Records the metrics and emits the events.
+    ///
+    /// # Errors
+    /// The panic of a recorder or a subscriber.
+    #[cold]
+    fn observe(&mut self) -> Result<(), Box<dyn Any + Send>> {
+        let (metrics, events) = (std::mem::take(&mut self.metrics), std::mem::take(&mut self.events));
+        catch_unwind(AssertUnwindSafe(|| {
             metrics.record();
             events.into_iter().for_each(StepEvent::emit);
-        }));
-        calls.wake_all();
-        requests.wake_all();
-        observed
+        }))
     }
 }
 

@@ -158,7 +158,8 @@ impl QueuePair {
             #[cfg(feature = "soft")]
             Self::Soft(queue_pair) => queue_pair.settled().await,
             #[cfg(feature = "verbs")]
-            Self::Verbs(queue_pair) => queue_pair.settled().await,
+            // In a box, because it would be moved with each accept of either provider.
+            Self::Verbs(queue_pair) => Box::pin(queue_pair.settled()).await,
         }
     }
 

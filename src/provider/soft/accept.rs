@@ -240,8 +240,6 @@ impl Connector {
         if let Some(option) = params.options.first() {
             return Err(AcceptError::NotSupported(option));
         }
-        // The driver of an attempt that failed may not have given it back.
-        queue_pair.settled().await;
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.look();
         let offer = self.read_limits().unwrap_or(ReadLimits::NONE);

@@ -243,7 +243,7 @@ impl Connector {
         if inner.progress.ended.is_some() {
             // Nothing more can be posted once the peer is known to be gone.
             if let Some(queue_pair) = &inner.queue_pair {
-                after.requests.append(queue_pair.end());
+                queue_pair.end(&mut after.requests);
             }
         } else if let Some(queue_pair) = inner.queue_pair.take() {
             // Free before a call returns that the attempt has failed.
@@ -258,10 +258,11 @@ impl Connector {
             (inner.queue_pair.take(), inner.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().wake_all();
+            let mut wakes = queue_pair.dissociate();
             if !queue_pair.is_free() {
-                queue_pair.end().wake_all();
+                queue_pair.end(&mut wakes);
             }
+            wakes.wake_all();
         }
         drop(lease);
         let mut connection = None;
@@ -293,7 +294,7 @@ impl Borrower for Connector {
             inner.progress.lose(Status::CANCELED, Reason::Local(why));
             // From now on posting fails, also before the driver has acted.
             if let Some(queue_pair) = &inner.queue_pair {
-                wakes.append(queue_pair.end());
+                queue_pair.end(&mut wakes);
             }
             self.command(inner, Command::Abandon(Status::CANCELED));
             (!inner.flushes_for_disconnect()).then_some(Input::PathLost)

@@ -119,7 +119,8 @@ impl QueuePair {
     /// The attempt came to nothing. The consequences for receives, when nobody can use them any more, are for the caller to
     /// settle without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
-        let mut wakes = self.change(QueuePairState::dissociate);
+        let mut wakes = WakeList::default();
+        self.change(QueuePairState::dissociate, &mut wakes);
         let released = {
             let mut state = self.lock();
             if state.phase != QueuePairState::Unconnected {
@@ -145,6 +146,13 @@ impl QueuePair {
     /// Waits until the driver of an attempt that has ended has given the queue pair back, so that another connector can take it, or
     /// until it never will.
     pub(crate) async fn settled(&self) {
+        // In a box, because it is seldom needed: without one it would be moved with each connect.
+        if self.lock().is_returning {
+            Box::pin(self.is_returned()).await;
+        }
+    }
+
+    async fn is_returned(&self) {
         while self.lock().is_returning {
             let mut returned = pin!(self.returned.notified());
             returned.as_mut().enable();
@@ -156,7 +164,8 @@ impl QueuePair {
 
     /// Nobody is left to post or to connect: what was posted finishes.
     fn die(&self, status: Status) -> WakeList {
-        let mut wakes = self.end();
+        let mut wakes = WakeList::default();
+        self.end(&mut wakes);
         wakes.append(self.flush_receives(status, true));
         wakes
     }
@@ -164,29 +173,26 @@ impl QueuePair {
     /// From now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
         let _ = self.connection.set(connection);
-        self.change(QueuePairState::establish).wake_all();
+        let mut wakes = WakeList::default();
+        self.change(QueuePairState::establish, &mut wakes);
+        wakes.wake_all();
     }
 
-    /// Ends the queue pair: nothing more can be posted. The caller wakes the tasks of the result without its locks.
-    #[must_use]
-    pub(crate) fn end(&self) -> WakeList {
-        self.change(QueuePairState::end)
+    /// Ends the queue pair: nothing more can be posted. `wakes` is for the caller to wake without its locks.
+    pub(crate) fn end(&self, wakes: &mut WakeList) {
+        self.change(QueuePairState::end, wakes);
     }
 
     /// Changes the phase. After that the queue pair has been given back, or is not: its peer may have been faster than a refusal, or
     /// it has ended.
-    fn change(&self, change: fn(&mut QueuePairState)) -> WakeList {
+    fn change(&self, change: fn(&mut QueuePairState), wakes: &mut WakeList) {
         let mut state = self.lock();
         change(&mut state.phase);
         self.connected.store(state.phase == QueuePairState::Connected, Ordering::Release);
-        let was_returning = std::mem::take(&mut state.is_returning);
-        drop(state);
-        let mut wakes = WakeList::default();
-        if was_returning {
+        if std::mem::take(&mut state.is_returning) {
             let returned = self.returned.clone();
             wakes.run(move || returned.notify_waiters());
         }
-        wakes
     }
 
     /// Posts a receive.
