@@ -196,7 +196,9 @@ async fn a_message_that_waits_for_a_receive_keeps_its_connection() {
 // SEC-06: eight peers with half a message each hold all receives.
 #[tokio::test]
 async fn half_a_message_gives_its_receive_back() {
-    let adapter = adapter_with(SoftConfig::default().message_timeout(Some(Duration::from_secs(30))));
+    // A path timeout as long as this would end a connection in the same moment, and without a Terminate.
+    let adapter =
+        adapter_with(SoftConfig::default().message_timeout(Some(Duration::from_secs(30))).path_timeout(None));
     let queue = shared(&adapter, 8);
     let receives: Vec<_> = (0..8).map(|_| queue.receive(room(&adapter, 2048)).expect("posted")).collect();
     let mut holders = Vec::new();
