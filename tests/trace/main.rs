@@ -263,6 +263,7 @@ async fn info_has_adapters_listeners_and_losses() {
         .with_writer(log.clone());
     let _guard = set_default(subscriber.finish());
     let adapter = adapter();
+    let first = connected(&adapter).await;
     // A peer that is refused access ends the connection. siw does not tell that from an orderly end.
     let lost = match Device::under_test() {
         Device::Siw => None,
@@ -281,6 +282,7 @@ async fn info_has_adapters_listeners_and_losses() {
         let [line] = &lines.iter().filter(is_lost).collect::<Vec<_>>()[..] else { panic!("{lines:?}") };
         assert!(line.contains(&format!("reason={reason}")), "{line}");
     }
+    drop(first);
     // This end gives its connection up, and knows that.
     let pair = connected(&adapter).await;
     pair.active.queue_pair.flush();
