@@ -84,8 +84,8 @@ async fn turned_away(listener: &mut TlsListener, connector: TlsConnector) {
 // HTTP/2 writes before it reads. The alert of a server that has turned the client away is read nevertheless (IO-02).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_http_2_reads_the_alert() {
-    // The server resets the connection behind its alert. TCP has the alert by then; a device may drop it unsent.
-    if device::skips(device::Device::Rxe, "a device drops an alert that it has not sent at a reset") {
+    // On rxe the connection of HTTP/2 has ended in order once, without the alert. The cause is not known: the promise is soft's alone.
+    if device::skips(device::Device::Rxe, "the alert behind a reset is promised over soft only") {
         return;
     }
     let authority = Authority::new();
