@@ -8,10 +8,16 @@ use axum::routing::get;
 use common::raw::{self, Raw, Start};
 use common::stream::listening;
 use common::*;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
-use tokio_rdma::StreamConfig;
+use tokio_rdma::{RdmaListener, StreamConfig};
+use tonic::service::Routes;
+use tonic::transport::Server;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -27,17 +33,18 @@ async fn ask(address: std::net::SocketAddr, request: &[u8]) -> Raw {
     peer
 }
 
-// IO-03, IO-14: a graceful end of a server awaits the shutdown of each connection, and a client that answers no read cannot keep it.
-#[tokio::test]
-async fn a_client_that_confirms_nothing_does_not_keep_a_server() {
+/// Serves a client that answers no read until `serve` has ended in virtual time. `serve` gets what it serves and the sign to stop.
+async fn ends<F>(serve: impl FnOnce(RdmaListener, Router, oneshot::Receiver<()>) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let listener = listening(&adapter(), &StreamConfig::default());
     let address = listener.local_addr().expect("bound");
     let asked = Arc::<Notify>::default();
     let asks = asked.clone();
     let router = Router::new().route("/", get(async move || asks.notify_one()));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let serve = axum::serve(listener, router).with_graceful_shutdown(async { stopped.await.unwrap_or(()) });
-    let served = tokio::spawn(serve.into_future());
+    let (stop, stopped) = oneshot::channel();
+    let served = tokio::spawn(serve(listener, router, stopped));
     let mut client = ask(address, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
     within(asked.notified()).await;
     tokio::time::pause();
@@ -50,7 +57,46 @@ async fn a_client_that_confirms_nothing_does_not_keep_a_server() {
     };
     tokio::select! {
         biased;
-        served = timeout(HOUR, served) => served.expect("it hangs").expect("no panic").expect("served"),
+        served = timeout(HOUR, served) => served.expect("it hangs").expect("no panic"),
         () = lives => unreachable!("it waits"),
     }
+}
+
+// IO-03, IO-14: a graceful end of a server awaits the shutdown of each connection, and a client that answers no read cannot keep it.
+#[tokio::test]
+async fn a_client_that_confirms_nothing_does_not_keep_axum() {
+    ends(async |listener, router, stopped| {
+        let serve =
+            axum::serve(listener, router).with_graceful_shutdown(async { stopped.await.unwrap_or(()) });
+        serve.await.expect("served");
+    })
+    .await;
+}
+
+// IO-03, IO-14
+#[tokio::test]
+async fn a_client_that_confirms_nothing_does_not_keep_tonic() {
+    ends(async |listener, router, stopped| {
+        let server = Server::builder().accept_http1(true).add_routes(Routes::from(router));
+        let stop = async { stopped.await.unwrap_or(()) };
+        server.serve_with_incoming_shutdown(listener, stop).await.expect("served");
+    })
+    .await;
+}
+
+// IO-03, IO-14
+#[tokio::test]
+async fn a_client_that_confirms_nothing_does_not_keep_hyper() {
+    ends(async |listener, router, stopped| {
+        let (stream, _peer) = listener.accept().await.expect("accepted");
+        let service = TowerToHyperService::new(router);
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        let connections = GracefulShutdown::new();
+        let served = tokio::spawn(connections.watch(connection));
+        stopped.await.expect("a sign");
+        connections.shutdown().await;
+        // The client is not told from one that is gone.
+        served.await.expect("no panic").expect_err("it did not confirm the end");
+    })
+    .await;
 }
