@@ -23,7 +23,8 @@ pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
 ///
 /// The library keeps the addresses and the device of an identifier in plain fields of it. It writes them when it
 /// is asked to bind, to listen or to resolve an address, and while it fetches an event that tells of them. All of
-/// these, and every look at the fields, happen under one lock of the channel; none of them waits.
+/// these but listening, and every look at the fields, happen under one lock of the channel; none of them waits. To listen
+/// may take long, and happens under a lock of the identifier, which all others of its calls take, too.
 pub(crate) struct EventChannel {
     raw: NonNull<ffi::rdma_event_channel>,
     fields: Mutex<()>,

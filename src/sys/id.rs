@@ -15,6 +15,7 @@ use super::device::DeviceKind;
 use super::ffi::number;
 use super::queue_pair::{QpAttributes, QpState};
 use super::{call, ffi};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A communication identifier for reliable connections, without a queue pair: `id->qp` stays null, so the library
 /// changes no queue pair by itself.
@@ -24,10 +25,12 @@ use super::{call, ffi};
 pub(crate) struct RawCmId {
     raw: NonNull<ffi::rdma_cm_id>,
     channel: Arc<EventChannel>,
+    /// The lock of its own plain fields, which `listen` holds without that of the channel.
+    own: Mutex<()>,
 }
 
 // SAFETY: the library's calls on an identifier may come from any thread. Its plain fields are only accessed
-// under the channel's lock, and the context atomically.
+// under the locks of `fields`, or that of `listen`, and the context atomically.
 unsafe impl Send for RawCmId {}
 // SAFETY: as above.
 unsafe impl Sync for RawCmId {}
@@ -42,7 +45,7 @@ impl RawCmId {
             unsafe { ffi::rdma_create_id(channel.as_ptr(), &mut id, context, number::RDMA_PS_TCP) }
         })?;
         let raw = NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Self { raw, channel: channel.clone() })
+        Ok(Self { raw, channel: channel.clone(), own: Mutex::default() })
     }
 
     /// Takes an identifier that an event handed out.
@@ -50,11 +53,16 @@ impl RawCmId {
     /// # Safety
     /// It is live, of this channel, and has no other owner.
     pub(super) unsafe fn from_raw(raw: NonNull<ffi::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, channel: channel.clone() }
+        Self { raw, channel: channel.clone(), own: Mutex::default() }
     }
 
     fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
         self.raw.as_ptr()
+    }
+
+    /// Locks the plain fields: against the other calls on this identifier, and against the events of the channel.
+    fn fields(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, ()>) {
+        (self.own.lock(), self.channel.fields())
     }
 
     fn context(&self) -> &AtomicPtr<c_void> {
@@ -76,7 +84,7 @@ impl RawCmId {
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let mut address = RawAddress::new(address);
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and the address is one of its family.
         call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), address.as_mut_ptr()) })
     }
@@ -121,7 +129,7 @@ impl RawCmId {
         let mut source = source.map(RawAddress::new);
         let source = source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
         let mut destination = RawAddress::new(destination);
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         call::errno(|| {
             let destination = destination.as_mut_ptr();
             // SAFETY: the identifier is live, and both addresses are ones of their families, or null.
@@ -129,18 +137,27 @@ impl RawCmId {
         })
     }
 
-    /// Finds the way to the peer. `ROUTE_RESOLVED` or `ROUTE_ERROR` follows.
+    /// Finds the way to the peer. `ROUTE_RESOLVED` or `ROUTE_ERROR` follows, maybe before the call returns.
+    ///
+    /// Over InfiniBand and RoCE the library first asks `ibacm`, and waits for its answer as long as that takes, with a lock of
+    /// the process held (`ucma_set_ib_route`).
     ///
     /// # Errors
     /// `EINVAL` without an address resolved.
     pub(crate) fn resolve_route(&self, timeout: Duration) -> io::Result<()> {
         self.bound()?;
+        // Without the lock of the channel, which its events need. The library only reads fields here, which have been settled
+        // since the address was resolved; what the event of the route writes it does not look at.
         // SAFETY: the identifier is live and has a device.
         call::errno(|| unsafe { ffi::rdma_resolve_route(self.as_ptr(), milliseconds(timeout)) })
     }
 
+    /// Listens for requests. Over iWARP the kernel waits in here for the port mapper (`iwpmd`), ten seconds at most
+    /// (`iwpm_wait_complete_req`), and the events of others must not wait for that.
     pub(crate) fn listen(&self, backlog: i32) -> io::Result<()> {
-        let _fields = self.channel.fields();
+        // The lock of the channel is not needed: no event writes the fields of an identifier that listens, and one that resolves
+        // an address cannot listen, so that the library fails without writing them.
+        let _own = self.own.lock();
         // SAFETY: the identifier is live.
         call::errno(|| unsafe { ffi::rdma_listen(self.as_ptr(), backlog) })
     }
@@ -196,7 +213,7 @@ impl RawCmId {
 
     /// `None` while the identifier has none. After a bind to the wildcard address it is that, with its port.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let address = unsafe { &(*self.as_ptr()).route.addr.src_addr_union };
         // SAFETY: whatever the union holds is integers, and a storage is all of it.
@@ -205,7 +222,7 @@ impl RawCmId {
 
     /// `None` while the identifier has none.
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: as for the local address.
         let address = unsafe { &(*self.as_ptr()).route.addr.dst_addr_union };
         // SAFETY: as for the local address.
@@ -215,7 +232,7 @@ impl RawCmId {
     /// The device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
     /// address.
     pub(crate) fn device(&self) -> Option<BoundDevice> {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
         // SAFETY: as above.
@@ -237,7 +254,7 @@ impl RawCmId {
     /// The kind of the device and the port that the identifier is bound to. `None` if there is none, or if the device does
     /// not tell.
     pub(crate) fn kind(&self) -> Option<DeviceKind> {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
         // SAFETY: as above.
@@ -249,7 +266,7 @@ impl RawCmId {
     /// The port of the device and the P_Key, as C has it, of the way that the connection takes. Zeros while no device is
     /// known.
     pub(crate) fn path(&self) -> (u8, u16) {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and nobody writes the field meanwhile.
         let port = unsafe { (*self.as_ptr()).port_num };
         // SAFETY: as above.
@@ -260,7 +277,7 @@ impl RawCmId {
 
     /// An error unless a device is known. It stays the same for the life of an identifier.
     fn bound(&self) -> io::Result<()> {
-        let _fields = self.channel.fields();
+        let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let context = unsafe { (*self.as_ptr()).verbs };
         if context.is_null() { Err(io::Error::from_raw_os_error(libc::EINVAL)) } else { Ok(()) }

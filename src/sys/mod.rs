@@ -13,11 +13,13 @@
 //!
 //! | call | for | so it is made |
 //! |---|---|---|
+//! | [`id::RawCmId::resolve_route`] over InfiniBand or RoCE | `ibacm`, if it runs: seconds, one after the other in a process | off the runtime's threads |
 //! | [`id::RawCmId::connect`] over iWARP | TCP, which drivers connect in there | off the runtime's threads |
+//! | [`id::RawCmId::listen`] and `connect` over iWARP | the port mapper, `iwpmd`, if it runs: 10 s at most | by the caller, without the lock of the channel |
 //! | dropping a [`RawCmId`] | its connect or accept, or the last message of it | so while one is under way |
 //! | dropping a [`QueuePair`] over iWARP | the id that connects it | so while the id may be there |
 //! | dropping a [`QueuePair`] of `rxe` | the windows that were bound on it, 50 s | after dropping those |
-//! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | in place: it was just resolved |
+//! | [`QueuePair::modify`] over RoCE | the peer's address, a second if it was forgotten | off the runtime's threads |
 //! | [`MemoryRegion::register`] | the pages | off the runtime's threads if they are many |
 //! | [`MemoryRegion::deregister`] | the pages | off the runtime's threads if they are many |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.

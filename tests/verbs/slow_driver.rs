@@ -2,12 +2,17 @@
 //!
 //! Runs on: fake, fake-iwarp
 
-use common::cm::exchange;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::cm::{abandon, connect_on, connecting, exchange, outcome, requested};
 use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
-use common::verbs::fake;
+use common::verbs::{fake, nothing_is_left};
 use common::*;
+use tokio_rdma::error::ConnectError;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, QueuePair, QueuePairConfig, RemoteRegion,
@@ -84,7 +89,7 @@ async fn a_connection_that_is_made_does_not_keep_others_waiting() {
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     let (listener, address) = listening(&adapter);
-    for call in ["rdma_accept", "rdma_establish", "ibv_modify_qp", "rdma_connect"] {
+    for call in ["rdma_resolve_route", "rdma_accept", "rdma_establish", "ibv_modify_qp", "rdma_connect"] {
         let iwarp = adapter.info().read_sink_required;
         // Runs only where the call is one of a connection, and on a thread of its own.
         if matches!((call, iwarp), ("rdma_establish" | "ibv_modify_qp", true) | ("rdma_connect", false)) {
@@ -104,6 +109,90 @@ async fn a_connection_that_is_made_does_not_keep_others_waiting() {
         let _ends = (connected.expect("connected"), accepted.expect("accepted"));
         exchange(&adapter, &active, &passive).await;
     }
+}
+
+// HW-05, CAN-03, CM-18: librdmacm asks another service for the route, within the call. As many attempts wait for it as there are
+// threads, and more; those of other connections go on, and the attempts end when their callers want.
+#[tokio::test]
+async fn a_route_that_is_long_in_coming_keeps_no_other_waiting() {
+    if !alone(module_path!(), "a_route_that_is_long_in_coming_keeps_no_other_waiting") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let bystander = connected(&adapter).await;
+    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+    let (listener, address) = listening(&adapter);
+    hold(&["rdma_resolve_route"]);
+    let attempts: Vec<_> = (0..MANY).map(|_| (Arc::new(adapter.connector()), queue_pair(&adapter))).collect();
+    let connect = |(connector, queue_pair): &(_, _)| {
+        connecting(
+            connector,
+            queue_pair,
+            address,
+            ConnectParams::default().timeout(Duration::from_secs(3600)),
+        )
+    };
+    let waiting: Vec<_> = attempts.iter().map(connect).collect();
+    held(4).await;
+    // The events and the calls of others.
+    let passive = queue_pair(&adapter);
+    let accept = asked.request.accept(&passive, AcceptParams::default());
+    let complete = async { outcome(asked.connecting).await.expect("accepted").complete().await };
+    let (theirs, ours) = within(async { tokio::join!(accept, complete) }).await;
+    let _ends = (theirs.expect("accepted"), ours.expect("connected"));
+    exchange(&adapter, &asked.active, &passive).await;
+    within(bystander.active.connection.disconnect()).await.expect("the peer answers");
+    assert_eq!(within(bystander.passive.connection.disconnected()).await, DisconnectReason::Peer);
+    // One whose time is over, and those whose callers do not wait for them any more.
+    let (connector, in_time) = (adapter.connector(), queue_pair(&adapter));
+    let limit = Duration::from_millis(10);
+    let connect = connector.connect(&in_time, address, ConnectParams::default().timeout(limit));
+    let error = within(connect).await.expect_err("there is no route yet");
+    assert!(matches!(error, ConnectError::TimedOut { limit: Some(said), .. } if said == limit), "{error:?}");
+    for connecting in waiting {
+        abandon(connecting).await;
+    }
+    // Their queue pairs are free, also before the calls return.
+    let asks = fake("calls rdma_resolve_route");
+    resume();
+    for (_, active) in attempts.iter().take(2) {
+        let link = connect_on(&adapter, active, &adapter.connector()).await;
+        exchange(&adapter, active, &link.passive).await;
+    }
+    // The attempts that no thread had begun to ask for have not asked.
+    assert_eq!((asks, fake("calls rdma_resolve_route")), (Some(6), Some(2)));
+    drop((_ends, attempts, connector, in_time, asked.connector, asked.active, passive, listener, bystander));
+    drop((asked.listener, adapter));
+    nothing_is_left().await;
+}
+
+// HW-05: over iWARP the kernel asks another service for a port, within the call. Whoever calls waits, and nobody else.
+#[tokio::test]
+async fn a_listener_that_is_slow_to_begin_keeps_no_event_waiting() {
+    if !alone(module_path!(), "a_listener_that_is_slow_to_begin_keeps_no_event_waiting") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (listener, address) = listening(&adapter);
+    let slow = adapter.listener();
+    slow.bind(SocketAddr::new(v4(), 0)).expect("bound");
+    hold(&["rdma_listen"]);
+    let listens = tokio::task::spawn_blocking(move || slow.listen(0).map(|()| slow));
+    held(1).await;
+    let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
+    let connector = adapter.connector();
+    let _ends = joined(
+        connector.connect_and_complete(&active, address, ConnectParams::default()),
+        listener.accept_next(&passive, AcceptParams::default()),
+    )
+    .await;
+    exchange(&adapter, &active, &passive).await;
+    assert!(!listens.is_finished());
+    resume();
+    let slow = within(listens).await.expect("no panic").expect("listening");
+    slow.local_addr().expect("it listens");
 }
 
 // HW-05, DIS-01: a disconnect takes as long as the driver does, and everything has completed when it returns.

@@ -124,7 +124,7 @@ impl Connector {
         after.jobs.push(Box::new(move || {
             let log = |error: io::Error| Self::log_ack_timeout(cm.id, &error);
             let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits, log);
-            cm.returned(id, device, |inner| cm.has_replied(inner, outcome));
+            cm.returned(id, Some(device), |inner| cm.has_replied(inner, outcome));
         }));
         Ok(())
     }

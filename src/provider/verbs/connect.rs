@@ -268,7 +268,7 @@ impl Connector {
     /// peer may be about to come up. Returns whether it does.
     ///
     /// The id is then as it was before the step, in the kernel too.
-    pub(crate) fn resolves_again(&self, inner: &Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
+    pub(crate) fn resolves_again(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
         let (Some(id), Some(peer)) = (&inner.id, inner.progress.peer) else { return false };
         let unanswered = event.status == -libc::ETIMEDOUT && inner.progress.state() == State::Connecting;
         if !unanswered || inner.offer.until.is_some_and(|until| Instant::now() >= until) {
@@ -276,12 +276,30 @@ impl Connector {
         }
         let (connection, step) = (self.id, event::name(event.kind));
         after.log(move || debug!(%connection, %peer, step, "resolution repeated"));
-        let begun = match event.kind {
-            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE),
-            event::ROUTE_ERROR => id.resolve_route(RESOLVE),
-            _ => return false,
-        };
-        begun.is_ok()
+        match event.kind {
+            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
+            event::ROUTE_ERROR => {
+                self.resolve_route(inner, after);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has a thread ask for the route: librdmacm asks `ibacm` for that of InfiniBand and RoCE, if it runs, and waits for its
+    /// answer within the call. That may take seconds, and all such calls of a process wait for each other.
+    fn resolve_route(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let (Some(id), Some(cm)) = (inner.id.clone(), self.me.upgrade()) else { return };
+        inner.dialing = Dialing::Calling;
+        after.jobs.push(Box::new(move || {
+            // An attempt that ended before its turn came needs no route.
+            let outcome = if cm.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
+            cm.returned(id, None, |inner| {
+                outcome.map_err(|error| Self::fail(inner, &error))?;
+                inner.dialing = Dialing::No;
+                Ok(None)
+            });
+        }));
     }
 
     /// The local address has moved to another port of its device, or to another device, as an address of a bond does.
@@ -315,15 +333,15 @@ impl Connector {
     }
 
     /// The second step: how to get there?
-    pub(crate) fn address_resolved(&self, inner: &mut Inner) -> Option<Input> {
+    pub(crate) fn address_resolved(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
         inner.progress.local = id.local_addr().or(inner.progress.local);
         if !self.adapter.has(id) {
             // It was bound to the unspecified address, and the peer is reached by another device.
             return Some(Self::fail(inner, &io::Error::from_raw_os_error(libc::ENETUNREACH)));
         }
-        let error = id.resolve_route(RESOLVE).err()?;
-        Some(Self::fail(inner, &error))
+        self.resolve_route(inner, after);
+        None
     }
 
     /// The third step: the request. InfiniBand's answer comes as an event; drivers of iWARP connect their TCP within
@@ -345,7 +363,7 @@ impl Connector {
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             match me.upgrade() {
-                Some(cm) => cm.returned(id, device, |inner| cm.has_called(inner, outcome)),
+                Some(cm) => cm.returned(id, Some(device), |inner| cm.has_called(inner, outcome)),
                 None => drop((id, device)),
             }
         });
@@ -448,7 +466,7 @@ impl Connector {
         inner.dialing = Dialing::Calling;
         after.jobs.push(Box::new(move || {
             let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
-            cm.returned(id, device, |inner| {
+            cm.returned(id, Some(device), |inner| {
                 if let Err(error) = outcome {
                     inner.progress.reason = error.raw_os_error().map(Reason::Errno);
                     return Err(ABORTED);

@@ -74,7 +74,8 @@ pub(crate) struct Inner {
     flushing: bool,
     /// The goodbyes that wait for it.
     behind: SmallVec<[Goodbye; 2]>,
-    /// The peer's goodbye, which has come before the call had returned that completes the connection.
+    /// An event that came before the call had returned that it follows: the route, or the peer's goodbye behind the call that
+    /// completes the connection.
     early: Option<CmEvent>,
 }
 
@@ -94,7 +95,7 @@ enum Goodbye {
 pub(crate) enum Dialing {
     /// There is none.
     No,
-    /// A thread is in the call that connects TCP, of an iWARP driver, or that accepts or completes.
+    /// A thread is in the call that asks for the route, connects TCP, of an iWARP driver, accepts or completes.
     Calling,
     /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
     /// the driver's patience, and after an accept for the peer's first message, where it has to send one; over
@@ -103,9 +104,15 @@ pub(crate) enum Dialing {
 }
 
 impl Inner {
-    /// Returns whether a thread is in the call that completes the connection.
-    fn completes(&self) -> bool {
-        self.progress.state() == State::Completing && self.dialing == Dialing::Calling
+    /// Returns whether a thread has yet to return from the call that leads to this event. The next step of the id waits for that:
+    /// otherwise the outcome of one call would be taken for that of the next.
+    fn is_early(&self, event: &CmEvent) -> bool {
+        let follows = match event.kind {
+            event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.state() == State::Connecting,
+            event::DISCONNECTED => self.progress.state() == State::Completing,
+            _ => false,
+        };
+        follows && self.dialing == Dialing::Calling
     }
 }
 
@@ -202,7 +209,7 @@ impl Connector {
             inner.dialing = Dialing::No;
         }
         match event.kind {
-            event::ADDR_RESOLVED => self.address_resolved(inner),
+            event::ADDR_RESOLVED => self.address_resolved(inner, after),
             event::ROUTE_RESOLVED => self.route_resolved(inner),
             event::CONNECT_RESPONSE => Some(self.answered(inner, event)),
             event::ESTABLISHED if self.role == Role::Active => Some(self.answered(inner, event)),
@@ -466,12 +473,17 @@ impl Connector {
         after.run();
     }
 
-    /// A thread has returned from a call that connects this queue pair of the device with this id. If that is still the id of
-    /// the attempt, `then` gives the input that follows, as an error if the attempt ends with it. Otherwise the id retires.
+    /// Returns whether this is the id of the attempt.
+    pub(crate) fn has_id(&self, id: &Arc<CmId>) -> bool {
+        self.lock().id.as_ref().is_some_and(|current| Arc::ptr_eq(current, id))
+    }
+
+    /// A thread has returned from a call on this id, and on this queue pair of the device if it connects that. If that is still the
+    /// id of the attempt, `then` gives the input that follows, as an error if the attempt ends with it. Otherwise the id retires.
     pub(crate) fn returned(
         &self,
         id: Arc<CmId>,
-        device: Arc<DeviceQp>,
+        device: Option<Arc<DeviceQp>>,
         then: impl FnOnce(&mut Inner) -> Result<Option<Input>, Input>,
     ) {
         let mut retires = true;
@@ -694,13 +706,13 @@ impl EventHandler for Connector {
         if self.adapter.is_removed() {
             return;
         }
-        if inner.completes() && event.kind == event::DISCONNECTED {
+        if inner.is_early(&event) {
             inner.early = Some(event);
             return;
         }
         let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
             drop(inner);
-            after.run();
+            Self::run_on(&self.adapter.resolution, after);
             if event.kind == event::DEVICE_REMOVAL {
                 self.adapter.remove();
             }

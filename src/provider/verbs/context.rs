@@ -117,6 +117,8 @@ pub(crate) struct AdapterContext {
     pub(crate) groups: Arc<Registry>,
     /// Every queue pair of the device.
     pub(crate) routes: Routes,
+    /// For the calls that ask for a route. Those that connect do not wait for them: each may wait for another service of the machine.
+    pub(crate) resolution: Arc<Workers>,
     /// For the calls that connect. They do not wait for those that end what was connected.
     pub(crate) setup: Arc<Workers>,
     pub(crate) teardown: Arc<Workers>,
@@ -134,6 +136,7 @@ impl AdapterContext {
             addresses: Mutex::new(device.addresses.clone()),
             device,
             config,
+            resolution: Workers::new(runtime.clone(), false),
             setup: Workers::new(runtime.clone(), false),
             teardown: Workers::new(runtime.clone(), attributes.quirks.ends_on_the_processor),
             runtime,

@@ -1,7 +1,7 @@
 //! Threads for the calls of a driver that may take long.
 //!
 //! On a card each of these is a command to its firmware, of tens to hundreds of microseconds, and some wait for a neighbour's
-//! address. The tasks of the runtime, the reactor among them, leave them to a few blocking threads of it. No lock is held there
+//! address, or for the service that knows the routes. The tasks of the runtime, the reactor among them, leave them to a few blocking threads of it. No lock is held there
 //! during a call. Where a driver has the processor of the caller do the work, a hand-over costs more than it saves, and the caller
 //! makes the calls.
 
