@@ -124,17 +124,12 @@ impl QueuePair {
         self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
     }
 
-    /// Destroys it: the device does not use the memory of its requests any more.
+    /// Destroys it, if that has not been tried: the device does not use the memory of its requests any more. Its owner drops it next.
     ///
     /// # Errors
     /// Those of ibv_destroy_qp(3). It is leaked, and the device may use that memory at any later time: a driver that is
     /// being unbound answers `EIO` before it destroys the objects of the device.
-    pub(crate) fn destroy(mut self) -> io::Result<()> {
-        self.end()
-    }
-
-    /// Destroys it, if that has not been tried.
-    fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn destroy(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }
@@ -199,7 +194,7 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // The error has been logged.
-        let _ = self.end();
+        let _ = self.destroy();
     }
 }
 

@@ -13,6 +13,7 @@ mod events;
 mod exhaustion;
 mod failures;
 mod faults;
+mod held;
 mod idle;
 mod iwarp;
 mod keepalive;

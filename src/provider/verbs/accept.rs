@@ -119,6 +119,8 @@ impl Connector {
             let connection = self.id;
             let log = |error: io::Error| after.log(move || Self::log_ack_timeout(connection, &error));
             let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits, log);
+            // Not under the lock: its last holder finishes requests.
+            after.jobs.push(Box::new(move || drop(device)));
             return self.has_replied(inner, outcome).map(drop);
         }
         after.jobs.push(Box::new(move || {

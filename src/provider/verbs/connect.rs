@@ -348,15 +348,16 @@ impl Connector {
     /// the call, which is therefore made where it may block.
     pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
         let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
-        let device = inner.queue_pair.as_ref()?.lend()?;
         if !self.adapter.is_iwarp() {
-            let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, device.queue_pair.number()));
+            let number = inner.queue_pair.as_ref()?.lend_number()?;
+            let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
             if outcome.is_ok() {
                 inner.dialing = Dialing::Waiting;
             }
             return outcome.err().map(|error| Self::fail(inner, &error));
         }
         // Both are held until the call has returned: neither may go while the driver works on them.
+        let device = inner.queue_pair.as_ref()?.lend()?;
         let offer = inner.offer.clone();
         let me = self.me.clone();
         inner.dialing = Dialing::Calling;

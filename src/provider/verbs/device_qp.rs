@@ -1,4 +1,7 @@
 //! A queue pair of the device, and the way of its completions to its owner.
+//!
+//! A thread in a call that connects it holds it, too. The device may use the memory of its requests until the last holder has
+//! destroyed it, so that is when the owner learns of it: [`DeviceQp::when_destroyed`].
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -9,9 +12,11 @@ use super::completions::{CompletionGroup, Ready, Room};
 use super::context::AdapterContext;
 use super::routes::CompletionHandler;
 use super::shared::Receives;
-use crate::sys::{self, CompletionQueue};
+use super::workers;
+use crate::sync::Mutex;
+use crate::sys::{self, CompletionQueue, QpAttributes};
 
-/// A queue pair of the device, its key, and the room that its completions have.
+/// A queue pair of the device, its key, and the room that its completions have. It is destroyed when it is dropped.
 pub(crate) struct DeviceQp {
     // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
     // any more then.
@@ -20,6 +25,37 @@ pub(crate) struct DeviceQp {
     receives: Option<Arc<Receives>>,
     /// Notified when the device says that it takes no receive of a shared queue any more.
     pub(crate) last_receive: Arc<Notify>,
+    changes: Mutex<Changes>,
+    /// The last of them: everything else is gone when it runs.
+    destroyed: Destroyed,
+}
+
+/// The changes of the state of a queue pair of the device.
+#[derive(Default)]
+struct Changes {
+    /// A thread is in the call that makes one.
+    busy: bool,
+    /// It goes to the error state, and makes no other change.
+    ended: bool,
+}
+
+/// The end of a queue pair of the device, and what follows from it.
+struct Destroyed {
+    /// The device uses no memory of its requests any more.
+    free: bool,
+    then: Mutex<Option<Then>>,
+}
+
+/// What follows the destruction of a queue pair of the device. It is given whether the memory of its requests is free.
+type Then = Box<dyn FnOnce(bool) + Send>;
+
+impl Drop for Destroyed {
+    fn drop(&mut self) {
+        let (free, then) = (self.free, self.then.get_mut().take());
+        if let Some(then) = then {
+            workers::execute(Box::new(move || then(free)));
+        }
+    }
 }
 
 /// A group of completion queues, and the number of entries that are needed there.
@@ -49,22 +85,53 @@ impl DeviceQp {
         if receives.is_some() {
             route.add_number(queue_pair.number());
         }
-        Ok(Self { queue_pair, route, receives, last_receive: Arc::default() })
+        let destroyed = Destroyed { free: false, then: Mutex::default() };
+        let (last_receive, changes) = (Arc::default(), Mutex::default());
+        Ok(Self { queue_pair, route, receives, last_receive, changes, destroyed })
     }
 
-    /// Destroys it. Returns whether that was possible: otherwise the device may use the memory of its requests at any later time.
-    pub(crate) fn destroy(self) -> bool {
-        let Self { queue_pair, route, receives, .. } = self;
-        let destroyed = queue_pair.destroy().is_ok();
-        if !destroyed {
-            // It has the receives that it took, too.
-            route.rooms().for_each(Room::withhold);
-            receives.iter().for_each(|receives| receives.withhold());
+    /// Changes its state and attributes, unless it has ended: no call takes a queue pair out of the error state.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3); `ECANCELED` if it has ended.
+    pub(crate) fn modify(&self, attributes: &QpAttributes) -> io::Result<()> {
+        let canceled = || Err(io::Error::from_raw_os_error(libc::ECANCELED));
+        let mut changes = self.changes.lock();
+        if changes.ended {
+            return canceled();
         }
-        // In this order, as when all of it is dropped.
-        drop(route);
-        drop(receives);
-        destroyed
+        changes.busy = true;
+        // Without the lock: on RoCE the kernel may look for the peer's hardware address for a second.
+        drop(changes);
+        let outcome = self.queue_pair.modify(attributes);
+        let mut changes = self.changes.lock();
+        changes.busy = false;
+        let ended = changes.ended;
+        drop(changes);
+        if ended {
+            // The caller of `end` has left it to this thread.
+            let _ = self.queue_pair.to_error();
+            return canceled();
+        }
+        outcome
+    }
+
+    /// Moves it to the error state, for good. A thread that is changing its state does it after that change.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3).
+    pub(crate) fn end(&self) -> io::Result<()> {
+        let mut changes = self.changes.lock();
+        changes.ended = true;
+        let busy = changes.busy;
+        drop(changes);
+        if busy { Ok(()) } else { self.queue_pair.to_error() }
+    }
+
+    /// Runs `then` when the last holder has destroyed it, with whether that was possible: otherwise the device may use the memory
+    /// of its requests at any later time. The caller drops it next.
+    pub(crate) fn when_destroyed(&self, then: impl FnOnce(bool) + Send + 'static) {
+        *self.destroyed.then.lock() = Some(Box::new(then));
     }
 
     /// Returns whether its completions are looked for. Whoever learns that a queue has lost one marks it before it looks for the queue
@@ -91,6 +158,17 @@ impl DeviceQp {
     /// Has everything put into the inboxes that there is. The owner then looks into its own.
     pub(crate) fn collect(&self) {
         self.route.collect();
+    }
+}
+
+impl Drop for DeviceQp {
+    fn drop(&mut self) {
+        self.destroyed.free = self.queue_pair.destroy().is_ok();
+        if !self.destroyed.free {
+            // It has the receives that it took, too.
+            self.route.rooms().for_each(Room::withhold);
+            self.receives.iter().for_each(|receives| receives.withhold());
+        }
     }
 }
 

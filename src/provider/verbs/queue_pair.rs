@@ -316,11 +316,18 @@ impl QueuePair {
         inner.device.clone()
     }
 
+    /// The number of the device's queue pair for a call that only tells it to the peer. It is good for one attempt, too.
+    pub(crate) fn lend_number(&self) -> Option<u32> {
+        let mut inner = self.lock();
+        inner.used = true;
+        inner.device.as_ref().map(|device| device.queue_pair.number())
+    }
+
     /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE the
     /// kernel looks for the peer's hardware address meanwhile, which may take long.
     ///
     /// # Errors
-    /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3).
+    /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3); `ECANCELED` if the queue pair has ended.
     pub(crate) fn ready(
         &self,
         device: &DeviceQp,
@@ -332,17 +339,17 @@ impl QueuePair {
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         if let Some(initial) = opened.initial_for(id)? {
-            device.queue_pair.modify(&initial)?;
+            device.modify(&initial)?;
         }
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
         if let Some(code) = options.rnr_timer() {
             receive.set_min_rnr_timer(code);
         }
-        device.queue_pair.modify(&receive)?;
+        device.modify(&receive)?;
         let mut send = id.qp_attributes(QpState::ReadyToSend)?;
         send.set_max_rd_atomic(reads(limits.outbound));
-        device.queue_pair.modify(&send)
+        device.modify(&send)
     }
 
     /// Marks the queue pair as connected: from now on all kinds of requests may be posted.
@@ -400,15 +407,16 @@ impl QueuePair {
         if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
     }
 
-    /// Has nothing posted any more. The job destroys the device's queue pair, and finishes everything with `status` that has not
-    /// finished by itself. There is none if another job does so already, or did.
+    /// Has nothing posted any more. The job ends the device's queue pair, and finishes everything with `status` that has not
+    /// finished by itself. There is none if another job does so already, or did. If a call that connects the queue pair has yet to
+    /// return, and the device has not given every request back, the thread of that call finishes the rest.
     fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
         inner.state.end();
         let detached = self.detach(&mut inner)?;
         let me = self.me.upgrade()?;
         Some(Box::new(move || {
-            let free = me.stop(detached, status);
-            me.settle(free, status, None);
+            let core = me.clone();
+            me.stop(detached, status, move |free| core.settle(free, status, None));
         }))
     }
 
@@ -424,14 +432,16 @@ impl QueuePair {
         let detached = self.detach(&mut inner)?;
         let me = self.me.upgrade()?;
         Some(Box::new(move || {
-            let free = me.stop(detached, me.status_of_the_rest());
-            let next = me.make().inspect_err(|error| debug!(%error, "queue pair not replaced"));
-            me.settle(free, me.status_of_the_rest(), next.ok());
+            let core = me.clone();
+            me.stop(detached, me.status_of_the_rest(), move |free| {
+                let next = core.make().inspect_err(|error| debug!(%error, "queue pair not replaced"));
+                core.settle(free, core.status_of_the_rest(), next.ok());
+            });
         }))
     }
 
-    /// A queue pair of the device is destroyed, and the memory of what it had is free, or is not. Its receives are posted to the
-    /// next one, where the user can still use that. Everything else finishes with `status`.
+    /// A queue pair of the device is over, and the memory of what is still outstanding is free, or is not. Its receives are posted to
+    /// the next one, where the user can still use that. Everything else finishes with `status`.
     fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
         let mut found = Found::default();
         let mut inner = self.lock();

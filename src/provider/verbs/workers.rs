@@ -74,7 +74,7 @@ fn told(job: Job) -> Job {
 }
 
 /// Does a job. A panic, of a waker of the user for example, does not keep the caller from those of other connections.
-fn execute(job: Job) {
+pub(super) fn execute(job: Job) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
         error!("a panic has ended the end of a connection");
     }

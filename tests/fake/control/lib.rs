@@ -16,6 +16,7 @@
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long; the number may have a fraction |
 //! | `hold CALL` | no call of this function returns before `reset` |
+//! | `release CALL` | the calls of this function that do not return do now |
 //! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |
 //! | `answer CALL EVENT STATUS` | the next call of this function of the connection manager (`rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`) is answered by the event with this number, and with this status |
@@ -28,6 +29,7 @@
 //! | `port NUMBER STATE` | the port goes `down`, or comes `up` |
 //! | `fatal` | the device fails for good: it says so, every command is refused with `EIO`, and no request is carried out; objects may be left |
 //! | `scribble` | the device writes 0xee to the memory of every receive that it has; the number of bytes |
+//! | `keep requests` | a queue pair in the error state gives no request back, as if a message were still arriving: their memory is in use until it is destroyed |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |
 //! | `forgive` | objects that are left at the end of the process are not counted |

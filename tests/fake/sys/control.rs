@@ -35,6 +35,8 @@ pub(super) struct Script {
     pub(super) unresolved: bool,
     /// So many of the next resolutions of an address, and of a route, are not answered in time.
     expiring: [usize; 2],
+    /// A queue pair in the error state gives no request back: the device uses their memory until it is destroyed.
+    pub(super) keeps: bool,
     /// So many of the next messages take a receive, and the rest of them never comes.
     pub(super) cut_off: usize,
     /// No queue pair says that it has no receive of a shared queue any more.
@@ -84,6 +86,7 @@ impl Default for Script {
             mute: false,
             unresolved: false,
             expiring: [0; 2],
+            keeps: false,
             cut_off: 0,
             silent: false,
             until_overrun: None,
@@ -179,6 +182,11 @@ impl Script {
                 self.holds.insert(call.to_owned());
                 self.quiet = false;
             }
+            ["release", call] => {
+                self.holds.remove(call);
+                world::CHANGED.notify_all();
+            }
+            ["keep", "requests"] => self.keeps = true,
             ["refuse", call, error] => {
                 self.refusals.insert(call.to_owned(), parse(error)?);
                 self.quiet = false;

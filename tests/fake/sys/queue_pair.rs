@@ -75,7 +75,9 @@ impl World {
             let first = std::mem::take(&mut queue_pair.cut_off);
             first.into_iter().rev().for_each(|receive| queue_pair.receives.push_front(receive));
         }
-        self.flush(at);
+        if !self.script.keeps {
+            self.flush(at);
+        }
         match shared {
             None => {}
             Some(_) if before == IBV_QPS_ERR => {}

@@ -4,6 +4,10 @@
 //! the device still had to say. If it cannot be destroyed, the memory of what is outstanding is withheld: a driver that is
 //! being unbound refuses every command before it destroys the objects of the device, which may write until then.
 //!
+//! A thread in a call that connects the queue pair has it, too. In the error state the device may go on with a message that it has
+//! begun to receive; only the completion of a request, or the destruction, says that its memory is free. So what the device has
+//! not completed stays outstanding until that thread has let the queue pair go.
+//!
 //! These are commands to the device, so no lock is held meanwhile. The queue pair is taken from its owner under the lock,
 //! [`Detached`], and a [`Job`] does the rest; until it is done, the owner knows by [`Ending`] whose completions still count.
 //!
@@ -105,12 +109,12 @@ impl QueuePair {
     }
 
     /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device has
-    /// finished by then. The other requests stay outstanding, or drain with `status`. Returns whether the memory of what is
-    /// outstanding is free.
-    pub(super) fn stop(&self, detached: Detached, status: Status) -> bool {
+    /// finished by then. The other requests stay outstanding, or drain with `status`. Runs `then` with whether the memory of what
+    /// is outstanding is free: at once, or on the thread of a call that has the queue pair, when it has returned.
+    pub(super) fn stop(&self, detached: Detached, status: Status, then: impl FnOnce(bool) + Send + 'static) {
         let Detached { device, lent, idle, used, windows } = detached;
         // If there is nothing to flush, destroying it is enough.
-        let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.queue_pair.to_error() };
+        let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.end() };
         // A device that is gone says no; its queue pair can be destroyed all the same.
         if let Err(error) = &stopped {
             debug!(%error, "queue pair not moved to the error state");
@@ -141,14 +145,22 @@ impl QueuePair {
             inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
             drop(inner);
             Drain { queue_pair, key }.begin(last_receive);
-            return true;
+            return then(true);
         }
-        if lent && stopped.is_ok() {
-            // A connect that nothing can take back may still have it. It uses no memory any more.
+        let lent = lent && stopped.is_ok();
+        let flushed = {
+            let inner = self.lock();
+            inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty()
+        };
+        if flushed && (lent || Arc::strong_count(&device) > 1) {
+            then(true);
+        } else {
+            device.when_destroyed(then);
+        }
+        if lent {
+            // A connect that nothing can take back may still have it, and its destruction waits for that.
             self.adapter.runtime.spawn_blocking(move || drop(device));
-            return true;
         }
-        destroy(device, stopped.is_ok())
     }
 
     /// The device has said that this queue pair of it takes no receive of a shared queue any more.
@@ -198,16 +210,20 @@ impl QueuePair {
     }
 
     /// Destroys a queue pair of the device that takes no receive any more. Without the lock, because that may take long.
-    fn drained(&self, key: u32) {
+    fn drained(self: &Arc<Self>, key: u32) {
         let device = {
             let mut inner = self.lock();
             let draining = inner.draining.iter_mut().find(|draining| draining.key == key);
             draining.and_then(|draining| draining.device.take())
         };
-        let free = device.is_none_or(|device| {
-            device.collect();
-            destroy(device, true)
-        });
+        let Some(device) = device else { return };
+        device.collect();
+        let me = self.clone();
+        device.when_destroyed(move |free| me.finish_drained(key, free));
+    }
+
+    /// Finishes what a queue pair of the device has left that is destroyed now; its memory is free, or is not.
+    fn finish_drained(&self, key: u32, free: bool) {
         let mut found = Found::default();
         let mut inner = self.lock();
         self.read_current(&mut inner, &mut found);
@@ -222,12 +238,6 @@ impl QueuePair {
         drop(inner);
         self.found(found);
     }
-}
-
-/// Destroys a queue pair of the device. Returns whether the memory of its requests is free: it is while a call still has the
-/// queue pair, if that was moved to the error state.
-fn destroy(device: Arc<DeviceQp>, stopped: bool) -> bool {
-    Arc::into_inner(device).map_or(stopped, DeviceQp::destroy)
 }
 
 impl Drain {

@@ -1,0 +1,144 @@
+//! A queue pair whose end comes while a thread is in a call that connects it: the memory of its requests is the device's until
+//! that thread has let it go.
+//!
+//! Runs on: fake, fake-iwarp
+
+use common::cm::{abandon, outcome, requested};
+use common::life::{eventually, poll_once};
+use common::process::alone;
+use common::raw::room;
+use common::verbs::{fake, nothing_is_left};
+use common::*;
+use tokio::task::JoinHandle;
+use tokio_rdma::error::{AcceptError, ConnectError};
+use tokio_rdma::{AcceptParams, Adapter, Buffer, ConnectParams, Connection, Op, QueuePair, Reply, Status};
+
+/// The bytes that the fake device writes to the memory of a receive that it has.
+const SCRIBBLE: u8 = 0xee;
+
+/// An accept whose thread does not return from a call.
+struct Held {
+    accepting: JoinHandle<Result<Connection, AcceptError>>,
+    passive: QueuePair,
+    receive: Op<Buffer>,
+    connecting: JoinHandle<Result<Reply, ConnectError>>,
+}
+
+/// Has an accept held in this call, of a queue pair with a receive.
+async fn held_in(call: &str, adapter: &Adapter) -> Held {
+    let asked = requested(adapter, v4(), ConnectParams::default()).await;
+    let passive = queue_pair(adapter);
+    let receive = passive.receive(room(adapter, 8)).expect("posted");
+    fake(&format!("hold {call}"));
+    let (queue_pair, request) = (passive.clone(), asked.request);
+    let accepting = tokio::spawn(async move {
+        let accepted = request.accept(&queue_pair, AcceptParams::default()).await;
+        accepted.map_err(|refused| refused.error)
+    });
+    eventually("the thread is in the call", || fake("held") == Some(1)).await;
+    Held { accepting, passive, receive, connecting: asked.connecting }
+}
+
+/// The ends of the queue pair of an accept.
+const ENDS: [&str; 2] = ["the accept is dropped, and the queue pair", "it is flushed"];
+
+/// The calls within which the thread may be. Over iWARP the driver changes the states.
+fn calls(adapter: &Adapter) -> &'static [&'static str] {
+    if adapter.info().iwarp { &["rdma_accept"] } else { &["rdma_accept", "ibv_modify_qp"] }
+}
+
+// HW-04, CAN-04: what the device may still write to belongs to nobody else, and comes back once the device has let it go.
+#[tokio::test]
+async fn memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair() {
+    if !alone(module_path!(), "memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    for call in calls(&adapter) {
+        for end in ENDS {
+            let Held { accepting, passive, mut receive, connecting } = held_in(call, &adapter).await;
+            // As if a message were arriving: the device gives the receive back with the queue pair.
+            fake("keep requests");
+            if end == "it is flushed" {
+                passive.flush();
+            } else {
+                abandon(accepting).await;
+                drop(passive);
+            }
+            assert!(poll_once(&mut receive).is_pending(), "{call}: {end}: the device has it");
+            assert_eq!(fake("scribble"), Some(8), "{call}: {end}");
+            fake(&format!("release {call}"));
+            let (ended, buffer) = within(receive).await;
+            assert_eq!(ended.expect_err("it was flushed").status(), Status::CANCELED);
+            assert_eq!(buffer[..], [SCRIBBLE; 8], "{call}: {end}");
+            assert_eq!(fake("scribble"), Some(0), "{call}: {end}: the device has no other");
+            fake("reset");
+            drop(outcome(connecting).await);
+        }
+    }
+    drop(adapter);
+    nothing_is_left().await;
+}
+
+// HW-04: the last holder, which is that thread, cannot destroy it.
+#[tokio::test]
+async fn memory_that_the_last_holder_cannot_take_back_is_withheld() {
+    if !alone(module_path!(), "memory_that_the_last_holder_cannot_take_back_is_withheld") {
+        return;
+    }
+    let Some(_) = fake("forgive") else { return };
+    let adapter = adapter();
+    for end in ENDS {
+        let Held { accepting, passive, mut receive, connecting } = held_in("rdma_accept", &adapter).await;
+        fake("keep requests");
+        let regions = fake("count mr");
+        fake(&format!("refuse ibv_destroy_qp {}", libc::EIO));
+        if end == "it is flushed" {
+            passive.flush();
+        } else {
+            abandon(accepting).await;
+            drop(passive);
+        }
+        assert!(poll_once(&mut receive).is_pending(), "{end}: the device has it");
+        fake("release rdma_accept");
+        let (ended, buffer) = within(receive).await;
+        assert_eq!(ended.expect_err("it was flushed").status(), Status::CANCELED);
+        assert!(buffer.is_empty(), "{end}: the device may write to it");
+        assert!(fake("scribble") >= Some(8), "{end}: and does");
+        assert_eq!(fake("count mr"), regions, "{end}");
+        drop(connecting);
+        fake("reset");
+        fake("forgive");
+    }
+}
+
+// CAN-04, CM-21: a queue pair of which the device has given every request back is renewed at once, whoever has it.
+#[tokio::test]
+async fn a_queue_pair_without_requests_waits_for_no_holder() {
+    if !alone(module_path!(), "a_queue_pair_without_requests_waits_for_no_holder") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
+    abandon(accepting).await;
+    // It connects by its next queue pair of the device.
+    let (listener, address) = listening(&adapter);
+    let connector = adapter.connector();
+    let connect = connector.connect(&passive, address, ConnectParams::default());
+    let (connected, rejected) = within(async {
+        tokio::join!(connect, async { listener.request().await.expect("a request").reject(b"no").await })
+    })
+    .await;
+    rejected.expect("said");
+    assert_eq!(connected.map(drop).expect_err("refused").status(), Status::CONNECTION_REFUSED);
+    assert_eq!(fake("held"), Some(1), "the thread has not returned");
+    fake("reset");
+    drop(outcome(connecting).await);
+    drop((passive, connector, listener, adapter));
+    let (ended, buffer) = within(receive).await;
+    assert_eq!((ended.expect_err("it has gone").status(), buffer.len()), (Status::CANCELED, 8));
+    drop(buffer);
+    nothing_is_left().await;
+}
