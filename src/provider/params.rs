@@ -12,7 +12,7 @@ pub(crate) struct Options {
     retry_count: Option<u8>,
     rnr_retry_count: Option<u8>,
     rnr_timer: Option<u8>,
-    pub(crate) ack_timeout: Option<u8>,
+    ack_timeout: Option<u8>,
 }
 
 /// Counts have three bits, and 7 receiver-not-ready retries mean without end (rdma_connect(3)).
@@ -21,9 +21,11 @@ const MAX_RETRIES: u8 = 7;
 /// The code of a pause of 0.64 ms.
 #[cfg(feature = "verbs")]
 const SHORT_PAUSE: u8 = 12;
-/// The codes of pauses have five bits.
+/// The codes of pauses and the exponents of the acknowledge timeout have five bits.
 #[cfg(feature = "verbs")]
 const MAX_PAUSE: u8 = 31;
+#[cfg(feature = "verbs")]
+const MAX_ACK_TIMEOUT: u8 = 31;
 
 impl Options {
     /// The first one that was set, by name: for a provider that has none of them.
@@ -46,6 +48,13 @@ impl Options {
     #[cfg(feature = "verbs")]
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         self.rnr_retry_count.unwrap_or(MAX_RETRIES).min(MAX_RETRIES)
+    }
+
+    /// Returns the exponent of the acknowledge timeout, if it was set. The kernel passes any number on, and a device refuses to
+    /// complete the connection then.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn ack_timeout(&self) -> Option<u8> {
+        self.ack_timeout.map(|exponent| exponent.min(MAX_ACK_TIMEOUT))
     }
 
     /// The pause between two tries of a request for which there is no receive. Where it was not set: that of the connection
@@ -156,7 +165,7 @@ impl ConnectParams {
     }
 
     /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
-    /// 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
+    /// 31. Larger exponents count as 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
     /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
@@ -213,7 +222,7 @@ impl AcceptParams {
     }
 
     /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
-    /// 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
+    /// 31. Larger exponents count as 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
     /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {

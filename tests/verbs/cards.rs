@@ -202,7 +202,7 @@ async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {
     assert_eq!(fake("count mr"), regions, "all of it is registered, and so is not freed");
 }
 
-// HW-01: as documented and as requested. Without an end to the tries a receiver that is not ready for a moment does not stop its
+// HW-01, CM-34: as documented and as requested, each of the side that it was said by or said to. Without an end to the tries a receiver that is not ready for a moment does not stop its
 // peer for 655 ms.
 #[tokio::test]
 async fn retries_and_pauses_are_those_that_were_asked_for() {
@@ -212,22 +212,38 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
     let Some(_) = fake("reset") else { return };
     let adapter = adapter();
     let (connect, accept) = (ConnectParams::default, AcceptParams::default);
-    // The pauses of both sides, the retries of the active and of the passive one, and how often packets are repeated.
+    // The timers for receivers that are not ready, the retries for these, the acknowledge timeouts, and how often packets are
+    // repeated: of the queue pair of the active side, and of that of the passive one.
     let cases = [
-        (connect(), accept(), [12, 12], [7, 7], 7),
-        (connect().rnr_retry_count(6), accept().rnr_retry_count(0), [0, 0], [0, 6], 7),
-        (connect().rnr_retry_count(u8::MAX), accept(), [12, 12], [7, 7], 7),
-        (connect().rnr_timer(20), accept().rnr_timer(1), [20, 1], [7, 7], 7),
-        (connect().rnr_retry_count(3).rnr_timer(0), accept().rnr_timer(u8::MAX), [0, 31], [7, 3], 7),
-        (connect().retry_count(2), accept(), [12, 12], [7, 7], 2),
+        (connect(), accept(), [12, 12], [7, 7], [18, 18], 7),
+        (connect().rnr_retry_count(6), accept().rnr_retry_count(0), [0, 0], [0, 6], [18, 18], 7),
+        (connect().rnr_retry_count(u8::MAX), accept(), [12, 12], [7, 7], [18, 18], 7),
+        (connect().rnr_timer(20), accept().rnr_timer(1), [20, 1], [7, 7], [18, 18], 7),
+        (
+            connect().rnr_retry_count(3).rnr_timer(0),
+            accept().rnr_timer(u8::MAX),
+            [0, 31],
+            [7, 3],
+            [18, 18],
+            7,
+        ),
+        (connect().retry_count(2), accept(), [12, 12], [7, 7], [18, 18], 2),
+        (connect(), accept().ack_timeout(9), [12, 12], [7, 7], [18, 9], 7),
+        (connect().ack_timeout(14), accept().ack_timeout(0), [12, 12], [7, 7], [14, 0], 7),
+        (connect().ack_timeout(31), accept().ack_timeout(u8::MAX), [12, 12], [7, 7], [31, 31], 7),
     ];
-    for (connect, accept, pauses, retries, repeats) in cases {
-        let pair = connected_with(&adapter, connect.clone(), accept).await;
-        for (line, values) in [("rnr_timer", pauses), ("rnr_retries", retries), ("retries", [repeats; 2])] {
-            for value in values {
-                let same = values.iter().filter(|other| **other == value).count() as i64;
-                assert_eq!(fake(&format!("{line} {value}")), Some(same), "{line} {value}: {connect:?}");
-            }
+    for (connect, accept, pauses, retries, waits, repeats) in cases {
+        let what = format!("{connect:?}, {accept:?}");
+        let pair = connected_with(&adapter, connect, accept).await;
+        let lines = [
+            ("rnr_timer", pauses),
+            ("rnr_retries", retries),
+            ("ack_timeout", waits),
+            ("retries", [repeats; 2]),
+        ];
+        for (line, values) in lines {
+            let found = ["active", "passive"].map(|side| fake(&format!("{line} {side}")));
+            assert_eq!(found, values.map(Some), "{line}: {what}");
         }
         exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         let Pair { active, passive } = pair;
@@ -236,7 +252,7 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
     }
 }
 
-// IO-08: each end of a stream repeats as often as its peer has asked for.
+// IO-08: each end of a stream repeats as often as its peer has asked for, pauses its peer and waits for it as its own options say.
 #[tokio::test]
 async fn options_of_a_stream_are_those_of_its_queue_pairs() {
     if !alone(module_path!(), "options_of_a_stream_are_those_of_its_queue_pairs") {
@@ -245,14 +261,21 @@ async fn options_of_a_stream_are_those_of_its_queue_pairs() {
     let Some(_) = fake("reset") else { return };
     let adapter = adapter();
     let here = SocketAddr::new(v4(), 0);
-    let accepting = StreamConfig::default().rnr_retry_count(1);
+    let accepting = StreamConfig::default().rnr_retry_count(1).rnr_timer(5).ack_timeout(9);
     let listener = RdmaListener::bind_on(&adapter, here, &accepting).expect("bound");
-    let connecting = StreamConfig::default().retry_count(3).rnr_retry_count(2);
+    let connecting = StreamConfig::default().retry_count(3).rnr_retry_count(2).rnr_timer(20).ack_timeout(14);
     let connect = RdmaStream::connect_on(&adapter, listener.local_addr().expect("bound"), &connecting);
     let (connected, accepted) = within(async { tokio::join!(connect, listener.accept()) }).await;
     let _ends = (connected.expect("connected"), accepted.expect("accepted"));
-    let counts = ["retries 3", "rnr_retries 1", "rnr_retries 2"].map(fake);
-    assert_eq!(counts, [Some(2), Some(1), Some(1)]);
+    for (line, values) in
+        [("retries", [3, 3]), ("rnr_retries", [1, 2]), ("rnr_timer", [20, 5]), ("ack_timeout", [14, 9])]
+    {
+        assert_eq!(
+            ["active", "passive"].map(|side| fake(&format!("{line} {side}"))),
+            values.map(Some),
+            "{line}"
+        );
+    }
 }
 
 // IO-11: for RoCE an address is in the GID table some time after the kernel has announced it. Until then another provider

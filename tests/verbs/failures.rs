@@ -1,6 +1,7 @@
 //! Calls that devices and the kernel reject, and peers and paths that disappear without a message.
 //!
 //! Runs on: rxe, siw
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::collections::VecDeque;
 use std::fs::Permissions;
@@ -10,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use common::cm::{connect_on, exchange};
+use common::life::poll_once;
 use common::verbs::{FOREVER, Link, Process, connected_at_with, driver, one_at_a_time, role, run, say};
 use common::*;
 use futures::FutureExt;
@@ -339,22 +341,58 @@ async fn retry_counts_reach_the_device() {
     }
 }
 
+/// Whether the device asks a peer for the repeats of a message that finds no receive; says so where it does not.
+fn repeats_what_finds_no_receive() -> bool {
+    let has = driver();
+    if has == Some("siw") {
+        eprintln!("skipped: iWARP repeats by TCP, and a message without a receive ends the connection");
+    }
+    has == Some("rxe")
+}
+
 // CM-34, HW-01: one side asks for no repeats at all, the other for endless ones; which of the two it concerns is told here.
 #[tokio::test]
 async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
-    if driver() != Some("rxe") {
+    if !repeats_what_finds_no_receive() {
         return;
     }
     let adapter = adapter();
-    let connect = ConnectParams::default().rnr_retry_count(0);
-    let accept = AcceptParams::default().rnr_retry_count(7);
-    let pair = connected_with(&adapter, connect, accept).await;
-    let waits = pair.active.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
-    let fails = pair.passive.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
-    assert_eq!(status(fails).await, Status::IO_TIMEOUT, "the active side said: none");
-    // The other waits for a receive until there is nobody to post one.
-    drop(pair.passive);
-    assert_ne!(status(waits).await, Status::SUCCESS);
+    let connected = async || {
+        let connect = ConnectParams::default().rnr_retry_count(0);
+        connected_with(&adapter, connect, AcceptParams::default().rnr_retry_count(7)).await
+    };
+    let (patient, impatient) = (connected().await, connected().await);
+    let send = |end: &End| end.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut waits = send(&patient.active);
+    assert_eq!(status(send(&impatient.passive)).await, Status::IO_TIMEOUT, "the active side said: none");
+    // The first of the two has found no receive either.
+    assert!(poll_once(&mut waits).is_pending(), "the passive side said: without end");
+    let receive = patient.passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    assert_eq!(status(waits).await, Status::SUCCESS);
+    assert_eq!(status(receive).await, Status::SUCCESS);
+}
+
+// HW-01: the pause before a repeat is that of the side that has no receive, whichever that is.
+#[tokio::test]
+async fn the_pause_of_one_side_is_for_the_sends_of_the_other() {
+    /// The codes of 0.01 ms and of 491.52 ms, and a time that only one pause of the latter takes. The kernel counts in ticks.
+    const SHORT: u8 = 1;
+    const LONG: u8 = 31;
+    const PAUSE: Duration = Duration::from_millis(480);
+    if !repeats_what_finds_no_receive() {
+        return;
+    }
+    let adapter = adapter();
+    for (connect, accept) in [(SHORT, LONG), (LONG, SHORT)] {
+        let connect_params = ConnectParams::default().rnr_retry_count(1).rnr_timer(connect);
+        let accept_params = AcceptParams::default().rnr_retry_count(1).rnr_timer(accept);
+        let pair = connected_with(&adapter, connect_params, accept_params).await;
+        let from = if accept == LONG { &pair.active } else { &pair.passive };
+        let begun = Instant::now();
+        let sent = from.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
+        assert_eq!(status(sent).await, Status::IO_TIMEOUT, "it is repeated once");
+        assert!(begun.elapsed() >= PAUSE, "connect {connect}, accept {accept}: after {:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test]

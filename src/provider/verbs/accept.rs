@@ -144,7 +144,7 @@ impl Connector {
         limits: ReadLimits,
         log_ack_timeout: impl FnOnce(io::Error),
     ) -> io::Result<()> {
-        if let Some(timeout) = offer.options.ack_timeout
+        if let Some(timeout) = offer.options.ack_timeout()
             && let Err(error) = id.set_ack_timeout(timeout)
         {
             log_ack_timeout(error);

@@ -258,7 +258,7 @@ impl Connector {
         if let Some(class) = inner.offer.traffic_class {
             id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
         }
-        if let Some(timeout) = inner.offer.options.ack_timeout {
+        if let Some(timeout) = inner.offer.options.ack_timeout() {
             id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
         }
         id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))

@@ -41,8 +41,8 @@
 //! | `pace SEED` | requests and events take random times, so that those of different queue pairs and ids overtake each other |
 //! | `pace none` | they take none |
 //! | `remove` | the device is taken out of the machine |
-//! | `rnr_timer CODE` | the number of connected queue pairs with this timer for receivers that are not ready |
-//! | `rnr_retries COUNT`, `retries COUNT` | the number of those that repeat so often what finds no receive, or what is not acknowledged |
+//! | `rnr_timer SIDE` | the timer for a receiver that is not ready, of the connected queue pair of this side of its connection, `active` or `passive`; an error if there is none, or if there are several that differ |
+//! | `rnr_retries SIDE`, `retries SIDE`, `ack_timeout SIDE` | how often it repeats what finds no receive, how often what is not acknowledged, and the exponent of the time that it waits for an acknowledgement |
 //! | `device NAME` | there is another device, of the same kind as the first |
 //! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
 //! | `place IP PORT INDEX NAME` | the same of the device with this name |

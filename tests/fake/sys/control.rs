@@ -10,6 +10,7 @@ use super::device::Place;
 use super::dress::QueueBytes;
 use super::events::EventQueue;
 use super::number::IBV_QPS_RTS;
+use super::queue_pair::QueuePair;
 use super::world::{self, World};
 use super::{Answer, cm, execute};
 
@@ -282,15 +283,26 @@ impl World {
                 cm::device_removed(self);
                 Ok(0)
             }
-            [attribute @ ("rnr_timer" | "rnr_retries" | "retries"), value] => {
-                let value: u8 = parse(value)?;
-                let all = self.queue_pairs.values().filter(|queue_pair| queue_pair.state == IBV_QPS_RTS);
-                let has = all.map(|queue_pair| match attribute {
-                    "rnr_timer" => queue_pair.attributes.min_rnr_timer,
-                    "rnr_retries" => queue_pair.attributes.rnr_retry,
-                    _ => queue_pair.attributes.retry_cnt,
-                });
-                Ok(has.filter(|has| *has == value).count() as i64)
+            [attribute @ ("rnr_timer" | "rnr_retries" | "retries" | "ack_timeout"), side] => {
+                let passive = match side {
+                    "active" => false,
+                    "passive" => true,
+                    _ => return Err(libc::EINVAL),
+                };
+                let is_meant = |queue_pair: &&QueuePair| {
+                    queue_pair.state == IBV_QPS_RTS
+                        && cm::is_passive(self, queue_pair.number) == Some(passive)
+                };
+                // Of several, any that differs is an error of the test.
+                let mut meant = self.queue_pairs.values().filter(is_meant);
+                let of = |QueuePair { attributes, .. }: &QueuePair| match attribute {
+                    "rnr_timer" => attributes.min_rnr_timer,
+                    "rnr_retries" => attributes.rnr_retry,
+                    "retries" => attributes.retry_cnt,
+                    _ => attributes.timeout,
+                };
+                let value = meant.next().map(of).ok_or(libc::ENOENT)?;
+                if meant.all(|other| of(other) == value) { Ok(value.into()) } else { Err(libc::EEXIST) }
             }
             ["device", name] => self.devices.add(name).map(|()| 0),
             ["rival", name, error] => self.devices.refuse(name, parse(error)?).map(|()| 0),

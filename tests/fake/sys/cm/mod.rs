@@ -271,6 +271,12 @@ impl World {
     }
 }
 
+/// Whether the queue pair with this number is that of the side that was asked for its connection; `None` if it has no id.
+pub(super) fn is_passive(world: &World, number: u32) -> Option<bool> {
+    let own = world.cm.ids.values().find(|id| id.phase != Phase::Over && id.own.number == number)?;
+    Some(own.backlog == resolve::CHILD)
+}
+
 /// Whether packets of the connection of the id with this serial number get lost, wherever its peer is now.
 pub(super) fn is_cut_off(world: &World, serial: u64) -> bool {
     world.cm.serials.get(&serial).is_some_and(|at| world.is_cut_off(*at))
