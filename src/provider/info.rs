@@ -107,8 +107,11 @@ pub struct AdapterInfo {
     /// `ND_ADAPTER_FLAG_RDMA_READ_SINK_NOT_REQUIRED`). If `true` (iWARP cards), a read into other memory fails with
     /// `ACCESS_VIOLATION`. That includes every [`Buffer`](crate::Buffer), because peers have no access to buffers.
     pub read_sink_required: bool,
-    /// The longest time that the transport waits for the peer's accept. After it, a connect fails with `IO_TIMEOUT`,
-    /// even if [`ConnectParams::timeout`](crate::ConnectParams::timeout) is longer. `None` means no limit.
+    /// The longest time that a connect without [`ConnectParams::timeout`](crate::ConnectParams::timeout) waits for the peer's
+    /// accept. After it, the connect fails with `IO_TIMEOUT`. `None` means no limit.
+    ///
+    /// A longer timeout does not make the driver of an iWARP device wait longer. Over InfiniBand and RoCE it does: the connection
+    /// manager gives a host that does not answer up after about a minute, and one whose program is silent after about 18 minutes.
     pub answer_timeout: Option<Duration>,
     /// The maximum length of an inline request (`InlineRequestThreshold`), in bytes.
     pub max_inline: usize,

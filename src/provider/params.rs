@@ -107,7 +107,8 @@ impl ConnectParams {
     }
 
     /// Sets how long to wait for the peer to accept. After it, the connect fails with `IO_TIMEOUT` and can be repeated. Zero
-    /// fails before anything is sent. The resolution is 1 ms: the limit may end up to 1 ms late. Default: no limit.
+    /// fails before anything is sent. The resolution is 1 ms: the limit may end up to 1 ms late. Default: none on the soft provider,
+    /// and [`answer_timeout`](crate::cm::AdapterInfo::answer_timeout) on devices.
     ///
     /// A device repeats the resolution of an address that nobody answers within this time, and without a limit for five to
     /// seven seconds: then the connect fails with `HOST_UNREACHABLE`. A peer to which there is no route fails the connect at

@@ -127,7 +127,8 @@ impl Connector {
         if params.traffic_class.is_some_and(|class| class & 0b11 != 0) {
             return Err(ConnectError::NotSupported("a traffic class with bits of congestion control"));
         }
-        let deadline = params.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        let limit = params.timeout.or_else(|| self.answer_limit());
+        let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
         let call = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
@@ -160,6 +161,14 @@ impl Connector {
         };
         call.returned();
         Err(error)
+    }
+
+    /// Returns the time limit of a connect whose caller has set none.
+    ///
+    /// The connection manager of InfiniBand asks the kernel of a peer whose program is silent again and again, for a quarter of an
+    /// hour: each answer of that kernel asks for another minute. Drivers of iWARP end the wait by themselves.
+    fn answer_limit(&self) -> Option<Duration> {
+        if self.adapter.is_iwarp() { None } else { self.adapter.info().answer_timeout }
     }
 
     /// The inline part of Connect.

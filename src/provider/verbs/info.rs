@@ -12,7 +12,8 @@ use crate::types::ReadLimits;
 /// The private data that fits behind the header of rdma_cm in two messages of InfiniBand's connection manager.
 const IB_REQUEST_DATA: usize = 56;
 const IB_REPLY_DATA: usize = 196;
-/// InfiniBand's connection manager repeats its request 15 times, 4.3 s apart.
+/// The time that a connect waits for an answer over InfiniBand and RoCE, if its caller does not say. The connection manager gives
+/// up a host that does not answer a little later: it repeats its request 15 times, 4.3 s apart.
 const IB_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
