@@ -93,7 +93,8 @@ pub enum ConnectError {
     /// The call is not valid in the state of the connector (`CONNECTION_INVALID`).
     #[error("the call is not valid in this state of the connector")]
     Invalid,
-    /// The call was cancelled, or the queue pair was dropped (`CANCELED`).
+    /// The call was cancelled, or the queue pair was dropped (`CANCELED`). If the runtime of the adapter has ended, the error is
+    /// `Other`, with the same status.
     #[error("the connection attempt was cancelled")]
     Canceled,
     /// The peer closed the connection after it had accepted (`CONNECTION_ABORTED`).
@@ -262,8 +263,8 @@ pub enum AcceptError {
     /// The queue pair belongs to another adapter (`INVALID_PARAMETER`).
     #[error("the queue pair belongs to another adapter")]
     ForeignQueuePair,
-    /// The call was cancelled, the listener was closed, the queue pair was dropped, or the adapter's runtime has shut down
-    /// (`CANCELED`).
+    /// The call was cancelled, the listener was closed, or the queue pair was dropped (`CANCELED`). A wait for a request ends with
+    /// it, too, when the runtime of the adapter ends; the error of an accept is `Other` then, with the same status.
     #[error("the wait for a request or the accept was cancelled, or its listener or queue pair was dropped")]
     Canceled,
     /// The listener is not listening (`INVALID_DEVICE_STATE`).

@@ -99,7 +99,8 @@ pub enum BindError {
     /// The address does not belong to this adapter (`INVALID_ADDRESS`).
     #[error("the adapter does not have the address {0}")]
     InvalidAddress(IpAddr),
-    /// The listener is not bound or already listening, or the connector cannot be used again (`INVALID_DEVICE_STATE`).
+    /// The listener is not bound or already listening, the connector cannot be used again, or the runtime of the adapter has ended
+    /// (`INVALID_DEVICE_STATE`).
     #[error("{0}")]
     InvalidState(&'static str),
     /// The adapter was removed (`DEVICE_REMOVED`).

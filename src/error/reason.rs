@@ -78,6 +78,11 @@ impl fmt::Display for Reason {
 impl std::error::Error for Reason {}
 
 impl Reason {
+    /// The text of the cause [`RUNTIME_ENDED`](Self::RUNTIME_ENDED).
+    pub(crate) const RUNTIME_ENDED_TEXT: &str = "the runtime in which the adapter was opened has ended";
+    /// The cause of what fails on an adapter whose runtime has ended.
+    pub(crate) const RUNTIME_ENDED: Self = Self::Local(Self::RUNTIME_ENDED_TEXT);
+
     /// Returns whether the cause may be gone at the next attempt. A peer that does not speak the protocol
     /// will not learn it.
     pub(super) const fn is_transient(&self) -> bool {

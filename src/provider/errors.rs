@@ -9,6 +9,7 @@ use crate::status::Status;
 /// The error of a connect to `peer` that ended, or was refused, with `status`.
 pub(crate) fn connect_error(status: Status, reason: Reason, peer: SocketAddr) -> ConnectError {
     match status {
+        Status::CANCELED if reason == Reason::RUNTIME_ENDED => ConnectError::Other { peer, status, reason },
         Status::CONNECTION_REFUSED => ConnectError::Refused { peer, reason },
         Status::NETWORK_UNREACHABLE => ConnectError::NetworkUnreachable { peer },
         Status::HOST_UNREACHABLE => ConnectError::HostUnreachable { peer },
@@ -25,6 +26,7 @@ pub(crate) fn connect_error(status: Status, reason: Reason, peer: SocketAddr) ->
 /// The error of an accept of a request of `peer` that ended, or was refused, with `status`.
 pub(crate) fn accept_error(status: Status, reason: Reason, peer: SocketAddr) -> AcceptError {
     match status {
+        Status::CANCELED if reason == Reason::RUNTIME_ENDED => AcceptError::Other { peer, status, reason },
         Status::CONNECTION_REFUSED => AcceptError::Refused { peer, private_data: None, reason },
         Status::CONNECTION_ABORTED => AcceptError::Aborted { peer, reason },
         Status::IO_TIMEOUT => AcceptError::TimedOut { peer },

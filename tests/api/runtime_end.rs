@@ -9,6 +9,7 @@ use common::life::*;
 use common::*;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
@@ -196,6 +197,36 @@ fn accept_is_canceled_after_the_runtime_has_ended() {
     other.block_on(async {
         let refused = within(request.accept(&theirs, AcceptParams::default())).await;
         assert_eq!(refused.expect_err("the runtime has ended").status(), Status::CANCELED);
+    });
+}
+
+// CAN-04: an adapter in a `static` works in the first test of a program alone, each of which has a runtime of its own.
+#[test]
+fn an_adapter_names_the_end_of_its_runtime() {
+    if Device::under_test() == Device::Sim {
+        eprintln!("skipped: the network of a runtime ends with it");
+        return;
+    }
+    const ENDED: &str = "the runtime in which the adapter was opened has ended";
+    let (home, other) = (runtime(), runtime());
+    let (adapter, address, _listener) = home.block_on(async {
+        let adapter = adapter();
+        let (listener, address) = listening(&adapter);
+        (adapter, address, listener)
+    });
+    drop(home);
+    other.block_on(async {
+        let (queue_pair, connector) = (queue_pair(&adapter), adapter.connector());
+        let connect = connector.connect(&queue_pair, address, ConnectParams::default());
+        let error = within(connect).await.map(drop).expect_err("nobody would read its events");
+        assert_eq!(error.status(), Status::CANCELED);
+        assert!(error.to_string().ends_with(ENDED), "{error}");
+        assert!(!error.is_retryable() && !error.is_connector_usable());
+        let listener = adapter.listener();
+        listener.bind(SocketAddr::new(v4(), 0)).expect("bound");
+        let error = listener.listen(0).expect_err("nobody would accept");
+        assert!(error.to_string().ends_with(ENDED), "{error}");
+        assert!(!adapter.is_removed());
     });
 }
 

@@ -57,8 +57,8 @@ pub(crate) fn validate_destination(peer: SocketAddr) -> Result<(), ConnectError>
 /// send (`tcp_abort_on_overflow`, tcp(7)), hence a refusal.
 pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
     let Some(code) = error.raw_os_error() else {
-        let reason = Reason::Local("the socket could not be handed to the runtime");
-        return ConnectError::Other { peer, status: Status::from_io(error), reason };
+        // Tokio has no error number for a socket whose runtime has shut down, and nothing else is without one.
+        return ConnectError::Other { peer, status: Status::CANCELED, reason: Reason::RUNTIME_ENDED };
     };
     let reason = Reason::Errno(code);
     match code {

@@ -292,7 +292,7 @@ impl Connector {
             let (input, reason) = match error.raw_os_error() {
                 Some(code) => (Input::PeerGaveUp, Reason::Errno(code)),
                 // Tokio has no error number for a socket whose runtime has shut down, and nothing else is without one.
-                None => (Input::Failed(Status::CANCELED), Reason::Local("the runtime has shut down")),
+                None => (Input::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
             };
             let _ = self.handle_with(input, |inner| inner.progress.reason = Some(reason));
             return;

@@ -33,7 +33,7 @@ impl Connector {
             return Err(AcceptError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(AcceptError::Canceled);
+            return Err(accept_error(Status::CANCELED, Reason::RUNTIME_ENDED, self.peer()));
         }
         let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
         // After an attempt that failed it is being renewed.

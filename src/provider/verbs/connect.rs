@@ -119,7 +119,7 @@ impl Connector {
             return Err(ConnectError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(ConnectError::Canceled);
+            return Err(connect_error(Status::CANCELED, Reason::RUNTIME_ENDED, peer));
         }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));

@@ -737,12 +737,14 @@ impl Member for Connector {
     }
 
     fn runtime_ended(&self) {
-        const WHY: &str = "the runtime of the adapter has shut down";
         let state = self.lock().progress.state();
         match state {
-            State::Connecting => self.cancel(),
+            State::Connecting => {
+                let ended = Some(Reason::RUNTIME_ENDED);
+                let _ = self.handle_with(Input::Cancel, |inner| inner.progress.reason = ended);
+            }
             State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
-                self.broken(Status::CANCELED, Reason::Local(WHY));
+                self.broken(Status::CANCELED, Reason::RUNTIME_ENDED);
             }
             State::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
             State::Idle

@@ -11,7 +11,7 @@ use super::cm_id::{CmId, EventHandler};
 use super::connect::bind_id;
 use super::connector::Connector;
 use super::context::AdapterContext;
-use crate::error::{BindError, StateError};
+use crate::error::{BindError, Reason, StateError};
 use crate::proto::connector::Terms;
 use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
@@ -105,7 +105,7 @@ impl Listener {
         let local = inner.local;
         inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
         if self.adapter.is_stopped() {
-            return Err(BindError::InvalidState("the runtime of the adapter has shut down"));
+            return Err(BindError::InvalidState(Reason::RUNTIME_ENDED_TEXT));
         }
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog. The kernel has no word for
         // "not now" when its own is full, so that is as long as it permits (`net.rdma_ucm.max_backlog`).

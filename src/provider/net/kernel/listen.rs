@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::bind::{bind_error, check_source};
 use super::options::{new_socket, prepare};
-use crate::error::BindError;
+use crate::error::{BindError, Reason};
 use crate::provider::net::leases::{PortLease, lease};
 use crate::provider::net::options::{SocketError, SocketOptions};
 use crate::provider::net::ports::{PortRange, candidates};
@@ -125,7 +125,11 @@ impl BoundListener {
                 Ok(listener) => listening.push(listener),
                 Err(error) => {
                     self.sockets.iter().for_each(stop);
-                    return Err(listen_error(error));
+                    return Err(match error.raw_os_error() {
+                        Some(_) => listen_error(error),
+                        // Tokio has no error number for a socket whose runtime has shut down.
+                        None => BindError::InvalidState(Reason::RUNTIME_ENDED_TEXT),
+                    });
                 }
             }
         }
