@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::cm::exchange;
 use common::device::Device;
-use common::life::eventually;
+use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::verbs::{connected_at, fake};
@@ -128,6 +128,33 @@ async fn the_last_receive_is_not_waited_for_without_end() {
     end_in_the_middle(&adapter, pair, Cause::Disconnect).await;
     assert_eq!(failure(receive).await, Status::CANCELED);
     eventually("the queue pairs are gone", || fake("count qp") == pairs).await;
+}
+
+// HW-03: a device that is slow to say so, or does not, keeps no request of the send queue waiting that it has completed.
+#[tokio::test]
+async fn sends_do_not_wait_for_the_last_receive() {
+    if !alone(module_path!(), "sends_do_not_wait_for_the_last_receive") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    let Pair { active, passive } = served_by(&adapter, &queue).await;
+    // The peer has no receive for them.
+    let mut sends =
+        [b"first", b"again"].map(|word| passive.queue_pair.send(bytes(&adapter, word)).expect("posted"));
+    for line in ["lose last_receives", "keep requests", "hold ibv_destroy_qp"] {
+        fake(line);
+    }
+    passive.queue_pair.flush();
+    assert!(sends.iter_mut().all(|send| poll_once(send).is_pending()), "the device has them");
+    fake("keep nothing");
+    for (send, word) in sends.into_iter().zip([b"first", b"again"]) {
+        let (ended, buffer) = within(send).await;
+        assert_eq!((ended.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &word[..]));
+    }
+    fake("reset");
+    drop((active, passive, queue));
 }
 
 // HW-07: a thousand queue pairs with a long shared queue would otherwise need room for millions of completions.

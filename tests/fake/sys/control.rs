@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::device::Place;
 use super::dress::QueueBytes;
 use super::events::EventQueue;
-use super::number::IBV_QPS_RTS;
+use super::number::{IBV_QPS_ERR, IBV_QPS_RTS};
 use super::queue_pair::QueuePair;
 use super::world::{self, World};
 use super::{Answer, cm, execute};
@@ -275,6 +275,14 @@ impl World {
             ["fatal"] => {
                 (self.script.dead, self.script.forgiving) = (true, true);
                 self.remove_device();
+                Ok(0)
+            }
+            ["keep", "nothing"] => {
+                self.script.keeps = false;
+                let failed =
+                    self.queue_pairs.iter().filter(|(_, queue_pair)| queue_pair.state == IBV_QPS_ERR);
+                let failed: Vec<usize> = failed.map(|(at, _)| *at).collect();
+                failed.into_iter().for_each(|at| self.flush(at));
                 Ok(0)
             }
             ["scribble"] => Ok(execute::scribble(self) as i64),

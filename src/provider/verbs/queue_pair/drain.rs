@@ -14,9 +14,8 @@
 //! One that takes its receives from a shared queue stays in the error state for a while, until the device says that no
 //! receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions of a queue pair away
 //! when it is destroyed, and a receive without its completion would be lost to the shared queue. The requests of its send
-//! queue finish when it is destroyed.
+//! queue finish as the device completes them, and the others when it is destroyed.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,14 +24,14 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::{Inner, QueuePair};
-use crate::inflight::Completed;
+use crate::inflight::{Completed, WakeList};
 use crate::provider::verbs::device_qp::DeviceQp;
 use crate::provider::verbs::found::Found;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::CompletionHandler;
 use crate::provider::verbs::shared::Receives;
 use crate::provider::verbs::window::Window;
-use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
+use crate::provider::verbs::work_queue::{Held, WcResult, WorkQueue, status_of};
 use crate::status::Status;
 
 /// The longest wait for the word about the last receive, which firmware gives within milliseconds. Not every driver gives it.
@@ -45,11 +44,20 @@ pub(super) struct Draining {
     device: Option<Arc<DeviceQp>>,
     receives: Arc<Receives>,
     /// The requests of its send queue, and the status with which they finish.
-    requests: VecDeque<Outstanding>,
+    requests: WorkQueue,
     status: Status,
 }
 
 impl Draining {
+    /// Finishes the requests up to one that the device has completed: their memory is free.
+    fn complete(&mut self, sequence: u32, result: WcResult, wakes: &mut WakeList) {
+        self.requests.finished(sequence, result);
+        while let Some((outstanding, _)) = self.requests.pop() {
+            let (ticket, completed) = outstanding.ended(self.status, true);
+            self.requests.sink.complete(ticket, completed, wakes);
+        }
+    }
+
     /// The device has said that no receive is to come, or will not say it any more.
     fn notify(&self) {
         if let Some(device) = &self.device {
@@ -141,7 +149,8 @@ impl QueuePair {
         if let (true, Some(receives), Some(queue_pair)) = (drains, receives, self.me.upgrade()) {
             let last_receive = device.last_receive.clone();
             let mut inner = self.lock();
-            let requests = std::mem::take(&mut inner.initiator.outstanding);
+            let next = WorkQueue::new(inner.initiator.sink.clone());
+            let requests = std::mem::replace(&mut inner.initiator, next);
             inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
             drop(inner);
             Drain { queue_pair, key }.begin(last_receive);
@@ -189,8 +198,11 @@ impl QueuePair {
         result: WcResult,
         found: &mut Found<'_, '_>,
     ) {
-        let Some(draining) = inner.draining.iter().find(|draining| draining.key == key) else { return };
+        let Some(draining) = inner.draining.iter_mut().find(|draining| draining.key == key) else { return };
         if id.key != RequestId::SHARED {
+            if !id.receive && id.sequence != RequestId::KEEPALIVE {
+                draining.complete(id.sequence, result, &mut found.wakes);
+            }
             return;
         }
         let Some((ticket, payload)) = draining.receives.take(id.sequence) else { return };
@@ -230,9 +242,11 @@ impl QueuePair {
         let place = inner.draining.iter().position(|draining| draining.key == key);
         if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
         {
-            for outstanding in requests {
+            for outstanding in requests.outstanding {
+                // One behind a request that the device has not completed may have been.
+                let free = free || outstanding.result.is_some();
                 let (ticket, completed) = outstanding.ended(status, free);
-                inner.initiator.sink.complete(ticket, completed, &mut found.wakes);
+                requests.sink.complete(ticket, completed, &mut found.wakes);
             }
         }
         drop(inner);
