@@ -3,7 +3,9 @@
 //!
 //! Runs on: fake, fake-iwarp
 
-use common::cm::{abandon, outcome, requested};
+use std::sync::Arc;
+
+use common::cm::{abandon, connecting as connect, outcome, requested};
 use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::room;
@@ -113,32 +115,40 @@ async fn memory_that_the_last_holder_cannot_take_back_is_withheld() {
     }
 }
 
-// CAN-04, CM-21: a queue pair of which the device has given every request back is renewed at once, whoever has it.
+// CAN-04, CM-21: a queue pair of which the device has given every request back is renewed, whoever has it: at once, or when the
+// last of them comes.
 #[tokio::test]
 async fn a_queue_pair_without_requests_waits_for_no_holder() {
     if !alone(module_path!(), "a_queue_pair_without_requests_waits_for_no_holder") {
         return;
     }
     let Some(_) = fake("reset") else { return };
-    let adapter = adapter();
-    let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
-    abandon(accepting).await;
-    // It connects by its next queue pair of the device.
-    let (listener, address) = listening(&adapter);
-    let connector = adapter.connector();
-    let connect = connector.connect(&passive, address, ConnectParams::default());
-    let (connected, rejected) = within(async {
-        tokio::join!(connect, async { listener.request().await.expect("a request").reject(b"no").await })
-    })
-    .await;
-    rejected.expect("said");
-    assert_eq!(connected.map(drop).expect_err("refused").status(), Status::CONNECTION_REFUSED);
-    assert_eq!(fake("held"), Some(1), "the thread has not returned");
-    fake("reset");
-    drop(outcome(connecting).await);
-    drop((passive, connector, listener, adapter));
-    let (ended, buffer) = within(receive).await;
-    assert_eq!((ended.expect_err("it has gone").status(), buffer.len()), (Status::CANCELED, 8));
-    drop(buffer);
-    nothing_is_left().await;
+    for late in [false, true] {
+        let adapter = adapter();
+        let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
+        if late {
+            fake("keep requests");
+        }
+        abandon(accepting).await;
+        // It connects by its next queue pair of the device.
+        let (listener, address) = listening(&adapter);
+        let connector = Arc::new(adapter.connector());
+        let attempt = connect(&connector, &passive, address, ConnectParams::default());
+        if late {
+            tokio::task::yield_now().await;
+            assert_eq!((fake("scribble"), attempt.is_finished()), (Some(8), false));
+            fake("keep nothing");
+        }
+        within(listener.request()).await.expect("a request").reject(b"no").await.expect("said");
+        let error = outcome(attempt).await.map(drop).expect_err("refused");
+        assert_eq!(error.status(), Status::CONNECTION_REFUSED);
+        assert_eq!(fake("held"), Some(1), "the thread has not returned");
+        fake("reset");
+        drop(outcome(connecting).await);
+        drop((passive, connector, listener, adapter));
+        let (ended, buffer) = within(receive).await;
+        assert_eq!((ended.expect_err("it has gone").status(), buffer.len()), (Status::CANCELED, 8));
+        drop(buffer);
+        nothing_is_left().await;
+    }
 }

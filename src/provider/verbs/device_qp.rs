@@ -13,6 +13,7 @@ use super::context::AdapterContext;
 use super::routes::CompletionHandler;
 use super::shared::Receives;
 use super::workers;
+use crate::provider::connector::Job;
 use crate::sync::Mutex;
 use crate::sys::{self, CompletionQueue, QpAttributes};
 
@@ -43,17 +44,27 @@ struct Changes {
 struct Destroyed {
     /// The device uses no memory of its requests any more.
     free: bool,
-    then: Mutex<Option<Then>>,
+    then: Arc<Sequel>,
 }
 
-/// What follows the destruction of a queue pair of the device. It is given whether the memory of its requests is free.
+/// What follows the end of a queue pair of the device, once. It is given whether the memory of its requests is free.
+#[derive(Default)]
+pub(crate) struct Sequel(Mutex<Option<Then>>);
+
 type Then = Box<dyn FnOnce(bool) + Send>;
+
+impl Sequel {
+    /// Returns the job of it, unless that was taken.
+    pub(crate) fn take(&self, free: bool) -> Option<Job> {
+        let then = self.0.lock().take()?;
+        Some(Box::new(move || then(free)))
+    }
+}
 
 impl Drop for Destroyed {
     fn drop(&mut self) {
-        let (free, then) = (self.free, self.then.get_mut().take());
-        if let Some(then) = then {
-            workers::execute(Box::new(move || then(free)));
+        if let Some(job) = self.then.take(self.free) {
+            workers::execute(job);
         }
     }
 }
@@ -85,7 +96,7 @@ impl DeviceQp {
         if receives.is_some() {
             route.add_number(queue_pair.number());
         }
-        let destroyed = Destroyed { free: false, then: Mutex::default() };
+        let destroyed = Destroyed { free: false, then: Arc::default() };
         let (last_receive, changes) = (Arc::default(), Mutex::default());
         Ok(Self { queue_pair, route, receives, last_receive, changes, destroyed })
     }
@@ -129,9 +140,11 @@ impl DeviceQp {
     }
 
     /// Runs `then` when the last holder has destroyed it, with whether that was possible: otherwise the device may use the memory
-    /// of its requests at any later time. The caller drops it next.
-    pub(crate) fn when_destroyed(&self, then: impl FnOnce(bool) + Send + 'static) {
-        *self.destroyed.then.lock() = Some(Box::new(then));
+    /// of its requests at any later time. The caller drops it next. The result is for who finds before that that it has no request
+    /// any more.
+    pub(crate) fn when_destroyed(&self, then: impl FnOnce(bool) + Send + 'static) -> Arc<Sequel> {
+        *self.destroyed.then.0.lock() = Some(Box::new(then));
+        self.destroyed.then.clone()
     }
 
     /// Returns whether its completions are looked for. Whoever learns that a queue has lost one marks it before it looks for the queue

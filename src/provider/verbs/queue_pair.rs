@@ -181,6 +181,11 @@ impl Inner {
         kept
     }
 
+    /// Returns whether the device has completed every request that was posted to it.
+    fn is_flushed(&self) -> bool {
+        self.initiator.outstanding.is_empty() && self.receives.outstanding.is_empty()
+    }
+
     /// Adds a window that was bound on it, without those that are gone.
     fn add_window(&mut self, window: &Arc<Window>) {
         self.windows.retain(|other| other.strong_count() > 0);
@@ -634,6 +639,7 @@ impl CompletionHandler for QueuePair {
         for (key, id, result) in results {
             self.read(&mut inner, key, id, result, found);
         }
+        self.check_flushed(&inner, &mut found.wakes);
         drop(inner);
         self.found_later(found);
         false
@@ -641,7 +647,10 @@ impl CompletionHandler for QueuePair {
 
     fn progress(&self) {
         let mut found = Found::default();
-        self.read_current(&mut self.lock(), &mut found);
+        let mut inner = self.lock();
+        self.read_current(&mut inner, &mut found);
+        self.check_flushed(&inner, &mut found.wakes);
+        drop(inner);
         self.found(found);
     }
 

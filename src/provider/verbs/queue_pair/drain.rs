@@ -25,7 +25,7 @@ use tracing::debug;
 
 use super::{Inner, QueuePair};
 use crate::inflight::{Completed, WakeList};
-use crate::provider::verbs::device_qp::DeviceQp;
+use crate::provider::verbs::device_qp::{DeviceQp, Sequel};
 use crate::provider::verbs::found::Found;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::CompletionHandler;
@@ -96,6 +96,8 @@ pub(super) struct Ending {
     pub(super) key: u32,
     pub(super) receives: Option<Arc<Receives>>,
     last_receive: Arc<Notify>,
+    /// What follows when it is destroyed, while a thread in a call has it, or when the device has completed every request of it.
+    sequel: Option<Arc<Sequel>>,
 }
 
 impl QueuePair {
@@ -106,19 +108,20 @@ impl QueuePair {
             key: device.key(),
             receives: device.receives().cloned(),
             last_receive: device.last_receive.clone(),
+            sequel: None,
         });
         inner.deferred.clear();
         inner.copies.clear();
-        let empty = inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty();
         // A call that connects it may have it, too.
-        let idle = empty && self.shared.is_none() && Arc::strong_count(&device) == 1;
+        let idle = inner.is_flushed() && self.shared.is_none() && Arc::strong_count(&device) == 1;
         let windows = std::mem::take(&mut inner.windows);
         Some(Detached { device, lent: std::mem::take(&mut inner.lent), idle, used: inner.used, windows })
     }
 
     /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device has
     /// finished by then. The other requests stay outstanding, or drain with `status`. Runs `then` with whether the memory of what
-    /// is outstanding is free: at once, or on the thread of a call that has the queue pair, when it has returned.
+    /// is outstanding is free: at once, or, if a thread in a call has the queue pair, when it has returned or the device has completed
+    /// everything.
     pub(super) fn stop(&self, detached: Detached, status: Status, then: impl FnOnce(bool) + Send + 'static) {
         let Detached { device, lent, idle, used, windows } = detached;
         // If there is nothing to flush, destroying it is enough.
@@ -157,18 +160,34 @@ impl QueuePair {
             return then(true);
         }
         let lent = lent && stopped.is_ok();
-        let flushed = {
-            let inner = self.lock();
-            inner.initiator.outstanding.is_empty() && inner.receives.outstanding.is_empty()
-        };
-        if flushed && (lent || Arc::strong_count(&device) > 1) {
+        let held = lent || Arc::strong_count(&device) > 1;
+        let mut inner = self.lock();
+        if held && inner.is_flushed() {
+            drop(inner);
             then(true);
         } else {
-            device.when_destroyed(then);
+            let sequel = device.when_destroyed(then);
+            if let (true, Some(ending)) = (held, &mut inner.ending) {
+                ending.sequel = Some(sequel);
+            }
+            drop(inner);
         }
         if lent {
             // A connect that nothing can take back may still have it, and its destruction waits for that.
             self.adapter.runtime.spawn_blocking(move || drop(device));
+        }
+    }
+
+    /// Has the end of the queue pair of the device go on, if that waits for a thread in a call and the device has completed every
+    /// request of it.
+    pub(super) fn check_flushed(&self, inner: &Inner, wakes: &mut WakeList) {
+        let Some(sequel) = inner.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
+        if inner.is_flushed()
+            && let Some(job) = sequel.take(true)
+        {
+            let teardown = self.adapter.teardown.clone();
+            // Without the locks of the caller, which the job may need if no thread can take it.
+            wakes.run(move || teardown.run_next(job));
         }
     }
 
