@@ -45,6 +45,7 @@ pub(in crate::sys) const WC_WITH_IMM: u32 = 1 << 1;
 pub(in crate::sys) const WC_IP_CSUM_OK: u32 = 1 << 2;
 pub(in crate::sys) const WC_WITH_INV: u32 = 1 << 3;
 
+pub(in crate::sys) const DEVICE_SRQ_RESIZE: u32 = 1 << 13;
 pub(in crate::sys) const DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(in crate::sys) const DEVICE_MEM_WINDOW_TYPE_2A: u32 = 1 << 23;
 pub(in crate::sys) const DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;

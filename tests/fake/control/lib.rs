@@ -13,6 +13,10 @@
 //! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` and `ibv_req_notify_cq` are counted, too |
 //! | `send_queue BYTES ERRNO` | a send queue that would have more bytes than this is refused with this error. Requests with more entries or inline bytes are longer, as those of mlx5 |
 //! | `shared_queue BYTES ERRNO` | the same for shared receive queues |
+//! | `inline_clamp BYTES` | a queue pair for which more inline bytes are asked gets so many, and no error, as with hns; with 0 there are none |
+//! | `dmabuf` | the driver knows dma-bufs: files of memory stand for them (memfd_create(2)). Only the flags are accepted that the kernel accepts for them |
+//! | `fixed shared` | the length of a shared receive queue cannot be changed, as with nearly every card |
+//! | `partitions KEY KEY` | the P_Key table is written anew: the numbers of the P_Keys at both indices, `none` for an empty entry; `0 1` at first |
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long; the number may have a fraction |
 //! | `hold CALL` | no call of this function returns before `reset` |
@@ -45,9 +49,9 @@
 //! | `rnr_timer SIDE` | the timer for a receiver that is not ready, of the connected queue pair of this side of its connection, `active` or `passive`; an error if there is none, or if there are several that differ |
 //! | `rnr_retries SIDE`, `retries SIDE`, `ack_timeout SIDE` | how often it repeats what finds no receive, how often what is not acknowledged, and the exponent of the time that it waits for an acknowledgement |
 //! | `device NAME` | there is another device, of the same kind as the first |
-//! | `place IP PORT INDEX` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
-//! | `place IP PORT INDEX NAME` | the same of the device with this name |
-//! | `place IP%SCOPE PORT INDEX` | the same of a link-local address, at the interface with this number |
+//! | `place IP PORT KEY` | the address is of this port, 1 or 2, and in the partition with this P_Key, 0 or 1 |
+//! | `place IP PORT KEY NAME` | the same of the device with this name |
+//! | `place IP%SCOPE PORT KEY` | the same of a link-local address, at the interface with this number |
 //! | `move IP` | the address has moved to another port, as that of a bond does: ids that are bound to it are told, and nobody reaches them; connections go on |
 //! | `moved` | the number of ids that are bound to such an address from before, or listen there |
 //! | `displace IP` | the address is of no device |

@@ -259,6 +259,23 @@ impl World {
                 self.card.shared = QueueBytes::new(parse(bytes)?, parse(error)?);
                 Ok(0)
             }
+            ["inline_clamp", bytes] => {
+                self.card.inline = Some(parse(bytes)?);
+                Ok(0)
+            }
+            ["dmabuf"] => {
+                self.card.dmabuf = true;
+                Ok(0)
+            }
+            ["fixed", "shared"] => {
+                self.card.fixed_shared = true;
+                Ok(0)
+            }
+            ["partitions", first, second] => {
+                let key = |word: &str| if word == "none" { Ok(None) } else { parse(word).map(Some) };
+                self.set_partitions([key(first)?, key(second)?]);
+                Ok(0)
+            }
             ["calls", call] => Ok(self.script.calls.get(call).copied().unwrap_or_default() as i64),
             ["vector", number] => {
                 let number: c_int = parse(number)?;

@@ -37,6 +37,24 @@ pub(super) struct Devices {
     pub(super) removed: bool,
     /// The ports that are down.
     down: Vec<u8>,
+    /// The P_Key table: the number of the P_Key at each index.
+    pub(super) partitions: Partitions,
+}
+
+/// The P_Keys of a device by their indices, each as the number that a [`Place`] has. An entry can be empty.
+#[derive(Clone, Copy)]
+pub(super) struct Partitions([Option<u16>; PARTITIONS as usize]);
+
+impl Partitions {
+    pub(super) fn at(self, index: u16) -> Option<u16> {
+        self.0.get(usize::from(index)).copied().flatten()
+    }
+
+    /// The index of a P_Key now.
+    pub(super) fn index(self, key: u16) -> Answer<u16> {
+        let place = self.0.iter().position(|own| *own == Some(key)).ok_or(libc::EINVAL)?;
+        Ok(place as u16)
+    }
 }
 
 /// A device of this machine.
@@ -63,7 +81,7 @@ impl Device {
     }
 }
 
-/// An address of a device, with the port that it is of and the index of its P_Key.
+/// An address of a device, with the port that it is of and the number of its P_Key.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     /// The number of the device; the first is 0.
@@ -90,7 +108,13 @@ impl Default for Devices {
     fn default() -> Self {
         let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses = own.map(|ip| Place { device: 0, ip, scope: 0, port: 1, key: 0 }).into();
-        let mut devices = Self { all: vec![Device::new(NAME)], addresses, removed: false, down: Vec::new() };
+        let mut devices = Self {
+            all: vec![Device::new(NAME)],
+            addresses,
+            removed: false,
+            down: Vec::new(),
+            partitions: Partitions([Some(0), Some(1)]),
+        };
         devices.show(node::CHANNEL_ADAPTER, number::IBV_TRANSPORT_IB);
         devices
     }
@@ -217,6 +241,14 @@ impl World {
         let kind = if up { asynchronous::PORT_ACTIVE } else { asynchronous::PORT_ERR };
         for context in self.contexts.values_mut() {
             context.events.push((kind, port.into()));
+        }
+    }
+
+    /// Writes the P_Key table anew, as the subnet manager does when a partition is added or removed.
+    pub(super) fn set_partitions(&mut self, partitions: [Option<u16>; PARTITIONS as usize]) {
+        self.devices.partitions = Partitions(partitions);
+        for context in self.contexts.values_mut() {
+            (1..=PORTS).for_each(|port| context.events.push((asynchronous::PKEY_CHANGE, port.into())));
         }
     }
 
@@ -359,6 +391,9 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
             // A read has one sink, whose key the peer is told. Windows are of type 1, there are no atomics and no partitions.
             (to.max_sge_rd, to.atomic_cap, to.max_pkeys) = (1, 0, 1);
             to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS;
+        }
+        if !world.card.fixed_shared {
+            to.device_cap_flags |= number::DEVICE_SRQ_RESIZE;
         }
     }))
 }

@@ -68,6 +68,12 @@ pub(super) struct Card {
     /// The room of a send queue and of a shared receive queue.
     pub(super) sends: QueueBytes,
     pub(super) shared: QueueBytes,
+    /// The most inline bytes of a request: a queue pair for which more are asked gets so many, and no error.
+    pub(super) inline: Option<u32>,
+    /// The driver knows dma-bufs.
+    pub(super) dmabuf: bool,
+    /// The length of a shared receive queue is fixed.
+    pub(super) fixed_shared: bool,
 }
 
 /// The bytes that a queue of the device may have, and the error of one that would have more. `None`: any number.
@@ -109,7 +115,16 @@ pub(super) fn receive_size(entries: u32) -> u64 {
 impl Default for Card {
     fn default() -> Self {
         let (sends, shared) = Default::default();
-        Self { dress: Dress::default(), vendor: VENDOR, opened: false, sends, shared }
+        Self {
+            dress: Dress::default(),
+            vendor: VENDOR,
+            opened: false,
+            sends,
+            shared,
+            inline: None,
+            dmabuf: false,
+            fixed_shared: false,
+        }
     }
 }
 

@@ -127,7 +127,9 @@ pub(super) fn scribble(world: &mut World) -> usize {
     let shared = world.shared.values().flat_map(|queue| &queue.receives);
     let mut written = 0;
     for piece in own.chain(shared).flat_map(|receive| &receive.pieces) {
-        let to: *mut u8 = std::ptr::with_exposed_provenance_mut(piece.address as usize);
+        let Some(Key::Region(region)) = world.keys.get(&piece.key) else { continue };
+        let place = world.regions[region].place(piece.address);
+        let to: *mut u8 = std::ptr::with_exposed_provenance_mut(place);
         // SAFETY: the owner of the receive leaves its memory to the device until the receive has completed or its queue is gone.
         unsafe { to.write_bytes(SCRIBBLE, piece.length as usize) };
         written += piece.length as usize;
@@ -222,7 +224,7 @@ fn carry_out(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
 fn peer(world: &World, at: usize) -> Result<usize, Stop> {
     let own = &world.queue_pairs[&at];
     let peer = world.numbers.get(&own.attributes.dest_qp_num).ok_or(Stop::Unanswered)?;
-    let listens = world.queue_pairs[peer].listens_to(own);
+    let listens = world.queue_pairs[peer].listens_to(own, world.devices.partitions);
     if listens && is_reached(world, at) { Ok(*peer) } else { Err(Stop::Unanswered) }
 }
 
@@ -249,7 +251,7 @@ fn stretches(world: &World, domain: usize, pieces: &[Piece], access: c_uint) -> 
         let permitted = region.access & access == access;
         let inside = within(piece.address, u64::from(piece.length), region.start, region.length);
         (region.domain == domain && permitted && inside)
-            .then_some(Stretch { start: piece.address as usize, length: piece.length as usize })
+            .then(|| Stretch { start: region.place(piece.address), length: piece.length as usize })
     })
     .collect()
 }
@@ -258,22 +260,41 @@ fn within(start: u64, length: u64, of: u64, size: u64) -> bool {
     start >= of && start.checked_add(length).is_some_and(|end| end <= of + size)
 }
 
-/// Memory that a key gives the peer of a queue pair access to.
-fn reachable(world: &World, at: usize, key: u32, start: u64, length: u64, access: c_uint) -> bool {
+/// Memory that a key gives the peer of a queue pair access to, if there is any.
+fn reachable(
+    world: &World,
+    at: usize,
+    key: u32,
+    start: u64,
+    length: usize,
+    access: c_uint,
+) -> Option<Stretch> {
     let own = &world.queue_pairs[&at];
-    match world.keys.get(&key) {
-        None => false,
-        Some(Key::Region(region)) => {
+    let size = length as u64;
+    let region = match world.keys.get(&key)? {
+        Key::Region(region) => {
             let region = &world.regions[region];
-            region.domain == own.domain
+            let permitted = region.domain == own.domain
                 && region.access & access == access
-                && within(start, length, region.start, region.length)
+                && within(start, size, region.start, region.length);
+            permitted.then_some(region)
         }
-        Some(Key::Window(window)) => world.windows[window].bound.is_some_and(|bound| {
-            bound.queue_pair == at
+        Key::Window(window) => {
+            let bound = world.windows[window].bound?;
+            let permitted = bound.queue_pair == at
                 && bound.access & access == access
-                && within(start, length, bound.start, bound.length)
-        }),
+                && within(start, size, bound.start, bound.length);
+            permitted.then(|| &world.regions[&bound.region])
+        }
+    }?;
+    Some(Stretch { start: region.place(start), length })
+}
+
+/// The memory of the peer that a request of so many bytes names. Of none there is no memory.
+fn remote(world: &World, peer: usize, send: &Send, bytes: usize, access: c_uint) -> Option<Stretch> {
+    match bytes {
+        0 => Some(Stretch { start: 0, length: 0 }),
+        _ => reachable(world, peer, send.remote_key, send.remote, bytes, access),
     }
 }
 
@@ -398,16 +419,14 @@ fn write(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     if !permits(world, peer, ACCESS_REMOTE_WRITE) {
         return Err(refuse(world, peer, asynchronous::QP_REQ_ERR, wc::REM_INV_REQ_ERR));
     }
-    let reach =
-        bytes == 0 || reachable(world, peer, send.remote_key, send.remote, bytes as u64, ACCESS_REMOTE_WRITE);
-    if !reach {
+    let Some(to) = remote(world, peer, send, bytes, ACCESS_REMOTE_WRITE) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
-    }
+    };
     let receive = match send.opcode {
         IBV_WR_RDMA_WRITE_WITH_IMM => Some(take_receive(world, peer)?.0),
         _ => None,
     };
-    copy(&from, &[Stretch { start: send.remote as usize, length: bytes }]);
+    copy(&from, &[to]);
     if let Some(receive) = receive {
         let mut completion = done(receive.id, wc::SUCCESS, opcode::RECV_RDMA_WITH_IMM, bytes);
         (completion.word, completion.flags) = (send.word, WC_WITH_IMM);
@@ -434,12 +453,10 @@ fn read(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let peer = peer(world, at)?;
     admits_read(world, at, peer, ACCESS_REMOTE_READ)?;
     let bytes = length(&to);
-    let reach =
-        bytes == 0 || reachable(world, peer, send.remote_key, send.remote, bytes as u64, ACCESS_REMOTE_READ);
-    if !reach {
+    let Some(from) = remote(world, peer, send, bytes, ACCESS_REMOTE_READ) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
-    }
-    copy(&[Stretch { start: send.remote as usize, length: bytes }], &to);
+    };
+    copy(&[from], &to);
     Ok(bytes)
 }
 
@@ -453,10 +470,10 @@ fn atomic(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     if !send.remote.is_multiple_of(size_of::<u64>() as u64) {
         return Err(refuse(world, peer, asynchronous::QP_REQ_ERR, wc::REM_INV_REQ_ERR));
     }
-    if !reachable(world, peer, send.remote_key, send.remote, size_of::<u64>() as u64, ACCESS_REMOTE_ATOMIC) {
+    let Some(found) = remote(world, peer, send, size_of::<u64>(), ACCESS_REMOTE_ATOMIC) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
-    }
-    let target: *mut u64 = std::ptr::with_exposed_provenance_mut(send.remote as usize);
+    };
+    let target: *mut u64 = std::ptr::with_exposed_provenance_mut(found.start);
     // SAFETY: eight aligned bytes of registered memory, which the owner leaves to the device.
     let target = unsafe { AtomicU64::from_ptr(target) };
     let before = if send.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {

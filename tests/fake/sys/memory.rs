@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::types::*;
 use super::world::{self, World, live};
-use super::{free, number, number_of, pointer, zeroed};
+use super::{Answer, free, number, number_of, pointer, zeroed};
 
 /// A protection domain, with the number of its objects.
 pub(super) struct Domain {
@@ -20,6 +20,64 @@ pub(super) struct Region {
     /// The windows that are bound to it.
     pub(super) windows: usize,
     key: u32,
+    /// The part of a dma-buf that it is.
+    mapping: Option<Mapping>,
+}
+
+impl Region {
+    /// The place of an address of it in the memory of this process.
+    pub(super) fn place(&self, address: u64) -> usize {
+        match &self.mapping {
+            None => address as usize,
+            Some(mapping) => mapping.first.addr() + (address - self.start) as usize,
+        }
+    }
+}
+
+/// The page of this device and of the memory behind dma-bufs.
+const PAGE: u64 = 4096;
+
+/// A part of a file of memory, which stands for the memory of another device. Nothing but the device of this library uses the
+/// mapping.
+struct Mapping {
+    start: *mut c_void,
+    length: usize,
+    /// The first byte of the region, which need not be the first of a page.
+    first: *mut u8,
+}
+
+impl Mapping {
+    /// The bytes of a file from `offset` on.
+    fn new(fd: c_int, offset: u64, length: usize) -> Answer<Self> {
+        // SAFETY: the structure is integers.
+        let mut file: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the call fills the structure.
+        if unsafe { libc::fstat(fd, &mut file) } != 0 {
+            return Err(libc::EBADF);
+        }
+        let end = offset.checked_add(length as u64).ok_or(libc::EINVAL)?;
+        if u64::try_from(file.st_size).is_ok_and(|size| end > size) {
+            return Err(libc::EINVAL);
+        }
+        let into = (offset % PAGE) as usize;
+        let (protection, from) = (libc::PROT_READ | libc::PROT_WRITE, (offset - into as u64) as libc::off_t);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), into + length, protection, libc::MAP_SHARED, fd, from)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(libc::EINVAL);
+        }
+        start.expose_provenance();
+        Ok(Self { start, length: into + length, first: start.cast::<u8>().wrapping_add(into) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and the region that it is of is in no table any more.
+        unsafe { libc::munmap(self.start, self.length) };
+    }
 }
 
 /// A window, of type 2B: a binding is for the peer of one queue pair.
@@ -113,6 +171,52 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     pointer(world::enter("ibv_reg_mr").and_then(|mut world| {
         live(&mut world.domains, domain);
+        world.register(domain, start, length, (start.expose_provenance() as u64, access), None)
+    }))
+}
+
+/// # Safety
+/// As its manual page says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    domain: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    /// The flags that the kernel takes, and no other.
+    const FLAGS: u32 = number::ACCESS_LOCAL_WRITE
+        | number::ACCESS_REMOTE_WRITE
+        | number::ACCESS_REMOTE_READ
+        | number::ACCESS_REMOTE_ATOMIC
+        | number::ACCESS_RELAXED_ORDERING;
+    pointer(world::enter("ibv_reg_dmabuf_mr").and_then(|mut world| {
+        live(&mut world.domains, domain);
+        if !world.card.dmabuf {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let access = access as u32;
+        if access & !FLAGS != 0 || offset % PAGE != iova % PAGE || length == 0 {
+            return Err(libc::EINVAL);
+        }
+        let mapping = Mapping::new(fd, offset, length)?;
+        world.register(domain, std::ptr::null_mut(), length, (iova, access), Some(mapping))
+    }))
+}
+
+impl World {
+    /// A new region, which the device finds at this address.
+    fn register(
+        &mut self,
+        domain: *mut ibv_pd,
+        start: *mut c_void,
+        length: usize,
+        (address, access): (u64, u32),
+        mapping: Option<Mapping>,
+    ) -> Answer<*mut ibv_mr> {
+        let world = self;
         let writes = access & (number::ACCESS_REMOTE_WRITE | number::ACCESS_REMOTE_ATOMIC) != 0;
         if writes && access & number::ACCESS_LOCAL_WRITE == 0 || length == 0 {
             return Err(libc::EINVAL);
@@ -130,15 +234,16 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
         world.keys.insert(key, Key::Region(raw.addr()));
         let region = Region {
             domain: domain.addr(),
-            start: start.expose_provenance() as u64,
+            start: address,
             length: length as u64,
             access,
             windows: 0,
             key,
+            mapping,
         };
         world.regions.insert(raw.addr(), region);
         Ok(raw)
-    }))
+    }
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::time::Duration;
 
-use super::device::{MAX_CQE, MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, PARTITIONS, PORTS};
+use super::device::{MAX_CQE, MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, PORTS, Partitions};
 use super::memory::Window;
 use super::number::*;
 use super::post::{Receive, Send};
@@ -50,11 +50,17 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    /// Whether it takes what its peer sends: packets of other partitions are dropped.
-    pub(super) fn listens_to(&self, peer: &Self) -> bool {
+    /// Whether it takes what its peer sends. Packets of other partitions are dropped by the peer, and before that by the
+    /// switches: each path is one of the partition that its service level is for.
+    pub(super) fn listens_to(&self, peer: &Self, partitions: Partitions) -> bool {
+        let partition = |of: &Self| {
+            let own = partitions.at(of.attributes.pkey_index);
+            own.filter(|own| *own == u16::from(of.attributes.ah_attr.sl))
+        };
         matches!(self.state, IBV_QPS_RTR | IBV_QPS_RTS)
             && self.attributes.dest_qp_num == peer.number
-            && self.attributes.pkey_index == peer.attributes.pkey_index
+            && partition(self).is_some()
+            && partition(self) == partition(peer)
     }
 }
 
@@ -146,7 +152,10 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
     pointer(world::enter("ibv_create_qp").and_then(|mut world| {
         live(&mut world.domains, domain);
         // SAFETY: the caller's structure.
-        let asked = unsafe { &*asked };
+        let asked = unsafe { &mut *asked };
+        if let Some(most) = world.card.inline {
+            asked.cap.max_inline_data = asked.cap.max_inline_data.min(most);
+        }
         check_room(&asked.cap, !asked.srq.is_null())?;
         let size = dress::send_size(asked.cap.max_send_sge, asked.cap.max_inline_data);
         world.card.sends.check(asked.cap.max_send_wr, size)?;
@@ -235,10 +244,15 @@ fn required(dress: Dress, from: u32, to: u32) -> Answer<u32> {
 }
 
 /// Copies the attributes that the mask names.
-fn merge(dress: Dress, into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) -> Answer<()> {
+fn merge(
+    (dress, partitions): (Dress, Partitions),
+    into: &mut ibv_qp_attr,
+    from: &ibv_qp_attr,
+    mask: u32,
+) -> Answer<()> {
     let has = |bit| mask & bit != 0;
     let port = !has(attribute::PORT) || (1..=PORTS).contains(&from.port_num);
-    let partition = !has(attribute::PKEY_INDEX) || from.pkey_index < PARTITIONS;
+    let partition = !has(attribute::PKEY_INDEX) || partitions.at(from.pkey_index).is_some();
     // The path to the peer begins at the port of the queue pair.
     let path = !has(attribute::AV) || from.ah_attr.port_num == into.port_num;
     // Packets of RoCE have a global address. Those of InfiniBand stay in the subnet, and have that of the peer's port.
@@ -264,6 +278,7 @@ fn merge(dress: Dress, into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) ->
     take(attribute::PKEY_INDEX, |into, from| into.pkey_index = from.pkey_index);
     take(QP_ACCESS_FLAGS, |into, from| into.qp_access_flags = from.qp_access_flags);
     take(attribute::DEST_QPN, |into, from| into.dest_qp_num = from.dest_qp_num);
+    take(attribute::AV, |into, from| into.ah_attr = from.ah_attr);
     take(attribute::PATH_MTU, |into, from| into.path_mtu = from.path_mtu);
     take(QP_MIN_RNR_TIMER, |into, from| into.min_rnr_timer = from.min_rnr_timer);
     take(attribute::TIMEOUT, |into, from| into.timeout = from.timeout);
@@ -279,7 +294,7 @@ fn merge(dress: Dress, into: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) ->
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask: c_int) -> c_int {
     number_of(world::enter("ibv_modify_qp").and_then(|mut world| {
-        let (removed, dress) = (world.devices.removed, world.card.dress);
+        let (removed, rules) = (world.devices.removed, (world.card.dress, world.devices.partitions));
         let queue_pair = live(&mut world.queue_pairs, raw);
         if removed {
             return Err(libc::EIO);
@@ -292,11 +307,11 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
         let to = unsafe { &*to };
         let mask = mask as u32;
         let next = if mask & QP_STATE != 0 { to.qp_state } else { queue_pair.state };
-        let needs = if mask & QP_STATE != 0 { required(dress, queue_pair.state, next)? } else { 0 };
+        let needs = if mask & QP_STATE != 0 { required(rules.0, queue_pair.state, next)? } else { 0 };
         if mask & needs != needs {
             return Err(libc::EINVAL);
         }
-        merge(dress, &mut queue_pair.attributes, to, mask)?;
+        merge(rules, &mut queue_pair.attributes, to, mask)?;
         if next == IBV_QPS_ERR {
             world.fail(raw.addr());
             return Ok(());

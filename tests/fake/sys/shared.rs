@@ -96,13 +96,15 @@ unsafe extern "C" fn ibv_create_srq(domain: *mut ibv_pd, asked: *mut ibv_srq_ini
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_srq(raw: *mut ibv_srq, to: *mut ibv_srq_attr, mask: c_int) -> c_int {
     number_of(world::enter("ibv_modify_srq").and_then(|mut world| {
+        let fixed = world.card.fixed_shared;
         let queue = live(&mut world.shared, raw);
         // SAFETY: the caller's structure.
         let to = unsafe { &*to };
         let mask = mask as u32;
         if mask & number::SRQ_MAX_WR != 0 {
             let room = to.max_wr as usize;
-            if to.max_wr > MAX_SRQ_WR || room < queue.receives.len() + queue.taken {
+            // The error of the drivers, whichever the reason.
+            if fixed || to.max_wr > MAX_SRQ_WR || room < queue.receives.len() + queue.taken {
                 return Err(libc::EINVAL);
             }
             queue.room = room;

@@ -47,6 +47,7 @@ pub(super) mod asynchronous {
     pub(in crate::sys) const DEVICE_FATAL: u32 = 8;
     pub(in crate::sys) const PORT_ACTIVE: u32 = 9;
     pub(in crate::sys) const PORT_ERR: u32 = 10;
+    pub(in crate::sys) const PKEY_CHANGE: u32 = 12;
     pub(in crate::sys) const SRQ_ERR: u32 = 14;
     pub(in crate::sys) const SRQ_LIMIT_REACHED: u32 = 15;
     pub(in crate::sys) const QP_LAST_WQE_REACHED: u32 = 16;
@@ -93,4 +94,6 @@ pub(super) mod attribute {
     pub(in crate::sys) const RQ_PSN: u32 = 1 << 12;
     pub(in crate::sys) const SQ_PSN: u32 = 1 << 16;
     pub(in crate::sys) const DEST_QPN: u32 = 1 << 20;
+    /// Those that some old kernels have for RoCE, and user space does not: 21 to 23.
+    pub(in crate::sys) const OF_THE_KERNEL: u32 = 0x7 << 21;
 }

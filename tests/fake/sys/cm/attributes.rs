@@ -19,7 +19,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     minus_one(world::enter("rdma_init_qp_attr").and_then(|mut world| {
         let dress = world.card.dress;
-        let devices = world.devices.addresses.clone();
+        let (devices, partitions) = (world.devices.addresses.clone(), world.devices.partitions);
         let id = live(&mut world.cm.ids, raw);
         // SAFETY: the caller's structure.
         let to = unsafe { &mut *to };
@@ -32,7 +32,9 @@ unsafe extern "C" fn rdma_init_qp_attr(
         }
         let named = match to.qp_state {
             IBV_QPS_INIT => {
-                (to.pkey_index, to.port_num, to.qp_access_flags) = (place.key, place.port, 0);
+                // Looked for in the table of the moment.
+                to.pkey_index = partitions.index(place.key)?;
+                (to.port_num, to.qp_access_flags) = (place.port, 0);
                 attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS
             }
             IBV_QPS_RTR => {
@@ -82,7 +84,8 @@ fn ready_to_receive(id: &Id, place: Place, dlid: u16, to: &mut ibv_qp_attr) -> A
     to.min_rnr_timer = 0;
     // Packets of RoCE have a global address, and those of InfiniBand the one of a port in the subnet.
     (to.ah_attr.port_num, to.ah_attr.is_global) = (place.port, u8::from(dlid == 0));
-    to.ah_attr.dlid = dlid;
+    // Each partition has a service level of its own in this subnet.
+    (to.ah_attr.dlid, to.ah_attr.sl) = (dlid, place.key as u8);
     Ok(attribute::AV
         | attribute::PATH_MTU
         | attribute::DEST_QPN
