@@ -263,18 +263,6 @@ impl RawCmId {
         unsafe { DeviceKind::of(context, port) }
     }
 
-    /// The port of the device and the P_Key, as C has it, of the way that the connection takes. Zeros while no device is
-    /// known.
-    pub(crate) fn path(&self) -> (u8, u16) {
-        let _fields = self.fields();
-        // SAFETY: the identifier is live, and nobody writes the field meanwhile.
-        let port = unsafe { (*self.as_ptr()).port_num };
-        // SAFETY: as above.
-        let address = unsafe { &(*self.as_ptr()).route.addr.addr };
-        // SAFETY: all the members of the union are integers.
-        (port, unsafe { address.ibaddr.pkey })
-    }
-
     /// An error unless a device is known. It stays the same for the life of an identifier.
     fn bound(&self) -> io::Result<()> {
         let _fields = self.fields();

@@ -19,7 +19,8 @@ use tokio_rdma::{
     RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
 };
 
-// HW-02: an adapter has two ports, and an address in a partition: each connection uses what its own address is of.
+// HW-02: an adapter has two ports, and an address in a partition: each connection uses what its own address is of. A packet with
+// another P_Key than that of its path is lost in the subnet.
 #[tokio::test]
 async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
     if !alone(module_path!(), "each_connection_uses_the_port_and_the_partition_of_its_address") {
@@ -33,6 +34,41 @@ async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
             exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         }
     }
+}
+
+// HW-02: the subnet manager writes the P_Key table anew when a partition comes or goes. A connection has the index that its P_Key has
+// then, and a queue pair can be made whatever has become of the first one.
+#[tokio::test]
+async fn a_connection_finds_its_partition_where_it_has_moved() {
+    if !alone(module_path!(), "a_connection_finds_its_partition_where_it_has_moved") {
+        return;
+    }
+    let Some(_) = fake("place ::1 1 1") else { return };
+    let adapter = adapter();
+    let use_both = async |ips: &[std::net::IpAddr]| {
+        for ip in ips {
+            let pair = connected_at(&adapter, *ip).await;
+            exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+        }
+    };
+    use_both(&[v4(), v6()]).await;
+    for (table, ips) in
+        [("1 0", &[v4(), v6()][..]), ("none 0", &[v4()]), ("0 none", &[v4()]), ("0 1", &[v4(), v6()])]
+    {
+        fake(&format!("partitions {table}"));
+        use_both(ips).await;
+    }
+    // One that has no place any more is a reason to fail, and not to talk in another partition.
+    fake("partitions 0 none");
+    let (listener, address) = listening_at(&adapter, v6());
+    let active = queue_pair(&adapter);
+    let connector = adapter.connector();
+    let connect = connector.connect_and_complete(&active, address, ConnectParams::default());
+    let passive = queue_pair(&adapter);
+    let (ours, theirs) =
+        within(async { tokio::join!(connect, listener.accept_next(&passive, AcceptParams::default())) })
+            .await;
+    assert!(ours.is_err() && theirs.is_err(), "{ours:?} {theirs:?}");
 }
 
 /// The ends of a connection in the middle of a message: the passive side is in the middle of its receive.

@@ -18,8 +18,7 @@ use super::reactor;
 use crate::error::OpenError;
 use crate::sync::Mutex;
 use crate::sys::{
-    AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, QpState,
-    Transport,
+    AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport,
 };
 use crate::types::AdapterId;
 
@@ -180,14 +179,11 @@ impl Parts {
     /// All that is open, with the id that watches an address of it; `None` when that id has lost the device.
     fn into_opened(self, anchor: Arc<CmId>) -> Option<Arc<Opened>> {
         let Self { attributes, channel, domain, context } = self;
-        let mut initial = anchor.qp_attributes(QpState::Init).ok()?;
         // The rights of a peer depend on each region.
         let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
         let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
         let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
-        initial.set_access(rights);
-        let path = anchor.path();
-        Some(Arc::new(Opened { _anchor: anchor, initial, rights, path, channel, domain, context }))
+        Opened::new(anchor, rights, channel, domain, context).ok().map(Arc::new)
     }
 }
 

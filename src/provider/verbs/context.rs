@@ -24,7 +24,7 @@ use crate::provider::registry::Registry;
 use crate::sync::Mutex;
 use crate::sys::{
     AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
-    QpAttributes, QpState, Quirks, device_names, event, forget_removed_devices,
+    QpAttributes, QpState, QueuePair, Quirks, device_names, event, forget_removed_devices,
 };
 
 /// The number of times that a removed device is looked for in the list of devices, and the pauses between
@@ -36,32 +36,62 @@ const FORGET_MOST: Duration = Duration::from_secs(1);
 /// The open objects of a device.
 pub(crate) struct Opened {
     /// An id that is bound to an address of the device: it tells when the device goes.
-    pub(super) _anchor: Arc<CmId>,
-    /// The first state of every queue pair.
-    pub(crate) initial: QpAttributes,
+    anchor: Arc<CmId>,
+    /// The first state of every queue pair, in which it has no peer yet.
+    initial: QpAttributes,
     /// The rights of peers in it.
-    pub(super) rights: AccessFlags,
-    /// The port and the P_Key in it.
-    pub(super) path: (u8, u16),
+    rights: AccessFlags,
     pub(crate) channel: Arc<CompletionChannel>,
     pub(crate) domain: Arc<ProtectionDomain>,
     pub(crate) context: Arc<Context>,
 }
 
 impl Opened {
-    /// The first state of a queue pair for the connection of this id, if its path is another than that of the anchor: by
-    /// another port of the device, or in another partition.
+    /// The open objects of a device, with the id that watches an address of it and the rights that peers have in every queue pair.
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3).
-    pub(crate) fn initial_for(&self, id: &CmId) -> io::Result<Option<QpAttributes>> {
-        if id.path() == self.path {
-            return Ok(None);
-        }
-        let mut initial = id.qp_attributes(QpState::Init)?;
-        initial.set_access(self.rights);
-        Ok(Some(initial))
+    pub(super) fn new(
+        anchor: Arc<CmId>,
+        rights: AccessFlags,
+        channel: Arc<CompletionChannel>,
+        domain: Arc<ProtectionDomain>,
+        context: Arc<Context>,
+    ) -> io::Result<Self> {
+        let initial = initial(&anchor, rights)?;
+        Ok(Self { anchor, initial, rights, channel, domain, context })
     }
+
+    /// Takes a new queue pair of the device to its first state, in which it can have receives.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3) and rdma_init_qp_attr(3).
+    pub(crate) fn initialize(&self, queue_pair: &QueuePair) -> io::Result<()> {
+        queue_pair.modify(&self.initial).or_else(|error| match error.raw_os_error() {
+            // The entry of the P_Key table may be empty by now.
+            Some(libc::EINVAL) => queue_pair.modify(&initial(&self.anchor, self.rights)?),
+            _ => Err(error),
+        })
+    }
+
+    /// The first state of a queue pair for the connection of this id. Its path may be by another port than that of the anchor, or in
+    /// another partition, and the index of a P_Key changes whenever the subnet manager writes the table anew.
+    ///
+    /// # Errors
+    /// Those of rdma_init_qp_attr(3).
+    pub(crate) fn initial_for(&self, id: &CmId) -> io::Result<QpAttributes> {
+        initial(id, self.rights)
+    }
+}
+
+/// The first state of a queue pair on the path of this id, with these rights of the peer.
+///
+/// # Errors
+/// Those of rdma_init_qp_attr(3).
+fn initial(id: &CmId, rights: AccessFlags) -> io::Result<QpAttributes> {
+    let mut initial = id.qp_attributes(QpState::Init)?;
+    initial.set_access(rights);
+    Ok(initial)
 }
 
 /// The error of a call of the system that makes something. `EAGAIN` is a limit then.

@@ -343,9 +343,7 @@ impl QueuePair {
         // Limits are capped to the device, which knows no more than 255.
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-        if let Some(initial) = opened.initial_for(id)? {
-            device.modify(&initial)?;
-        }
+        device.modify(&opened.initial_for(id)?)?;
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
         if let Some(code) = options.rnr_timer() {
@@ -538,7 +536,7 @@ impl QueuePair {
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
         let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
             let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
-            queue_pair.modify(&opened.initial)?;
+            opened.initialize(&queue_pair)?;
             Ok(queue_pair)
         })?;
         Ok(Arc::new(device))

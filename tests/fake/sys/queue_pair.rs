@@ -276,9 +276,9 @@ fn merge(
     };
     take(attribute::PORT, |into, from| into.port_num = from.port_num);
     take(attribute::PKEY_INDEX, |into, from| into.pkey_index = from.pkey_index);
+    take(attribute::AV, |into, from| into.ah_attr = from.ah_attr);
     take(QP_ACCESS_FLAGS, |into, from| into.qp_access_flags = from.qp_access_flags);
     take(attribute::DEST_QPN, |into, from| into.dest_qp_num = from.dest_qp_num);
-    take(attribute::AV, |into, from| into.ah_attr = from.ah_attr);
     take(attribute::PATH_MTU, |into, from| into.path_mtu = from.path_mtu);
     take(QP_MIN_RNR_TIMER, |into, from| into.min_rnr_timer = from.min_rnr_timer);
     take(attribute::TIMEOUT, |into, from| into.timeout = from.timeout);
