@@ -281,6 +281,11 @@ impl RawCmId {
             // SAFETY: the identifier is live; the call fills both.
             unsafe { ffi::rdma_init_qp_attr(self.as_ptr(), &mut raw, &mut mask) }
         })?;
+        let of_ethernet = number::QP_ETHERNET_ATTRIBUTES as c_int;
+        // Old kernels name these over InfiniBand, too, where no driver takes them. librdmacm does the same for its queue pairs.
+        if mask & of_ethernet != 0 && self.kind() == Some(DeviceKind::InfiniBand) {
+            mask &= !of_ethernet;
+        }
         Ok(QpAttributes::from_raw(raw, mask))
     }
 }

@@ -57,6 +57,8 @@ pub(in crate::sys) const QP_ACCESS_FLAGS: u32 = 1 << 3;
 pub(in crate::sys) const QP_MAX_READ_ATOMIC: u32 = 1 << 13;
 pub(in crate::sys) const QP_MIN_RNR_TIMER: u32 = 1 << 15;
 pub(in crate::sys) const QP_MAX_DEST_READ_ATOMIC: u32 = 1 << 17;
+/// Bits of old kernels that are in no header: attributes of a link of Ethernet.
+pub(in crate::sys) const QP_ETHERNET_ATTRIBUTES: u32 = 0xe0_0000;
 
 pub(in crate::sys) const RDMA_OPTION_ID: c_int = 0;
 pub(in crate::sys) const RDMA_OPTION_ID_TOS: c_int = 0;

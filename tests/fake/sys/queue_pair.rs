@@ -261,7 +261,9 @@ fn merge(
             Dress::Infiniband => from.ah_attr.is_global == 0 && from.ah_attr.dlid != 0,
             Dress::Roce | Dress::Iwarp => from.ah_attr.is_global == 1,
         };
-    if !(port && partition && path && kind) {
+    // The driver of a card for InfiniBand knows none of these, see `rdma_init_qp_attr`.
+    let known = dress != Dress::Infiniband || !has(attribute::OF_THE_KERNEL);
+    if !(port && partition && path && kind && known) {
         return Err(libc::EINVAL);
     }
     if has(QP_MAX_READ_ATOMIC) && from.max_rd_atomic > MAX_READS

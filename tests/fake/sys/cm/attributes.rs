@@ -43,7 +43,8 @@ unsafe extern "C" fn rdma_init_qp_attr(
                     .destination
                     .and_then(|to| devices.iter().find(|own| address::same_ip(own.ip, to.ip())));
                 let dlid = dress.lid(far.map_or(place.port, |far| far.port));
-                ready_to_receive(id, place, dlid, to)?
+                let of_the_kernel = if dress == Dress::Infiniband { attribute::OF_THE_KERNEL } else { 0 };
+                ready_to_receive(id, place, dlid, to)? | of_the_kernel
             }
             IBV_QPS_RTS => ready_to_send(id, to)?,
             _ => return Err(libc::EINVAL),
