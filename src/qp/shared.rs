@@ -265,8 +265,9 @@ impl SharedReceiveQueue {
     /// `None` leaves a value unchanged, except that a threshold above a smaller depth is reduced to it.
     ///
     /// # Errors
-    /// `TooSmall` if more receives are outstanding; `OutOfRange`, also for a threshold above the depth; `Ended`; `Os`.
-    /// Nothing is changed in each case.
+    /// `TooSmall` if more receives are outstanding; `OutOfRange`, also for a threshold above the depth; `Ended`; `Os`, for a change of
+    /// the depth with `EOPNOTSUPP` (`NOT_SUPPORTED`) on devices without `IBV_DEVICE_SRQ_RESIZE`: all but `rxe`, as far as is
+    /// known. Nothing is changed in each case.
     pub fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), ResizeError> {
         let maximum = self.inner.adapter.info().max_shared_depth;
         let new = depth.unwrap_or_else(|| self.depth());

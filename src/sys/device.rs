@@ -255,6 +255,7 @@ impl Context {
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
+            resizes_shared: raw.device_cap_flags & number::DEVICE_SRQ_RESIZE != 0,
             quirks: Quirks::of(raw.vendor_id),
         })
     }
@@ -371,6 +372,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) invalidates: bool,
     /// Windows of type 2.
     pub(crate) windows: bool,
+    /// The length of a shared receive queue can be changed.
+    pub(crate) resizes_shared: bool,
     pub(crate) quirks: &'static Quirks,
 }
 

@@ -70,7 +70,8 @@ impl SharedReceiveQueue {
     /// Makes room for at least that many requests. Its requests stay.
     ///
     /// # Errors
-    /// `EINVAL` for more than the device allows or less than is needed, `EOPNOTSUPP` where its size is fixed.
+    /// `EINVAL` for more than the device allows or less than is needed, and from most drivers where its size is fixed, see
+    /// [`DeviceAttributes::resizes_shared`](super::DeviceAttributes::resizes_shared).
     pub(crate) fn resize(&self, depth: u32) -> io::Result<()> {
         let mut attributes = ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
         let mask = number::SRQ_MAX_WR as i32;

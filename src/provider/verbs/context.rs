@@ -299,6 +299,11 @@ impl AdapterContext {
         self.attributes.max_cqe
     }
 
+    /// Returns whether the length of a shared receive queue can be changed.
+    pub(crate) fn resizes_shared(&self) -> bool {
+        self.attributes.resizes_shared
+    }
+
     /// Returns the maximum number of entries of a receive of a shared queue.
     pub(crate) fn max_shared_entries(&self) -> usize {
         usize::try_from(self.attributes.max_srq_sge).unwrap_or(usize::MAX)

@@ -223,13 +223,17 @@ impl SharedReceives {
     /// Makes room for so many receives, here and for their completions.
     ///
     /// # Errors
-    /// `Os` where the device cannot (`EOPNOTSUPP`) or has no room.
+    /// `Os` where the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed where it cannot.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
         let (receives, queue) = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let failed = |call| move |source: io::Error| ResizeError::Os { call, source: source.into() };
+        if !self.adapter.resizes_shared() {
+            // Drivers would say something else, and only once the completion queues have grown.
+            return Err(failed("ibv_modify_srq")(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        }
         receives.grow(depth).map_err(failed("ibv_resize_cq"))?;
         queue.resize(depth).map_err(failed("ibv_modify_srq"))
     }
