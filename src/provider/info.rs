@@ -113,7 +113,8 @@ pub struct AdapterInfo {
     /// A longer timeout does not make the driver of an iWARP device wait longer. Over InfiniBand and RoCE it does: the connection
     /// manager gives a host that does not answer up after about a minute, and one whose program is silent after about 18 minutes.
     pub answer_timeout: Option<Duration>,
-    /// The maximum length of an inline request (`InlineRequestThreshold`), in bytes.
+    /// The maximum length of an inline request (`InlineRequestThreshold`), in bytes. Of a device it is what a queue pair with the
+    /// default entries has got, which with some drivers is less than it was asked for (`hns`: 32, `mana`: 0).
     pub max_inline: usize,
     /// The maximum number of completions in a completion queue (`MaxCompletionQueueDepth`).
     pub max_completion_depth: usize,

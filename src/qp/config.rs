@@ -78,7 +78,8 @@ impl QueuePairConfig {
     }
 
     /// Sets the maximum number of bytes of an inline send or write. Default: 64, or the adapter's maximum if that is
-    /// smaller.
+    /// smaller. The queue pair is refused (`INVALID_PARAMETER_n`) if it cannot have as many, also where the driver of the device
+    /// would give it fewer without an error.
     ///
     /// A device gets sends and writes of registered memory that are not longer inline, too, so that it need not come for the bytes. With
     /// 0 nothing is inline.

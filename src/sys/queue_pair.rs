@@ -102,8 +102,8 @@ impl QueuePair {
         self.number
     }
 
-    /// Returns the number of inline bytes that the driver accepts in a request, which may be more than was
-    /// asked for.
+    /// Returns the number of inline bytes that the driver accepts in a request. That may be more than was asked for, and with some
+    /// drivers less, without an error.
     pub(crate) fn inline(&self) -> u32 {
         self.inline
     }

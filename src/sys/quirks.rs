@@ -9,6 +9,10 @@ use std::time::Duration;
 const RXE: u32 = 0xff_ff_ff;
 /// The vendor that devices of `siw` claim: the letters `bmt`.
 const SIW: u32 = 0x62_6d_74;
+/// The vendors of the cards of `irdma`, of `bnxt_re` and of `mana`, as PCI numbers them.
+const INTEL: u32 = 0x8086;
+const BROADCOM: u32 = 0x14e4;
+const MICROSOFT: u32 = 0x1414;
 
 /// The deviations of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,15 @@ pub(crate) struct Quirks {
     /// Its queues are memory of the kernel, and the reported depths can be had with any number of entries and inline bytes. A
     /// queue of such a depth takes megabytes, so it is not asked for.
     pub(crate) fits_any_depth: bool,
+    /// Requests have no inline bytes. The kernel says so only in newer versions, and the library ignores the flag of a request and
+    /// has the device come for the bytes.
+    pub(crate) ignores_inline: bool,
+    /// The device itself writes what a receive gets, in every case. The completions of other cards (mlx5, hns) have the bytes of a
+    /// short message in them, and the library copies these to the address of the receive when it is polled. That address need not
+    /// be one of this process where memory is of another device.
+    pub(crate) receives_in_place: bool,
+    /// The driver copies with the processor, so there is no order of a bus to relax. Some versions of `rxe` refuse that flag.
+    pub(crate) copies_in_order: bool,
     /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` tells of a completion
     /// by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as it is when the
     /// processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer than that takes.
@@ -82,6 +95,9 @@ const NONE: Quirks = Quirks {
     places_late: false,
     ends_on_the_processor: false,
     fits_any_depth: false,
+    ignores_inline: false,
+    receives_in_place: false,
+    copies_in_order: false,
     completions_linger: None,
     iwarp_data: 255,
     // `iw_cxgb4` waits that long; `irdma` repeats its request for less.
@@ -95,6 +111,8 @@ const RDMA_RXE: Quirks = Quirks {
     misnames_busy_regions: true,
     ends_on_the_processor: true,
     fits_any_depth: true,
+    receives_in_place: true,
+    copies_in_order: true,
     // From Linux 6.5 on it tells.
     hides_last_receive: true,
     completions_linger: Some(Duration::from_secs(1)),
@@ -114,11 +132,18 @@ const SOFT_IWARP: Quirks = Quirks {
     misses_early_frames: true,
     places_late: true,
     fits_any_depth: true,
+    receives_in_place: true,
+    copies_in_order: true,
     // It counts private data in a byte, four of which carry the read limits.
     iwarp_data: 251,
     iwarp_answer: Duration::from_secs(10),
     ..NONE
 };
+
+/// The libraries of both read a completion and nothing else when they are polled.
+const IRDMA_AND_BNXT_RE: Quirks = Quirks { receives_in_place: true, ..NONE };
+
+const MANA: Quirks = Quirks { ignores_inline: true, receives_in_place: true, ..NONE };
 
 impl Quirks {
     /// The quirks of devices of this vendor.
@@ -126,6 +151,8 @@ impl Quirks {
         match vendor {
             RXE => &RDMA_RXE,
             SIW => &SOFT_IWARP,
+            INTEL | BROADCOM => &IRDMA_AND_BNXT_RE,
+            MICROSOFT => &MANA,
             _ => &NONE,
         }
     }

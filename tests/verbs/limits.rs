@@ -4,10 +4,15 @@
 
 use common::process::alone;
 use common::raw::{bytes, room, success};
+use common::stream::{pattern, streams};
 use common::verbs::fake;
 use common::*;
-use tokio_rdma::error::OpenError;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig, SharedReceiveConfig, Status};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rdma::error::{OpenError, PostErrorKind, ResizeError};
+use tokio_rdma::{
+    AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, QueuePairConfig,
+    SharedReceiveConfig, Status, WorkOptions,
+};
 
 /// The bytes of a request with the default entries and inline bytes on this device, and of a receive of a shared queue.
 const SEND: usize = 256;
@@ -152,4 +157,142 @@ async fn a_shortage_is_no_limit() {
     fake(&format!("fail ibv_create_cq 1 {}", libc::ENOMEM));
     let info = common::adapter().info();
     assert_eq!((info.max_queue_depth, info.max_inline), (16_383, 0));
+}
+
+/// Sends, writes and inline requests of all lengths up to twice the usual inline bytes arrive as they are.
+async fn carries_all_lengths(adapter: &Adapter) {
+    let pair = connected(adapter).await;
+    let (active, passive) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+    let region = adapter.register(256, Access::REMOTE_WRITE).await.expect("registered");
+    let [first, second] = [0..128, 128..256].map(|part| region.remote_part(part).expect("within"));
+    let most = adapter.info().max_inline.min(64);
+    for length in 1..=128 {
+        let [sent, copied] = [0, 1].map(|from| pattern(length + from, length));
+        let receives = [0, 1].map(|_| passive.receive(room(adapter, 128)).expect("posted"));
+        success(active.write(bytes(adapter, &sent), &first).expect("posted")).await;
+        let options = WorkOptions::default;
+        if length <= most {
+            success(active.write_inline(&[&copied], &second, options()).expect("posted")).await;
+            success(active.send_inline(&[&copied], options()).expect("posted")).await;
+        } else {
+            let too_long = PostErrorKind::InlineTooLong { length, maximum: most };
+            let write = active.write_inline(&[&copied], &second, options()).map(drop);
+            assert_eq!(write.expect_err("too long"), too_long);
+            success(active.write(bytes(adapter, &copied), &second).expect("posted")).await;
+            success(active.send(bytes(adapter, &copied)).expect("posted")).await;
+        }
+        success(active.send(bytes(adapter, &sent)).expect("posted")).await;
+        for (receive, expected) in receives.into_iter().zip([&copied, &sent]) {
+            let (count, buffer) = success(receive).await;
+            assert_eq!(&buffer[..count], expected);
+        }
+        // The writes were there before the messages behind them.
+        for (at, expected) in [(0, &sent), (128, &copied)] {
+            let mut found = vec![0; length];
+            region.read(at, &mut found).expect("as long");
+            assert_eq!(&found, expected);
+        }
+    }
+}
+
+/// Writes of a stream of all lengths around the usual inline bytes.
+async fn streams_all_lengths(adapter: &Adapter) {
+    let (mut active, mut passive) = streams(adapter).await;
+    for length in 1..=100 {
+        let sent = pattern(length, length);
+        within(active.write_all(&sent)).await.expect("written");
+        within(active.flush()).await.expect("flushed");
+        let mut found = vec![0; length];
+        within(passive.read_exact(&mut found)).await.expect("read");
+        assert_eq!(found, sent);
+        within(passive.write_all(&sent)).await.expect("written");
+        within(active.read_exact(&mut found)).await.expect("read");
+    }
+}
+
+// HW-14: a driver may give a queue pair fewer inline bytes than it was asked for, without an error: 32 with hns, none with mana. What
+// the queue pair has is what is reported.
+#[tokio::test]
+async fn inline_bytes_are_as_many_as_the_driver_gives() {
+    if !alone(module_path!(), "inline_bytes_are_as_many_as_the_driver_gives") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    for most in [32, 0, 48, 512] {
+        fake(&format!("inline_clamp {most}"));
+        let adapter = adapter();
+        // The device itself has up to 256.
+        assert_eq!(adapter.info().max_inline, most.min(256));
+        carries_all_lengths(&adapter).await;
+        streams_all_lengths(&adapter).await;
+        let config = QueuePairConfig::default().inline(adapter.info().max_inline + 1);
+        let error = adapter.queue_pair(config).map(drop).expect_err("too many");
+        assert_eq!(error.status(), Status::INVALID_PARAMETER_9, "{error}");
+    }
+}
+
+// HW-14: a queue pair to which the driver gives fewer than the adapter has found is refused, so that none of its requests is later.
+#[tokio::test]
+async fn a_queue_pair_with_too_few_inline_bytes_is_refused() {
+    if !alone(module_path!(), "a_queue_pair_with_too_few_inline_bytes_is_refused") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    fake("inline_clamp 16");
+    let before = fake("count qp");
+    let config = QueuePairConfig::default;
+    for (config, status) in [
+        (config(), Status::INVALID_PARAMETER_9),
+        (config().inline(17), Status::INVALID_PARAMETER_9),
+        (config().shared_receives(&shared), Status::INVALID_PARAMETER_8),
+    ] {
+        let error = adapter.queue_pair(config).map(drop).expect_err("too few");
+        assert_eq!(error.status(), status, "{error}");
+        assert_eq!(offered_inline(&error), 16, "{error}");
+    }
+    assert_eq!(fake("count qp"), before, "none is left");
+    adapter.queue_pair(config().inline(16)).expect("so many there are");
+}
+
+/// The inline bytes that the text of an error offers.
+fn offered_inline(error: &OpenError) -> usize {
+    let text = error.to_string();
+    let after = text.split("between 0 and ").nth(1).expect("a limit");
+    let number: String = after.chars().take_while(char::is_ascii_digit).collect();
+    number.parse().unwrap_or_else(|_| panic!("no number in {text}"))
+}
+
+// HW-14: older kernels do not say that the cards of mana have no inline bytes, and their library sends what the entry names.
+#[tokio::test]
+async fn a_card_that_ignores_inline_requests_has_none() {
+    if !alone(module_path!(), "a_card_that_ignores_inline_requests_has_none") {
+        return;
+    }
+    let Some(_) = fake(&format!("vendor {}", 0x1414)) else { return };
+    let adapter = adapter();
+    assert_eq!(adapter.info().max_inline, 0);
+    carries_all_lengths(&adapter).await;
+}
+
+// SRQ-04: nearly no card can change the length of a shared receive queue. Then nothing is changed, not even the completion queues that
+// would have to grow first, and the error says that it is not supported, whatever the driver would say.
+#[tokio::test]
+async fn a_shared_queue_of_fixed_length_stays_as_it_is() {
+    if !alone(module_path!(), "a_shared_queue_of_fixed_length_stays_as_it_is") {
+        return;
+    }
+    let Some(_) = fake("fixed shared") else { return };
+    let adapter = adapter();
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(4)).expect("a queue");
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let config = QueuePairConfig::default().shared_receives(&shared).receive_completions(&results);
+    let _queue_pair = adapter.queue_pair(config).expect("a queue pair");
+    let entries = fake("count cqe");
+    let error = shared.modify(Some(1000), None).expect_err("fixed");
+    let ResizeError::Os { call: "ibv_modify_srq", source } = &error else { panic!("{error:?}") };
+    assert_eq!(source.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}");
+    assert_eq!((error.status(), shared.depth()), (Status::NOT_SUPPORTED, 4));
+    assert_eq!((fake("calls ibv_resize_cq"), fake("count cqe")), (Some(0), entries));
 }

@@ -49,7 +49,7 @@ impl Limits {
         let shared_depth = if attributes.max_srq > 0 { attributes.max_srq_wr.min(completions) } else { 0 };
         let reported = Self { depth, shared_depth, inline: 0 };
         let Ok(asking) = Asking::new(context, channel, domain) else { return reported };
-        let inline = asking.inline(attributes.max_sge);
+        let inline = if attributes.quirks.ignores_inline { 0 } else { asking.inline(attributes.max_sge) };
         if attributes.quirks.fits_any_depth {
             return Self { inline, ..reported };
         }
@@ -133,16 +133,36 @@ impl<'a> Asking<'a> {
     }
 
     /// Returns the number of bytes that a request can have inline. The device does not report it, so it is
-    /// asked for less and less.
+    /// asked for less and less. What the queue pair has counts, which with some drivers (hns) is less than was asked for.
     fn inline(&self, max_entries: u32) -> u32 {
         // With as many entries as are usual, which share the room with the bytes.
         let room = |inline| Capacities { receive_entries: 1, ..usual(max_entries, inline) };
         let made = INLINE.into_iter().find_map(|inline| {
             let queue_pair = self.make(Capacities { inline, ..room(inline) }).ok()?;
-            Some(queue_pair.inline().max(inline))
+            Some(queue_pair.inline())
         });
         made.unwrap_or(0)
     }
+}
+
+/// A queue pair of the device has fewer inline bytes than it was asked for. ibv_create_qp(3) promises as many, so the driver has
+/// no error for it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "inline is {asked}, not between 0 and {given}, which is the most that the device gives this queue pair"
+)]
+struct LessInline {
+    asked: u32,
+    given: u32,
+}
+
+/// Checks that a queue pair has as many inline bytes as it was asked for. Requests that are not longer are given to it inline, and
+/// the driver would refuse them.
+///
+/// # Errors
+/// One from which [`queue_pair_refused`] makes `InvalidParameter`.
+pub(super) fn check_inline(given: u32, asked: u32) -> io::Result<()> {
+    if given < asked { Err(io::Error::other(LessInline { asked, given })) } else { Ok(()) }
 }
 
 /// Returns the error of a queue pair that the device has refused, whose user may have `send_depth` requests in its send queue.
@@ -153,6 +173,12 @@ pub(super) fn queue_pair_refused(
     (capacities, send_depth, shared): (Capacities, u32, bool),
     source: io::Error,
 ) -> OpenError {
+    if let Some(less) = source.get_ref().and_then(|source| source.downcast_ref::<LessInline>()) {
+        return OpenError::InvalidParameter {
+            argument: if shared { 8 } else { 9 },
+            what: less.to_string().into(),
+        };
+    }
     let opened = adapter.opened();
     let found = opened.filter(|_| is_limit(&source)).and_then(|opened| {
         let usual = usual(capacities.send_entries, capacities.inline);

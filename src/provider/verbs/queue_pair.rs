@@ -214,8 +214,8 @@ impl Groups {
 
 impl QueuePair {
     /// # Errors
-    /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes; `Os` when it has no
-    /// room.
+    /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes, or more inline bytes
+    /// than it gives; `Os` when it has no room.
     pub(crate) fn new(adapter: Arc<AdapterContext>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -536,6 +536,7 @@ impl QueuePair {
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
         let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
             let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
+            limits::check_inline(queue_pair.inline(), self.capacities.inline)?;
             opened.initialize(&queue_pair)?;
             Ok(queue_pair)
         })?;
