@@ -200,7 +200,7 @@ bitflags! {
         /// When a request has completed, all of its bytes are in place, as without this flag. A program that waits for a
         /// peer's Write by reading the memory must not use it: a byte may arrive before those in front of it, whatever
         /// [`AdapterInfo::in_order_dma`](crate::cm::AdapterInfo::in_order_dma) says. Kernels and drivers that do not know
-        /// the flag ignore it, and so does the soft provider.
+        /// the flag ignore it, and so does the soft provider. A [`Buffer`](crate::mr::Buffer) always has it on a device.
         const RELAXED_ORDERING = 32;
     }
 }

@@ -185,12 +185,17 @@ impl AdapterContext {
 
     /// Memory that work requests of this adapter can use, and no peer.
     ///
+    /// The device may write to it in any order: nobody looks at the bytes before the request has completed, for which all of them are
+    /// there (ibv_reg_mr(3)), and no other request writes to them meanwhile.
+    ///
     /// # Errors
     /// See [`RegisterError`].
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
         let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
+        let mut access = AccessFlags::LOCAL_WRITE;
+        access.set(AccessFlags::RELAXED_ORDERING, !self.quirks().copies_in_order);
         memory.attach(|start, length| {
-            let (attached, ..) = self.attach(start, length, AccessFlags::LOCAL_WRITE)?;
+            let (attached, ..) = self.attach(start, length, access)?;
             Ok(attached as Arc<dyn Attachment>)
         })
     }
@@ -304,7 +309,8 @@ impl AdapterContext {
     fn flags(&self, access: Access) -> AccessFlags {
         let mut flags = flags(access, self.info().read_sink_required);
         flags.set(AccessFlags::MW_BIND, self.info().memory_windows);
-        flags.set(AccessFlags::RELAXED_ORDERING, access.contains(Access::RELAXED_ORDERING));
+        let relaxed = access.contains(Access::RELAXED_ORDERING) && !self.quirks().copies_in_order;
+        flags.set(AccessFlags::RELAXED_ORDERING, relaxed);
         if self.info().atomics && access.contains(Access::REMOTE_ATOMIC) {
             // A device grants it only together with the local right.
             flags |= AccessFlags::REMOTE_ATOMIC | AccessFlags::LOCAL_WRITE;
