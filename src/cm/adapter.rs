@@ -233,7 +233,7 @@ impl Adapter {
     /// Registers memory of another device: `length` bytes of `dmabuf`, starting at `offset`.
     ///
     /// Requests and peers address its first byte as `address`, which must have the same offset within a page as
-    /// `offset`. The descriptor may be closed after this call.
+    /// `offset`. The descriptor may be closed after this call. [`DmaBufRegion`] lists the requests that can use the memory.
     ///
     /// # Errors
     /// `NotSupported` with the soft provider, and with a device, kernel or library without dma-buf support: `rxe`,

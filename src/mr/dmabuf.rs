@@ -16,8 +16,13 @@ use crate::types::{Access, RemoteKey, TooShort};
 
 /// Registered memory of another device, given as a dma-buf (ibv_reg_dmabuf_mr).
 ///
-/// This program has no access to the bytes. A peer can access the memory by its key. Requests of this side can send
-/// from it, and receive and read into it. The two devices transfer the data directly.
+/// This program has no access to the bytes. A peer can access the memory by its key. Requests of this side can send and
+/// write from it, and read into it. The two devices transfer the data directly. A memory window cannot be bound to it.
+///
+/// A receive into it is posted with cards of `irdma`, `bnxt_re` and `mana` only, and refused as
+/// [`NotSupported`](crate::error::PostErrorKind::NotSupported) with others: the completions of some cards, such as those of
+/// `mlx5`, contain the bytes of a short message, which the library of the device copies to the address of the receive. That
+/// address is not one of this program here. Have the peer write to the memory instead, or read from the peer.
 ///
 /// `DmaBufRegion` is a cheap handle; clones refer to the same region. Dropping the last handle deregisters the memory
 /// when no request uses it any more. Created by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).

@@ -168,7 +168,8 @@ impl QueuePair {
     ///   [`LOCAL_WRITE`](Access::LOCAL_WRITE);
     /// * [`ForeignMemory`](PostErrorKind::ForeignMemory) if the memory belongs to another adapter;
     /// * [`NotSupported`](PostErrorKind::NotSupported) if the queue pair uses a
-    ///   [`SharedReceiveQueue`](super::SharedReceiveQueue); post the receive there;
+    ///   [`SharedReceiveQueue`](super::SharedReceiveQueue); post the receive there; and for a
+    ///   [`DmaBufSlice`](crate::mr::DmaBufSlice) on most devices, see [`DmaBufRegion`](crate::mr::DmaBufRegion);
     /// * [`DeviceRemoved`](PostErrorKind::DeviceRemoved) if the adapter has been removed.
     ///
     /// # Cancel safety

@@ -165,7 +165,8 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     /// `QueueFull`; `TooManyEntries`; `AccessViolation` if the memory lacks [`LOCAL_WRITE`](Access::LOCAL_WRITE);
-    /// `ForeignMemory` if it belongs to another adapter; `DeviceRemoved`.
+    /// `ForeignMemory` if it belongs to another adapter; `NotSupported` for a [`DmaBufSlice`](crate::mr::DmaBufSlice) on most
+    /// devices, see [`DmaBufRegion`](crate::mr::DmaBufRegion); `DeviceRemoved`.
     ///
     /// # Cancel safety
     /// The receive is posted by this call. Dropping the [`Op`] does not withdraw it: the receive still takes the next

@@ -61,6 +61,16 @@ bitflags! {
     }
 }
 
+impl AccessFlags {
+    /// Those that the memory of another device may have: the kernel refuses a registration of it with any other, such as
+    /// [`MW_BIND`](Self::MW_BIND) (ibv_reg_dmabuf_mr(3)).
+    const OF_DMABUF: Self = Self::LOCAL_WRITE
+        .union(Self::REMOTE_WRITE)
+        .union(Self::REMOTE_READ)
+        .union(Self::REMOTE_ATOMIC)
+        .union(Self::RELAXED_ORDERING);
+}
+
 /// Registered memory. The memory itself belongs to somebody else.
 pub(crate) struct MemoryRegion {
     raw: NonNull<ffi::ibv_mr>,
@@ -103,7 +113,10 @@ impl MemoryRegion {
     }
 
     /// Lets the device reach memory of another device: a part of what the descriptor of a dma-buf stands for, from
-    /// `offset` on. Requests and peers find its first byte at `address`.
+    /// `offset` on. Requests and peers find its first byte at `address`. No window can be bound to it.
+    ///
+    /// The address is any number, and none of this process. So the memory is not for requests whose bytes the library copies: inline
+    /// ones, and receives unless the device [receives in place](super::Quirks::receives_in_place).
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the library, the kernel or the driver does not know how.
@@ -115,10 +128,12 @@ impl MemoryRegion {
     ) -> io::Result<Self> {
         let unknown = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
         let register = ffi::reg_dmabuf_mr().ok_or_else(unknown)?;
-        let (flags, fd) = (access.bits() as c_int, dmabuf.as_raw_fd());
+        let (flags, fd) = ((access & AccessFlags::OF_DMABUF).bits() as c_int, dmabuf.as_raw_fd());
         let raw = call::pointer(libc::ENOMEM, || {
-            // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The memory is none of
-            // this program's: the kernel keeps it for as long as the region is there.
+            // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The call makes nothing of this
+            // process reachable: the memory is that of the descriptor, which the kernel keeps for as long as the region is
+            // there, and the address only names it. Whoever posts a request for which the library would use the address itself
+            // answers for that, see `post_send` and `post_receive` of a queue pair.
             unsafe { register(domain.as_ptr(), offset, length, address, fd, flags) }
         })?;
         // SAFETY: as in `register`.

@@ -163,7 +163,7 @@ impl QueuePair {
     /// # Safety
     /// Unless a request is inline, the memory of its entries stays allocated and registered under
     /// their keys, and if it reads from the peer no reference to it is made, until the request or a later one
-    /// of the queue has completed, or the queue pair is destroyed. Inline memory is readable now. The objects
+    /// of the queue has completed, or the queue pair is destroyed. Inline memory is of this process, and readable now. The objects
     /// of a binding live as long, and no other call binds the same window meanwhile.
     pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
         let post = |first, bad| {
@@ -182,7 +182,8 @@ impl QueuePair {
     ///
     /// # Safety
     /// As for a read in [`post_send`](Self::post_send), with the receive queue instead. The queue pair has a receive queue
-    /// of its own.
+    /// of its own. Memory of another device is not among the entries unless the device
+    /// [receives in place](super::Quirks::receives_in_place).
     pub(crate) unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
         post::receives(requests, |first, bad| {
             // SAFETY: as for a send.

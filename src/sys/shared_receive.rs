@@ -58,7 +58,8 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     /// The memory of the entries stays allocated and registered under their keys, and no reference to it is made, until
-    /// the request has completed, or this queue and every queue pair of it is destroyed.
+    /// the request has completed, or this queue and every queue pair of it is destroyed. Memory of another device is not among the
+    /// entries unless the device [receives in place](super::Quirks::receives_in_place).
     pub(crate) unsafe fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
         post::receives(requests, |first, bad| {
             // SAFETY: the queue is live; chain and entries are, and are only read, until the call returns. The memory

@@ -3,12 +3,17 @@
 //! Runs on: fake
 
 use common::life::poll_once;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
 use common::process::alone;
-use common::raw::{bytes, success};
+use common::raw::{bytes, room, success};
 use common::verbs::fake;
 use common::*;
-use tokio_rdma::error::RegisterError;
-use tokio_rdma::{Access, Status};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio_rdma::error::{PostErrorKind, RegisterError};
+use tokio_rdma::{Access, QueuePairConfig, SharedReceiveConfig, Status};
 
 /// The numbers of the flags in C.
 const LOCAL_WRITE: u32 = 1;
@@ -17,7 +22,8 @@ const REMOTE_READ: u32 = 4;
 const MW_BIND: u32 = 16;
 const RELAXED_ORDERING: u32 = 1 << 20;
 
-// HW-11: relaxed ordering is asked for where the program asks for it, and only there.
+// HW-11: relaxed ordering is asked for where the program asks for it, and for memory that nobody looks at before a request of it has
+// completed.
 #[tokio::test]
 async fn access_flags_are_those_that_were_asked_for() {
     if !alone(module_path!(), "access_flags_are_those_that_were_asked_for") {
@@ -43,6 +49,151 @@ async fn access_flags_are_those_that_were_asked_for() {
         within(owned.register_again(access)).await.expect("registered again");
         assert_eq!(count(), if access == Access::REMOTE_READ { 2 } else { 1 }, "{access}");
     }
+    let count = || fake(&format!("access {}", LOCAL_WRITE | RELAXED_ORDERING)).expect("a number");
+    let before = count();
+    let _buffer = adapter.buffer(64).expect("memory");
+    assert_eq!(count(), before + 1);
+}
+
+/// A file of two pages of memory, which stands for the memory of another device.
+fn memory_of_another_device() -> File {
+    let file = File::from(memfd_create(c"device", MFdFlags::MFD_CLOEXEC).expect("a file"));
+    file.set_len(2 * PAGE).expect("as long");
+    file
+}
+
+const PAGE: u64 = 4096;
+/// A place in the second page of that memory, and the address that the device finds it at: of no memory of this process.
+const OFFSET: u64 = PAGE + 64;
+const ADDRESS: u64 = 0x7fff_ffff_ffff_f040;
+
+// MR-03, MR-06: memory of another device, given as a dma-buf, is the source and the sink of requests of either side. The kernel takes only
+// some of the flags for it: no window is bound to it, although the adapter has windows.
+#[tokio::test]
+async fn memory_of_another_device_is_transferred() {
+    if !alone(module_path!(), "memory_of_another_device_is_transferred") {
+        return;
+    }
+    // A card of bnxt_re, which writes what a receive gets itself.
+    let Some(_) = fake(&format!("vendor {}", 0x14e4)) else { return };
+    fake("dmabuf");
+    let adapter = adapter();
+    let (before, file) = (fake("count mr"), memory_of_another_device());
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+    let registered = within(adapter.register_dmabuf(file.as_fd(), OFFSET, 256, ADDRESS, access)).await;
+    let memory = registered.expect("registered");
+    assert_eq!(
+        fake(&format!("access {}", LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | RELAXED_ORDERING)),
+        Some(1)
+    );
+    assert_eq!((memory.len(), memory.remote().address()), (256, ADDRESS));
+    let content = |at: u64, length| {
+        let mut found = vec![0; length];
+        file.read_exact_at(&mut found, OFFSET + at).expect("read");
+        found
+    };
+    let pair = connected(&adapter).await;
+    let (here, there) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+    // The peer writes and reads.
+    let part = memory.remote_part(8..13).expect("within");
+    success(there.write(bytes(&adapter, b"write"), &part).expect("posted")).await;
+    assert_eq!(content(0, 16), *b"\0\0\0\0\0\0\0\0write\0\0\0");
+    file.write_all_at(b"read", OFFSET + 32).expect("written");
+    let part = memory.remote_part(32..36).expect("within");
+    assert_eq!(&success(there.read(room(&adapter, 4), &part).expect("posted")).await.1[..], b"read");
+    // This side sends, writes and reads: few bytes, which are inline elsewhere, and many.
+    let region = adapter.register(256, Access::REMOTE_READ | Access::REMOTE_WRITE).await.expect("registered");
+    for length in [4, 200] {
+        let slice = || memory.slice(32..32 + length).expect("within");
+        let receive = there.receive(room(&adapter, 256)).expect("posted");
+        success(here.send(slice()).expect("posted")).await;
+        let (count, received) = success(receive).await;
+        assert_eq!((count, &received[..4]), (length, &b"read"[..]));
+        success(here.write(slice(), &region.remote()).expect("posted")).await;
+        let mut found = [0; 4];
+        region.read(0, &mut found).expect("as long");
+        assert_eq!(&found, b"read");
+        let marked = vec![length as u8; length];
+        region.write(0, &marked).expect("as long");
+        success(here.read(slice(), &region.remote_part(0..length).expect("within")).expect("posted")).await;
+        assert_eq!(content(32, length), marked);
+        file.write_all_at(b"read", OFFSET + 32).expect("written");
+    }
+    // And receives: a message that fits into a completion, and one that does not.
+    for length in [16, 200] {
+        let receive = here.receive(memory.slice(0..256).expect("within")).expect("posted");
+        let sent = vec![0xff ^ length as u8; length];
+        success(there.send(bytes(&adapter, &sent)).expect("posted")).await;
+        assert_eq!(success(receive).await.0, length);
+        assert_eq!(content(0, length), sent);
+    }
+    drop((pair, region));
+    within(memory.deregister()).await.expect("deregistered");
+    assert!(!memory.is_registered());
+    drop(memory);
+    assert_eq!(fake("count mr"), before);
+}
+
+// MR-02: what the kernel refuses of a dma-buf is an error, and nothing is left of it.
+#[tokio::test]
+async fn a_dmabuf_that_cannot_be_registered_is_refused() {
+    if !alone(module_path!(), "a_dmabuf_that_cannot_be_registered_is_refused") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (before, file) = (fake("count mr"), memory_of_another_device());
+    let register = async |offset, length, address| {
+        let made = adapter.register_dmabuf(file.as_fd(), offset, length, address, Access::REMOTE_READ);
+        within(made).await.map(drop)
+    };
+    let error = register(OFFSET, 256, ADDRESS).await.expect_err("the driver does not know how");
+    assert!(matches!(error, RegisterError::NotSupported(_)), "{error:?}");
+    fake("dmabuf");
+    // Another place within the page, and bytes beyond the end.
+    for (offset, length, address) in [(OFFSET, 256, ADDRESS + 8), (OFFSET, PAGE as usize, ADDRESS)] {
+        let error = register(offset, length, address).await.expect_err("not possible");
+        let RegisterError::Os { call: "ibv_reg_dmabuf_mr", source } = &error else { panic!("{error:?}") };
+        assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+    }
+    assert_eq!(fake("count mr"), before);
+}
+
+// MR-03: completions of some cards contain the bytes of a short message, and their libraries write these to the address of the receive:
+// to whatever this process has there, or to nothing. So memory of another device cannot be posted there, in any way.
+#[tokio::test]
+async fn memory_of_another_device_is_no_receive_of_a_card_that_copies() {
+    if !alone(module_path!(), "memory_of_another_device_is_no_receive_of_a_card_that_copies") {
+        return;
+    }
+    let Some(_) = fake("dmabuf") else { return };
+    let adapter = adapter();
+    let file = memory_of_another_device();
+    let registered = adapter.register_dmabuf(file.as_fd(), OFFSET, 256, ADDRESS, Access::REMOTE_WRITE);
+    let memory = within(registered).await.expect("registered");
+    let pair = connected(&adapter).await;
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    let slice = || memory.slice(0..16).expect("within");
+    let error = pair.passive.queue_pair.receive(slice()).map(drop).expect_err("refused");
+    assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{error}");
+    assert_eq!((error.status(), error.buffer.range()), (Status::NOT_SUPPORTED, 0..16));
+    let error = queue.receive(slice()).map(drop).expect_err("refused");
+    assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{error}");
+    // Nor behind memory of this process, nor before there is a connection.
+    let both = || vec![tokio_rdma::mr::Entry::from(room(&adapter, 8)), slice().into()];
+    let error = pair.passive.queue_pair.receive(both()).map(drop).expect_err("refused");
+    assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{error}");
+    let early = adapter.queue_pair(QueuePairConfig::default()).expect("a queue pair");
+    let error = early.receive(slice()).map(drop).expect_err("refused");
+    assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{error}");
+    // Everything else is as elsewhere.
+    let receive = pair.passive.queue_pair.receive(room(&adapter, 16)).expect("posted");
+    success(pair.active.queue_pair.send(slice()).expect("posted")).await;
+    assert_eq!(success(receive).await.0, 16);
+    success(pair.active.queue_pair.write(bytes(&adapter, b"0123"), &memory.remote()).expect("posted")).await;
+    let mut found = [0; 4];
+    file.read_exact_at(&mut found, OFFSET).expect("read");
+    assert_eq!(&found, b"0123");
 }
 
 // HW-11: the device may write memory that it has not given back.

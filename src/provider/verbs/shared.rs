@@ -16,7 +16,7 @@ use super::completions::{CompletionGroup, Room};
 use super::context::AdapterContext;
 use super::limits;
 use super::request_id::RequestId;
-use super::work_queue::{Outstanding, entries};
+use super::work_queue::{Outstanding, receive_entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
@@ -196,8 +196,9 @@ impl SharedReceives {
         let Some((receives, queue)) = queue else {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         };
-        let Some(entries) = entries(&payload, true, self.adapter.quirks()) else {
-            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
+        let entries = match receive_entries(&payload, self.adapter.quirks()) {
+            Ok(entries) => entries,
+            Err(kind) => return Err(Refused { kind, payload }),
         };
         // Held until it is posted, so that its completion finds it.
         let mut slots = receives.slots();
@@ -206,7 +207,8 @@ impl SharedReceives {
         let id = RequestId { key: RequestId::SHARED, receive: true, sequence: place as u32 };
         let request = ReceiveRequest { id: id.pack(), entries: &entries };
         // SAFETY: the entries are parts of the payload, registered allocations that are shared from now on and stay in their
-        // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair.
+        // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair. Memory of
+        // another device is among them only where the device receives in place.
         let Err(sys::Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
         let (_, payload) = slots.remove(place);
         let kind = match source.raw_os_error() {

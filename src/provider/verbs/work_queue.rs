@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::request_id::RequestId;
 use super::window::{Bound, Window};
+use crate::error::PostErrorKind;
 use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::memory::Slice;
 use crate::status::Status;
@@ -176,6 +177,19 @@ pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Optio
         entries.push(entry(slice, writes)?);
     }
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
+}
+
+/// The payload of a receive as the device sees it.
+///
+/// # Errors
+/// `NotSupported` for memory of another device, unless the device receives in place; `ForeignMemory` as for [`entries`].
+pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Result<Entries, PostErrorKind> {
+    if !quirks.receives_in_place && !payload.iter().all(Slice::can_be_copied) {
+        return Err(PostErrorKind::NotSupported(
+            "receives into memory of another device: the library of this device may copy the bytes",
+        ));
+    }
+    entries(payload, true, quirks).ok_or(PostErrorKind::ForeignMemory)
 }
 
 fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {

@@ -13,7 +13,7 @@ use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::window::{Free, Window};
-use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, nothing};
+use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, nothing, receive_entries};
 use crate::provider::work::{Flags, InlineRequest, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
@@ -125,8 +125,8 @@ impl QueuePair {
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
-        if entries(&payload, true, self.adapter.quirks()).is_none() {
-            return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
+        if let Err(kind) = receive_entries(&payload, self.adapter.quirks()) {
+            return Err(Refused { kind, payload });
         }
         inner.waiting.push_back(Outstanding::new(ticket, payload));
         Ok(())
@@ -144,17 +144,19 @@ impl QueuePair {
     ) -> Result<(), Refused> {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let posted = match (full, inner.device.as_ref(), entries(&payload, true, self.adapter.quirks())) {
+        let entries = receive_entries(&payload, self.adapter.quirks());
+        let posted = match (full, inner.device.as_ref(), entries) {
             (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
-            (_, Some(device), Some(entries)) => {
+            (_, Some(device), Ok(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
                 let request = ReceiveRequest { id: id.pack(), entries: &entries };
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
-                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair.
+                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of
+                // another device is among them only where the device receives in place.
                 unsafe { device.queue_pair.post_receive(&[request]) }
             }
             (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
-            (_, _, None) => return Err(Refused { kind: PostErrorKind::ForeignMemory, payload }),
+            (_, _, Err(kind)) => return Err(Refused { kind, payload }),
         };
         match posted {
             Ok(()) => {
