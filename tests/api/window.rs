@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use common::deviation::*;
 use common::device::variants;
@@ -369,6 +370,56 @@ async fn a_region_stays_while_a_window_is_bound_to_it() {
     within(invalidate).await.0.expect("invalidated");
     region.deregister().await.expect("nothing is bound to it any more");
     assert!(!region.is_registered());
+}
+
+// HW-06: each of sixteen binds a part of its own, at the same time as the others. The peer of each reaches that part by the key, reads and
+// writes it, and no peer reaches another part.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_many_queue_pairs_has_a_window_of_one_region() {
+    const MANY: usize = 16;
+    const PART: usize = 64;
+    let adapter = adapter();
+    if !has_windows(&adapter) {
+        return;
+    }
+    let region = region(&adapter, MANY * PART, ALL).await;
+    let before: Vec<u8> = (0..MANY).flat_map(|number| [number as u8; PART]).collect();
+    region.write(0, &before).expect("as long");
+    let ready = Arc::new(tokio::sync::Barrier::new(MANY));
+    let users: Vec<_> = (0..MANY)
+        .map(|number| {
+            let (adapter, region, ready) = (adapter.clone(), region.clone(), ready.clone());
+            tokio::spawn(async move {
+                let pair = connected(&adapter).await;
+                let (owner, peer) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+                let part = number * PART..(number + 1) * PART;
+                within(ready.wait()).await;
+                let (window, remote) = bound(&adapter, owner, &region, part, ALL).await;
+                // All of them are bound now.
+                within(ready.wait()).await;
+                assert_eq!(read(&adapter, peer, &remote).await, [number as u8; PART]);
+                let after = [0x80 | number as u8; PART];
+                success(peer.write(bytes(&adapter, &after), &remote).expect("posted")).await;
+                assert_eq!(read(&adapter, peer, &remote).await, after);
+                within(ready.wait()).await;
+                (pair, window, remote)
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for user in users {
+        all.push(within(user).await.expect("as expected"));
+    }
+    let mut after = vec![0; before.len()];
+    region.read(0, &mut after).expect("as long");
+    assert_eq!(after, before.iter().map(|byte| 0x80 | byte).collect::<Vec<_>>());
+    let keys: BTreeSet<_> = all.iter().map(|(_, _, remote)| remote.key().0).collect();
+    assert_eq!(keys.len(), MANY);
+    // The key of one is of no use on the connection of another.
+    let remote = all[0].2;
+    let stranger = &all[1].0.passive.queue_pair;
+    let status = failure(stranger.read(room(&adapter, PART), &remote).expect("posted")).await;
+    assert_blamed(&adapter, status, Status::ACCESS_VIOLATION, "a key of another connection");
 }
 
 // HW-06
