@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use rdma_guest::{failure, libtest, tally};
 
+mod bare;
 mod bench;
 mod bindings;
 mod callgrind;

@@ -3,6 +3,7 @@
 use std::env;
 use std::process::Command;
 
+use crate::bare;
 use crate::exec::{self, cargo, minutes};
 use crate::guest;
 use crate::layers;
@@ -43,6 +44,8 @@ pub(crate) fn features(_settings: &Settings) -> Tally {
         tally += Tally::check(check(&["--features", feature]));
     }
     tally += Tally::check(check(&["--no-default-features", "--features", "verbs"]));
+    // HW-12: `verbs` builds with nothing but Rust.
+    tally += Tally::check(bare::check());
     tally += Tally::check(no_provider());
     tally
 }
