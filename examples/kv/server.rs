@@ -36,7 +36,9 @@ impl Store {
         Ok(Self { buckets: buckets.into(), table })
     }
 
-    /// Makes a change. A client may read the bucket at the same time, and then sees by the checksum that it is torn.
+    /// Makes a change. A client may read the bucket at the same time, and then sees by the checksum that it is torn. The
+    /// checksum detects any order in which the bytes become visible, so that no fence is needed between the writes. The answer
+    /// to the change is posted after them, so that whoever has it reads the new bucket.
     ///
     /// `halfway` is called in the middle of the copy, where the scheduler may stop a thread at any time. The demonstration
     /// waits there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Reason;
 use crate::status::Status;
-use crate::types::{Access, OpKind, QueueKind};
+use crate::types::{Access, OpKind, QueueKind, TooShort};
 
 /// The reason why a work request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -264,6 +264,31 @@ impl ResizeError {
             Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
             Self::Ended(error) => error.status(),
             Self::Os { source, .. } => Status::from_io(source),
+        }
+    }
+}
+
+/// The error of accessing one number of eight bytes in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WordError {
+    /// The eight bytes are not within the region (`BUFFER_OVERFLOW`).
+    #[error("{0}")]
+    TooShort(TooShort),
+    /// The address of the number is not a multiple of eight (`INVALID_PARAMETER`).
+    #[error("a number of 8 bytes requires an address that is a multiple of 8, and that of offset {offset} is not")]
+    Unaligned {
+        /// The offset of the number in its region.
+        offset: usize,
+    },
+}
+
+impl WordError {
+    /// The ND status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::TooShort(error) => error.status(),
+            Self::Unaligned { .. } => Status::INVALID_PARAMETER,
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::types::TooShort;
 pub use connection::{AcceptError, ConnectError, DisconnectError, StateError};
 pub use data::{
     CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, RegisterFromError, ResizeError,
+    WordError,
 };
 pub use open::{BindError, OpenError};
 pub use reason::{DecodeError, Excerpt, Reason};
@@ -66,6 +67,7 @@ through_io!(
     StreamError,
     StreamBroken,
     TooShort,
+    WordError,
 );
 
 // Not in `crate::status`, which does not depend on the error types.

@@ -12,6 +12,7 @@
 //! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
+mod atomic;
 mod block;
 mod lines;
 mod mapping;
@@ -295,12 +296,6 @@ impl Shared {
         self.0.length
     }
 
-    /// Returns whether the numbers of eight bytes at offsets that are multiples of eight are words.
-    #[cfg(feature = "soft")]
-    pub(crate) fn has_aligned_words(&self) -> bool {
-        self.0.memory.block.start().addr().get().is_multiple_of(WORD)
-    }
-
     /// Gives the pages that lie in the range back to the system. Their bytes may be 0 from then on.
     pub(crate) fn discard(&self, range: std::ops::Range<usize>) {
         if self.0.is_frozen() {
@@ -515,21 +510,6 @@ impl Slice {
         self.memory.0.is_host_mapped()
     }
 
-    /// Atomically replaces the first eight bytes, a number in host byte order, by the result of `change`, and returns
-    /// the old number. `None` if the slice is shorter or not aligned to eight.
-    #[cfg(feature = "soft")]
-    pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
-        if !self.is_writable() {
-            return None;
-        }
-        let Range { head: [], body: Words { words: [word, ..], before: 0, length: WORD.. }, .. } =
-            self.range(0, self.length)
-        else {
-            return None;
-        };
-        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
-    }
-
     /// Returns the address `at` bytes into a slice of host memory; `at <= length`.
     fn address(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.length && self.is_host_mapped());
@@ -575,22 +555,6 @@ mod tests {
             prop_assert_eq!(read, wrote);
             prop_assert_eq!(&back[..read], &data[..wrote]);
         }
-    }
-
-    // QP-23
-    #[cfg(feature = "soft")]
-    #[test]
-    fn updates_need_eight_aligned_bytes() {
-        let shared = Owned::zeroed(17).expect("memory").share();
-        let at = |offset, length| shared.slice(offset, length).expect("in bounds");
-        at(8, 8).write(0, &5_u64.to_ne_bytes());
-        assert_eq!(at(8, 8).update(|value| value + 1), Some(5));
-        assert_eq!(at(8, 9).update(|value| value + 1), Some(6));
-        assert_eq!(at(8, 7).update(|value| value + 1), None, "too short");
-        assert_eq!(at(4, 8).update(|value| value + 1), None, "not aligned");
-        let mut found = [0; 8];
-        at(8, 8).read(0, &mut found);
-        assert_eq!(u64::from_ne_bytes(found), 7);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BufMut;
 use tokio::task::coop::consume_budget;
@@ -10,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
 use super::{check_length, maybe_blocking};
-use crate::error::RegisterError;
+use crate::error::{RegisterError, WordError};
 use crate::memory::{Owned, Shared, Slice};
 use crate::provider::info::ProviderKind;
 use crate::provider::{Adapter, Registration};
@@ -22,6 +23,23 @@ use crate::types::{Access, RemoteKey, TooShort};
 ///
 /// A peer that has the key can access the memory at any time, so this side reads and writes it by copying. Bytes that are
 /// copied while the peer writes them are a mix of old and new bytes, with no other consequence.
+///
+/// # Order
+/// [`read`](Self::read) and [`write`](Self::write) access each aligned word of eight bytes as a whole, in any order, and are
+/// themselves not ordered (`Ordering::Relaxed`): between two writes whose order matters to a reader,
+/// [`fence`](std::sync::atomic::fence) with `Ordering::Release` orders them, as between other atomics.
+/// [`load_u64`](Self::load_u64), [`store_u64`](Self::store_u64), [`fetch_add`](Self::fetch_add) and
+/// [`compare_exchange`](Self::compare_exchange) access one word with an `Ordering` of the caller.
+///
+/// These orders are those of the program's threads, and of the soft provider. A request that is posted after a write carries or
+/// announces what was written. A Read or Write of a peer fetches or places its bytes in any order, and no standard promises
+/// that it does so in whole words.
+///
+/// An atomic of a peer and one of this side do not overlap if [`AdapterInfo::global_atomics`] is `true`: always on soft. If it
+/// is `false`, only the atomics of one device are atomic to each other, and one of the two can be lost. This side then
+/// changes the number as peers do, by a [`QueuePair`](crate::QueuePair) of the same adapter that is connected to itself.
+///
+/// [`AdapterInfo::global_atomics`]: crate::AdapterInfo::global_atomics
 ///
 /// `Region` is a cheap handle; clones refer to the same memory. Dropping the last handle deregisters it. With a device,
 /// this happens when no request uses the memory any more.
@@ -175,6 +193,71 @@ impl Region {
         }
         let copied = slice.for_payload(|part| part.append_to(length, bytes));
         if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length, available }) }
+    }
+
+    /// Loads the number in the eight bytes at `offset`, in host byte order, like [`AtomicU64::load`].
+    ///
+    /// # Errors
+    /// [`WordError`] if the eight bytes are not within the region or not aligned to eight. A region of
+    /// [`register`](crate::Adapter::register) is aligned as a whole, so there the offset decides; memory of
+    /// [`register_from`](crate::Adapter::register_from) has the alignment of the program's allocation.
+    ///
+    /// # Panics
+    /// If `order` is `Release` or `AcqRel`.
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, WordError> {
+        Ok(self.word(offset)?.load(order))
+    }
+
+    /// Stores a number in the eight bytes at `offset`, in host byte order, like [`AtomicU64::store`].
+    ///
+    /// # Errors
+    /// Those of [`load_u64`](Self::load_u64). Nothing is changed then.
+    ///
+    /// # Panics
+    /// If `order` is `Acquire` or `AcqRel`.
+    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), WordError> {
+        self.word(offset)?.store(value, order);
+        Ok(())
+    }
+
+    /// Adds `value` to the number in the eight bytes at `offset`, in host byte order, and returns the number before, like
+    /// [`AtomicU64::fetch_add`]. The sum wraps around.
+    ///
+    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) tells whether atomics of peers and this one do not
+    /// overlap.
+    ///
+    /// # Errors
+    /// Those of [`load_u64`](Self::load_u64). Nothing is changed then.
+    pub fn fetch_add(&self, offset: usize, value: u64, order: Ordering) -> Result<u64, WordError> {
+        Ok(self.word(offset)?.fetch_add(value, order))
+    }
+
+    /// Replaces the number in the eight bytes at `offset`, in host byte order, by `new` if it is `current`, like
+    /// [`AtomicU64::compare_exchange`]. Returns the number before: inside `Ok` if it was `current`, and inside `Err` otherwise.
+    ///
+    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) tells whether atomics of peers and this one do not
+    /// overlap.
+    ///
+    /// # Errors
+    /// Those of [`load_u64`](Self::load_u64). Nothing is changed then.
+    ///
+    /// # Panics
+    /// If `failure` is `Release` or `AcqRel`.
+    pub fn compare_exchange(
+        &self,
+        offset: usize,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<Result<u64, u64>, WordError> {
+        Ok(self.word(offset)?.compare_exchange(current, new, success, failure))
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64, WordError> {
+        self.check(&(offset..offset.saturating_add(size_of::<u64>()))).map_err(WordError::TooShort)?;
+        // It is in bounds, in memory of this host and never frozen, so its address is the only reason left.
+        self.inner.memory.word(offset).ok_or(WordError::Unaligned { offset })
     }
 
     /// Returns a part of the region for a work request.

@@ -41,6 +41,12 @@ pub struct AdapterInfo {
     pub id: AdapterId,
     /// The name of the interface or device.
     pub name: String,
+    /// The vendor of the device (`VendorId`, `vendor_id` of `ibv_device_attr`). 0 for the soft provider and for drivers that
+    /// name none.
+    pub vendor_id: u32,
+    /// The number that the vendor has given to the kind of device (`DeviceId`, `vendor_part_id` of `ibv_device_attr`). 0 for the
+    /// soft provider.
+    pub device_id: u32,
     /// The local addresses that the adapter has now. A removed adapter has those that it had last.
     ///
     /// Link-local IPv6 addresses are missing, because an `IpAddr` has no scope. A device can be opened, bound and connected by
@@ -125,6 +131,10 @@ pub struct AdapterInfo {
     pub memory_windows: bool,
     /// Whether the adapter supports atomics.
     pub atomics: bool,
+    /// Whether an atomic of a peer is atomic with those of this host's processors, such as
+    /// [`Region::fetch_add`](crate::Region::fetch_add) (`IBV_ATOMIC_GLOB`). If `false` (most devices), it is so only with
+    /// atomics that the same device executes.
+    pub global_atomics: bool,
     /// Whether a send can invalidate a memory window of the peer.
     pub invalidates: bool,
     /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices), every message

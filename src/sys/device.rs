@@ -241,6 +241,8 @@ impl Context {
         call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
         let windows = number::DEVICE_MEM_WINDOW_TYPE_2A | number::DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(DeviceAttributes {
+            vendor_id: raw.vendor_id,
+            vendor_part_id: raw.vendor_part_id,
             max_mr_size: raw.max_mr_size,
             max_qp_wr: limit(raw.max_qp_wr),
             max_sge: limit(raw.max_sge),
@@ -253,6 +255,7 @@ impl Context {
             max_srq_sge: limit(raw.max_srq_sge),
             ports: raw.phys_port_cnt,
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
+            global_atomics: raw.atomic_cap == number::IBV_ATOMIC_GLOB,
             invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
             resizes_shared: raw.device_cap_flags & number::DEVICE_SRQ_RESIZE != 0,
@@ -354,6 +357,8 @@ pub(crate) struct PortState {
 /// The limits of a device, under the names that they have in C.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceAttributes {
+    pub(crate) vendor_id: u32,
+    pub(crate) vendor_part_id: u32,
     pub(crate) max_mr_size: u64,
     pub(crate) max_qp_wr: u32,
     pub(crate) max_sge: u32,
@@ -368,6 +373,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) ports: u8,
     /// `atomic_cap`, as far as that there are any.
     pub(crate) atomics: bool,
+    /// Whether `atomic_cap` includes the atomics of processors.
+    pub(crate) global_atomics: bool,
     /// Of `device_cap_flags`: requests that invalidate keys, here or at the peer.
     pub(crate) invalidates: bool,
     /// Windows of type 2.

@@ -4,6 +4,7 @@
 
 mod reregister;
 mod soft;
+mod words;
 
 use common::deviation::*;
 use common::device::{is_emulated, variants};

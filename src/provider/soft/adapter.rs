@@ -295,6 +295,8 @@ fn info(interface: &Interface) -> AdapterInfo {
         provider: ProviderKind::Soft,
         id: AdapterId(interface.index.into()),
         name: interface.name.clone(),
+        vendor_id: 0,
+        device_id: 0,
         addresses: interface.addresses.clone(),
         max_read_limits: READ_LIMITS,
         max_request_data: MAX_PRIVATE_DATA,
@@ -328,6 +330,8 @@ fn info(interface: &Interface) -> AdapterInfo {
         max_shared_depth: MAX_DEPTH,
         memory_windows: true,
         atomics: true,
+        // They are instructions of the processor, for peers and for this side.
+        global_atomics: true,
         invalidates: true,
         solicited_events: true,
         checks_window_bounds: true,

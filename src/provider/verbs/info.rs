@@ -39,6 +39,8 @@ pub(crate) fn of(
         provider: ProviderKind::Verbs,
         id: device.id,
         name: device.name.clone(),
+        vendor_id: attributes.vendor_id,
+        device_id: attributes.vendor_part_id,
         addresses: without_scope(&device.addresses),
         max_read_limits: ReadLimits::new(
             attributes.max_qp_rd_atom.min(MAX_READS),
@@ -77,6 +79,7 @@ pub(crate) fn of(
         max_shared_depth: size(limits.shared_depth),
         memory_windows: windows,
         atomics: attributes.atomics,
+        global_atomics: attributes.global_atomics,
         invalidates: windows && !quirks.invalidates_regions,
         immediate: !iwarp,
         immediate_send: !iwarp,

@@ -9,6 +9,7 @@ pub(in crate::sys) const IBV_TRANSPORT_IWARP: c_int = 1;
 pub(in crate::sys) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub(in crate::sys) const IBV_PORT_ACTIVE: c_uint = 4;
 pub(in crate::sys) const IBV_ATOMIC_NONE: c_uint = 0;
+pub(in crate::sys) const IBV_ATOMIC_GLOB: c_uint = 2;
 pub(in crate::sys) const IBV_MW_TYPE_2: c_uint = 2;
 pub(in crate::sys) const IBV_QPT_RC: c_uint = 2;
 pub(in crate::sys) const RDMA_PS_TCP: c_uint = 0x0106;
