@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sets the guest machine up and runs the command of this run in it. `settings` gives GUEST_FOLDER (where the kernel
-# and its modules are), GUEST_SIW (stock or p2p) and GUEST_SECONDS (how long the command may take).
+# and its modules are), GUEST_DEVICES (those of rxe and siw that are made), GUEST_SIW (stock or p2p) and GUEST_SECONDS (how
+# long the command may take).
 . /run/guest/settings
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -41,8 +42,12 @@ ip address add 10.77.0.1/24 dev veth0
 ip address add fd77::1/64 dev veth0 nodad
 ip address add 10.78.0.1/24 dev veth2
 ip address add fd78::1/64 dev veth2 nodad
-rdma link add rxe0 type rxe netdev veth0 || fail "cannot make rxe0"
-/run/guest/bin/guest-siw "$GUEST_SIW" || fail "cannot make siw0"
+for device in $GUEST_DEVICES; do
+    case $device in
+    rxe) rdma link add rxe0 type rxe netdev veth0 || fail "cannot make rxe0" ;;
+    siw) /run/guest/bin/guest-siw "$GUEST_SIW" || fail "cannot make siw0" ;;
+    esac
+done
 
 ulimit -l unlimited
 mkdir -m 1777 /run/scratch
@@ -57,8 +62,13 @@ for stream in out err; do
         fi
     done
 done
+read -r started _ </proc/uptime
 timeout -s KILL "$GUEST_SECONDS" /bin/sh /run/guest/command </dev/null >/run/out 2>/run/err
 echo "$?" >/run/guest/status.part
+read -r ended _ </proc/uptime
+if [ $((${ended%.*} - ${started%.*})) -ge "$GUEST_SECONDS" ]; then
+    : >/run/guest/late
+fi
 # A process that the command left behind can hold the pipes open for as long as it likes.
 timeout 5 tail --pid="${copies##* }" -f /dev/null
 timeout 5 tail --pid="$(echo $copies | cut -d ' ' -f 1)" -f /dev/null

@@ -7,6 +7,7 @@ use crate::Usage;
 use crate::environment::is_variable;
 use crate::image;
 use crate::machine::{Machine, Processors, Siw};
+use crate::suite::DEVICES;
 
 /// How long a command may take unless it is told otherwise.
 const DEFAULT_SECONDS: u64 = 600;
@@ -89,6 +90,7 @@ impl Request {
         let image = image::prepare(&places.cache)?;
         let machine = Machine {
             image: &image,
+            devices: &DEVICES,
             siw: self.siw,
             limit: self.limit,
             folder,

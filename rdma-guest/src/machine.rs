@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::environment::{assignment, quoted};
 use crate::image::Image;
-use crate::{Usage, environment, exec};
+use crate::{Usage, environment, exec, suite};
 
 /// How long the machine may take to start and to end, beside its command; ten seconds is usual.
 const START_LIMIT: Duration = exec::minutes(4);
@@ -61,9 +61,14 @@ impl Processors {
     }
 }
 
+/// The memory of the machine in MiB. What its programs write to files is part of it.
+pub(crate) const MEMORY: usize = 2560;
+
 /// Words on the console that tell of a broken kernel.
-const BROKEN: &[&str] =
-    &["Kernel panic", "Oops:", "BUG:", "general protection fault", "Out of memory:", "guest:"];
+const BROKEN: &[&str] = &["Kernel panic", "Oops:", "BUG:", "general protection fault", "guest:"];
+
+/// Words that tell of a process that the kernel has killed because memory ran out.
+const EXHAUSTED: &[&str] = &["Out of memory:"];
 
 /// Words that tell of a fault that the kernel survives.
 const DOUBTFUL: &[&str] = &["WARNING:", "blocked for more than", "refcount_t:"];
@@ -100,7 +105,9 @@ impl Siw {
 pub struct Machine<'a> {
     /// Its parts.
     pub image: &'a Image,
-    /// The build of siw that it loads.
+    /// The devices that it has: some of [`suite::DEVICES`](crate::suite::DEVICES).
+    pub devices: &'a [&'static str],
+    /// The build of siw that it loads, if it has that device.
     pub siw: Siw,
     /// How long the command may take.
     pub limit: Duration,
@@ -150,7 +157,8 @@ impl Machine<'_> {
         // QEMU takes no descriptor below 3, and refuses one that can be read where it only writes: these are pipes.
         command.args(["-c", "exec qemu-system-x86_64 \"$@\" 3>&1 4>&2", "qemu"]);
         // Not KVM: it may be there and yet hang the kernel.
-        command.args(["-accel", self.processors.accelerator(), "-cpu", "max", "-m", "2560M", "-smp", "2"]);
+        command.args(["-accel", self.processors.accelerator(), "-cpu", "max", "-smp", "2"]);
+        command.arg("-m").arg(format!("{MEMORY}M"));
         command.args([
             "-display",
             "none",
@@ -179,11 +187,20 @@ impl Machine<'_> {
     fn variables(&self) -> Vec<(&'static str, PathBuf)> {
         let image = &self.image.folder;
         let stock = image.join("lib/modules").join(&self.image.kernel).join("extra/siw.ko");
-        let mut all: Vec<_> = DEVICES.iter().map(|&(name, value)| (name, PathBuf::from(value))).collect();
+        let is_own = |name| device_of(name).is_none_or(|device| self.devices.contains(&device));
+        let own = DEVICES.iter().filter(|(name, _)| is_own(name));
+        let mut all: Vec<_> = own.map(|&(name, value)| (name, PathBuf::from(value))).collect();
         all.push(("TOKIO_RDMA_GUEST_SIW_STOCK", stock));
         all.push(("TOKIO_RDMA_GUEST_SIW_P2P", image.join("siw-p2p.ko")));
         all
     }
+}
+
+/// The device of a variable of [`DEVICES`], if it is one of a device.
+fn device_of(name: &str) -> Option<&'static str> {
+    suite::DEVICES.into_iter().find(|device| {
+        name.strip_prefix("TOKIO_RDMA_").is_some_and(|rest| rest.starts_with(&device.to_ascii_uppercase()))
+    })
 }
 
 /// The folder that a run shares with the machine. Gone at the end, unless the machine broke.
@@ -219,6 +236,7 @@ impl Folder {
         let variables = machine.variables();
         let mut settings = fs::File::create(self.0.join("settings"))?;
         settings.write_all(&assignment("GUEST_FOLDER".as_ref(), machine.image.folder.as_os_str()))?;
+        settings.write_all(&assignment("GUEST_DEVICES".as_ref(), machine.devices.join(" ").as_ref()))?;
         settings.write_all(&assignment("GUEST_SIW".as_ref(), machine.siw.word().as_ref()))?;
         settings
             .write_all(&assignment("GUEST_SECONDS".as_ref(), machine.limit.as_secs().to_string().as_ref()))?;
@@ -249,6 +267,8 @@ impl Folder {
         let read = |name| fs::read(self.0.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
         let console = read("console").unwrap_or_default();
         let status = read("status").ok().and_then(|status| status.trim().parse::<u8>().ok());
+        let exhausted = first_with(EXHAUSTED, &console)
+            .map(|line| format!("the guest's memory of {MEMORY} MiB ran out: {line}"));
         let wrong = if let Some(line) = first_with(BROKEN, &console) {
             format!("the guest's kernel broke: {line}")
         } else if let Ok(failure) = read("failure") {
@@ -256,8 +276,10 @@ impl Folder {
         } else if let Err(error) = outcome {
             format!("the guest: {error}")
         } else if let Some(status) = status {
-            // `timeout -s KILL` reports this of a command that it ended.
-            if status == 137 {
+            if let Some(sentence) = exhausted {
+                eprintln!("{sentence}");
+            }
+            if self.0.join("late").exists() {
                 eprintln!("the command in the guest was killed; it may take {} s", limit.as_secs());
             }
             match first_with(DOUBTFUL, &console) {
@@ -268,7 +290,7 @@ impl Folder {
             }
             return Ok(status);
         } else {
-            "the guest ended before its command".into()
+            exhausted.unwrap_or_else(|| "the guest ended before its command".into())
         };
         Err(format!("{wrong}\nwhat it said is in {}", self.0.display()))
     }
@@ -304,5 +326,50 @@ mod tests {
             Some("[ 2.0] BUG: unable to handle page fault")
         );
         assert_eq!(first_with(BROKEN, "[ 1.0] WARNING: at net/core"), None);
+    }
+
+    const KILLED: &str = "[ 9.0] Out of memory: Killed process 812 (rustc) total-vm:9kB";
+
+    /// The status that is reported of a run whose machine has left these files and said this on its console.
+    fn status(files: &[(&str, &str)], console: &str) -> Result<u8, String> {
+        let folder = Folder::new(&std::env::temp_dir().join("rdma-guest-tests")).expect("a folder");
+        for (name, text) in files.iter().chain(&[("console", console)]) {
+            fs::write(folder.0.join(name), text).expect("written");
+        }
+        folder.status(Ok(()), Duration::from_secs(9))
+    }
+
+    #[test]
+    fn memory_that_runs_out_breaks_no_kernel() {
+        assert_eq!(status(&[("status", "137\n")], KILLED), Ok(137));
+        let error = status(&[], KILLED).expect_err("the command has no status");
+        assert!(
+            error.starts_with("the guest's memory of 2560 MiB ran out: [ 9.0] Out of memory: "),
+            "{error}"
+        );
+        assert!(status(&[], "").expect_err("none").starts_with("the guest ended before its command"));
+    }
+
+    #[test]
+    fn a_machine_has_the_variables_of_its_devices() {
+        let image = Image { folder: "/image".into(), kernel: "6.1".into() };
+        let names = |devices: &[&'static str]| {
+            let machine = Machine {
+                image: &image,
+                devices,
+                siw: Siw::Stock,
+                limit: Duration::from_secs(9),
+                folder: Path::new("/"),
+                named: &[],
+                runs: Path::new("/runs"),
+                processors: Processors::AtOnce,
+            };
+            machine.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let (both, rxe) = (names(&["rxe", "siw"]), names(&["rxe"]));
+        let has = |names: &[&str], name| names.contains(&name);
+        assert!(has(&both, "TOKIO_RDMA_SIW_ADDR") && has(&both, "TOKIO_RDMA_RXE_ADDR"));
+        assert!(!has(&rxe, "TOKIO_RDMA_SIW_ADDR") && has(&rxe, "TOKIO_RDMA_RXE_ADDR"));
+        assert!(has(&rxe, "TOKIO_RDMA_GUEST") && has(&rxe, "TOKIO_RDMA_SCRATCH"));
     }
 }

@@ -20,6 +20,7 @@ Usage:
 
 Options:
   --device rxe|siw|both  (test) the devices [default: both]
+  --together             (test) leave the other device in the machine of each
   --siw stock|p2p        (run) siw as it is in the kernel, or with peer-to-peer mode and CRC [default: stock]
   --timeout SECONDS      how long the command or each test program may take [default: 600]
   --env NAME             pass on this variable, too; may be repeated

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::libtest::Report;
+use crate::machine::MEMORY;
 use crate::suite::{Suite, Unit};
 use crate::tally::Tally;
 
@@ -64,7 +65,7 @@ impl<'a> Progress<'a> {
         if let Some(mark) = line.strip_prefix(MARK) {
             match mark.split_once(' ') {
                 Some(("begin", _)) => self.begin(),
-                Some(("end", status)) => self.end(outcome(status, self.suite.seconds)),
+                Some(("end", report)) => self.end(outcome(report, self.suite.seconds)),
                 _ => println!("{}: {mark}", self.suite.place),
             }
         } else if let Some(current) = &mut self.current {
@@ -158,13 +159,17 @@ impl Current<'_> {
     }
 }
 
-/// How a program ended, from its exit status.
-fn outcome(status: &str, seconds: u64) -> Result<(), String> {
-    match status {
-        "0" => Ok(()),
-        // The runner reports the same for a program that it has ended.
-        "137" => Err(format!("the program was killed; it may take {seconds} s")),
-        _ => Err(format!("the program ended with exit status {status}")),
+/// How a program ended, from its exit status and the limit that ended it.
+fn outcome(report: &str, seconds: u64) -> Result<(), String> {
+    match report.split_once(' ').unwrap_or((report, "none")) {
+        (_, "memory") => Err(format!(
+            "the memory of the machine ran out, and its kernel killed a process: it has {MEMORY} MiB, for programs and \
+             for the files that they write"
+        )),
+        (_, "time") => Err(format!("the program was killed, because it may take {seconds} s")),
+        ("0", _) => Ok(()),
+        ("137", _) => Err("the program was killed by SIGKILL, and neither time nor memory had run out".into()),
+        (status, _) => Err(format!("the program ended with exit status {status}")),
     }
 }
 
@@ -176,6 +181,7 @@ mod tests {
     use super::*;
     use crate::image::Image;
     use crate::machine::Processors;
+    use crate::suite::DEVICES;
 
     /// The results that are read from the output of a machine in which these programs were to run.
     fn read(
@@ -193,6 +199,7 @@ mod tests {
         let suite = Suite {
             place: "guest rxe",
             device: None,
+            devices: &DEVICES,
             image: &image,
             units: &units,
             variables: &[],
@@ -213,7 +220,7 @@ mod tests {
 
     const ONE: &str = "\x1ebegin 0\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\
         why\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured\n\n\x1eend 101\n";
-    const HUNG: &str = "\x1ebegin 1\nrunning 2 tests\ntest c ... ok\n\n\x1eend 137\n";
+    const HUNG: &str = "\x1ebegin 1\nrunning 2 tests\ntest c ... ok\n\n\x1eend 137 time\n";
     const GOOD: &str = "\x1ebegin 2\nrunning 1 test\ntest d ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n\x1eend 0\n";
 
     #[test]
@@ -222,6 +229,18 @@ mod tests {
             read(&[("x", Some(2)), ("y", Some(2)), ("z", Some(1))], &[ONE, HUNG, GOOD].concat(), Ok(()));
         assert_eq!((begun, remembered), (3, 2));
         assert_eq!(tally, Tally { passed: 2, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn the_limit_that_ended_a_program_is_named() {
+        let sentence = |report| outcome(report, 600).expect_err("it failed");
+        assert_eq!(sentence("137 time"), "the program was killed, because it may take 600 s");
+        for status in ["137 memory", "101 memory", "0 memory"] {
+            assert!(sentence(status).starts_with("the memory of the machine ran out"), "{status}");
+        }
+        assert!(sentence("137 none").contains("neither time nor memory"));
+        assert_eq!(sentence("101 none"), "the program ended with exit status 101");
+        assert_eq!(outcome("0 none", 600), Ok(()));
     }
 
     #[test]

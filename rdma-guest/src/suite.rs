@@ -33,6 +33,8 @@ pub struct Suite<'a> {
     pub place: &'a str,
     /// The device whose name and addresses the tests find in the environment: one of [`DEVICES`].
     pub device: Option<&'static str>,
+    /// The devices that the machine has: some of [`DEVICES`].
+    pub devices: &'a [&'static str],
     /// The parts of the machine.
     pub image: &'a Image,
     /// The programs.
@@ -73,6 +75,7 @@ impl Suite<'_> {
             }
             let machine = Machine {
                 image: self.image,
+                devices: self.devices,
                 siw: Siw::Stock,
                 limit: time,
                 folder: self.folder,

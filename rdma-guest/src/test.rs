@@ -36,6 +36,8 @@ const WITH_VALUE: &[&str] = &[
 pub struct Request {
     /// The devices.
     devices: Vec<&'static str>,
+    /// Whether the machine of each has the other device, too.
+    together: bool,
     /// How long a test program may take, in seconds.
     seconds: u64,
     /// Variables that the tests are given besides those of the list.
@@ -54,6 +56,7 @@ impl Request {
     pub fn parse(arguments: &[String]) -> Result<Self, Usage> {
         let mut request = Self {
             devices: DEVICES.to_vec(),
+            together: false,
             seconds: DEFAULT_SECONDS,
             named: Vec::new(),
             cargo: Vec::new(),
@@ -70,6 +73,7 @@ impl Request {
             match name {
                 "--" => break,
                 "--device" => request.devices = devices(&value()?)?,
+                "--together" => request.together = true,
                 "--timeout" => request.seconds = seconds(&value()?)?,
                 "--env" => request.named.push(variable(value()?)?),
                 // They all run in any case.
@@ -163,10 +167,12 @@ impl Request {
         folder: &Path,
     ) -> (Tally, Vec<Failure>) {
         let permit = permits::acquire();
+        let own = [device];
         let programs = u32::try_from(units.len()).unwrap_or(u32::MAX);
         let suite = Suite {
             place: device,
             device: Some(device),
+            devices: if self.together { &DEVICES[..] } else { &own },
             image,
             units,
             variables: &[],
@@ -206,7 +212,8 @@ mod tests {
     fn arguments_are_for_cargo_or_for_the_programs() {
         let line = "--device siw -p one --features=a,b name --env X --test two --release -- --nocapture --test-threads=1";
         let request = parse(line).expect("a good command line");
-        assert_eq!(request.devices, ["siw"]);
+        assert_eq!((&request.devices[..], request.together), (&["siw"][..], false));
+        assert!(parse("--together --test two").expect("a good command line").together);
         assert_eq!(request.cargo, ["-p", "one", "--features=a,b", "--test", "two", "--release"]);
         assert_eq!(request.arguments, ["name", "--nocapture", "--test-threads=1"]);
         assert_eq!(request.named, ["X"]);

@@ -143,6 +143,8 @@ impl Suite {
         let suite = suite::Suite {
             place: self.place,
             device: self.device,
+            // Some modules use both.
+            devices: &suite::DEVICES,
             image,
             units: &units,
             // As cargo would have it for these programs; it is that of this one otherwise.
