@@ -77,7 +77,7 @@ mod host;
 mod network;
 mod tcp;
 
-pub use check::{Outcome, check};
+pub use check::{CheckConfig, Outcome, check, check_with};
 pub use faults::{Fault, Faults};
 pub use host::Host;
 pub use network::{Link, Network};

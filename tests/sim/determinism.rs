@@ -1,8 +1,11 @@
 //! The same seed is the same run.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio_rdma::sim::{self, Network};
+use common::process::alone;
+use tokio_rdma::error::PostErrorKind;
+use tokio_rdma::sim::{self, CheckConfig, Network};
 use tokio_rdma::{Access, DisconnectReason};
 
 use crate::{PATH_TIMEOUT, SECOND, connected, exchange, hosts};
@@ -99,5 +102,52 @@ fn a_test_that_waits_for_nothing_fails() {
     });
     let panic = outcome.expect_err("no message comes");
     let text = panic.downcast_ref::<String>().expect("a text");
-    assert!(text.contains("has not ended"), "{text}");
+    assert!(text.contains("has not ended after 86400s of virtual time"), "{text}");
+}
+
+#[test]
+fn a_test_may_have_a_shorter_limit() {
+    let config = CheckConfig::default().limit(60 * SECOND);
+    let outcome = std::panic::catch_unwind(|| {
+        sim::check_with(&config, 3..9, async |network: Network| {
+            tokio::time::sleep(10 * SECOND * u32::try_from(network.seed()).expect("a small number")).await;
+        });
+    });
+    let panic = outcome.expect_err("seed 7 takes longer");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.starts_with("seed 7 fails: the test has not ended after 60s of virtual time\n"), "{text}");
+}
+
+/// An error whose cause is not in its text.
+#[derive(Debug, thiserror::Error)]
+#[error("the planted error")]
+struct Planted(#[source] std::io::Error);
+
+#[test]
+fn an_error_is_told_with_its_text_its_cause_and_the_place() {
+    if !alone(module_path!(), "an_error_is_told_with_its_text_its_cause_and_the_place") {
+        return;
+    }
+    // The hook is for the whole process.
+    let place = Arc::new(Mutex::new(None));
+    let told = place.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        *told.lock().expect("no panic") = panic.location().map(|place| (place.file().to_owned(), place.line()));
+    }));
+    let line = line!() + 2;
+    let outcome = std::panic::catch_unwind(|| {
+        sim::check([5], async |_| Err(Planted(std::io::Error::other("the cause"))));
+    });
+    drop(std::panic::take_hook());
+    assert_eq!(*place.lock().expect("no panic"), Some((file!().to_owned(), line)));
+    let panic = outcome.expect_err("it fails");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.starts_with("seed 5 fails: the planted error\n") && text.contains("the cause"), "{text}");
+
+    let outcome = std::panic::catch_unwind(|| {
+        sim::check([5], async |_| Err(std::io::Error::from(PostErrorKind::ConnectionInvalid)));
+    });
+    let panic = outcome.expect_err("it fails");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.starts_with("seed 5 fails: the queue pair is not connected\n"), "{text}");
 }
