@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckUp {
+    /// The names of the RDMA devices of this machine, of all network namespaces, also of those that cannot be used. If it is
+    /// empty, the kernel has no driver of a device, or the machine has no device.
+    pub devices: Vec<String>,
     /// The faults, the one to remove first at the beginning. Empty if nothing stands in the way.
     pub faults: Vec<Fault>,
     /// The adapter of each address that was checked and that an adapter serves, with or without faults.
@@ -83,7 +86,8 @@ impl fmt::Display for Choice {
 /// # Cancel safety
 /// Dropping the future ends the check-up. Calls that have begun end on the runtime's blocking pool.
 pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
-    let mut result = CheckUp::default();
+    let devices = blocking(machine::device_list).await.unwrap_or_default();
+    let mut result = CheckUp { devices, ..CheckUp::default() };
     match address {
         Some(address) => result.check_address(address).await,
         None => {

@@ -35,7 +35,9 @@ impl Folder {
     /// The fault that the check-up names.
     fn fault(&self) -> String {
         let program = example_program("doctor");
-        let output = Command::new(program).env("LD_LIBRARY_PATH", &self.0).env_remove("RUST_LOG").output();
+        // An address is named, so that a device is wanted on a machine without one, too.
+        let mut command = Command::new(program);
+        let output = command.arg("127.0.0.1").env("LD_LIBRARY_PATH", &self.0).env_remove("RUST_LOG").output();
         let output = output.expect("started");
         let stdout = String::from_utf8(output.stdout).expect("text");
         assert_eq!(output.status.code(), Some(1), "{stdout}");
@@ -64,6 +66,20 @@ fn missing_libraries_are_named_in_one_sentence() {
         assert!(line.contains("cannot be loaded: install rdma-core"), "{line}");
         assert_eq!(line, format!("provider verbs: {}", folder.fault()));
     }
+}
+
+// HW-17: nothing is wrong with a machine without a device.
+#[test]
+fn a_machine_without_a_device_has_no_fault() {
+    if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        return eprintln!("skipped: the machine has a device");
+    }
+    let output = Command::new(example_program("doctor")).env_remove("RUST_LOG").output().expect("started");
+    let stdout = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{stdout}");
+    let first = "this machine has no RDMA device: its programs use the provider soft";
+    assert_eq!(stdout.lines().next(), Some(first), "{stdout}");
+    assert!(!stdout.contains("fault: "), "{stdout}");
 }
 
 // HW-12, HW-17

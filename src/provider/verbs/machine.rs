@@ -127,6 +127,20 @@ fn failed(call: &'static str, source: io::Error) -> Fault {
     Fault::Other(OpenError::Os { call, source: source.into() })
 }
 
+/// Returns the names of the devices that the kernel has, also of those that programs cannot use.
+pub(crate) fn device_list() -> Vec<String> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    // Those of other network namespaces, and those that only libibverbs knows.
+    names.extend(nodes().into_iter().map(|node| node.device));
+    if sys::load().is_ok() {
+        names.extend(device_names().unwrap_or_default());
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// The devices of the kernel, of all network namespaces.
 fn nodes() -> Vec<Node> {
     let entries = fs::read_dir(UVERBS).into_iter().flatten().flatten();
