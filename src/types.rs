@@ -17,8 +17,12 @@ use crate::status::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadLimits {
     /// The number of reads by the peer that this side serves at once (IRD, `responder_resources`). 0 allows none.
+    #[doc(alias = "ird")]
+    #[doc(alias = "responder_resources")]
     pub inbound: u32,
     /// The number of reads that this side has in flight at once (ORD, `initiator_depth`). 0 allows none.
+    #[doc(alias = "ord")]
+    #[doc(alias = "initiator_depth")]
     pub outbound: u32,
 }
 

@@ -76,6 +76,8 @@ pub struct AdapterInfo {
     pub max_queue_depth: usize,
     /// The maximum number of scatter-gather entries of a request. A receive of a shared receive queue may have fewer on some
     /// devices, which the error of creating that queue says.
+    #[doc(alias = "sge")]
+    #[doc(alias = "max_sge")]
     pub max_entries: usize,
     /// The maximum number of scatter-gather entries of a read (`MaxReadSge`). `siw` has 1.
     pub max_read_entries: usize,

@@ -49,6 +49,7 @@ impl CompletionQueueConfig {
     /// Sets the processor on which the completions are best handled. Default: none.
     ///
     /// This is a hint. A device selects its interrupt vector by it; the soft provider ignores it.
+    #[doc(alias = "comp_vector")]
     #[must_use]
     pub fn affinity(mut self, processor: usize) -> Self {
         self.affinity = Some(processor);

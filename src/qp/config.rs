@@ -64,6 +64,8 @@ impl QueuePairConfig {
     }
 
     /// Sets the maximum number of scatter-gather entries of a receive.
+    #[doc(alias = "sge")]
+    #[doc(alias = "max_recv_sge")]
     #[must_use]
     pub fn receive_entries(mut self, entries: usize) -> Self {
         self.receive_entries = entries;
@@ -71,6 +73,8 @@ impl QueuePairConfig {
     }
 
     /// Sets the maximum number of scatter-gather entries of a request of the send queue.
+    #[doc(alias = "sge")]
+    #[doc(alias = "max_send_sge")]
     #[must_use]
     pub fn send_entries(mut self, entries: usize) -> Self {
         self.send_entries = entries;

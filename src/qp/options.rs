@@ -76,6 +76,8 @@ impl WorkOptions {
     /// The [`Op`](super::Op) of such a request may not resolve before a later request of the queue without this option has completed,
     /// and with a completion queue has been polled. So await the last request of several, and post that one without it. If the
     /// connection ends first, the request completes with `CANCELED`, whether or not it was executed.
+    #[doc(alias = "unsignaled")]
+    #[doc(alias = "IBV_SEND_SIGNALED")]
     #[must_use]
     pub fn silent(mut self) -> Self {
         self.asked |= Asked::SILENT;
@@ -107,6 +109,7 @@ impl WorkOptions {
 
     /// Sets a number that is returned in [`WorkCompletion::context`](super::WorkCompletion::context) (`requestContext`,
     /// `wr_id`).
+    #[doc(alias = "wr_id")]
     #[must_use]
     pub fn context(mut self, context: u64) -> Self {
         self.context = context;

@@ -242,6 +242,8 @@ impl SharedReceiveQueue {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
+    #[doc(alias = "srq_limit")]
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     pub fn below_threshold(&self) -> BelowThreshold {
         BelowThreshold { watch: self.inner.count.watch() }
     }

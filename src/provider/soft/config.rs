@@ -84,6 +84,7 @@ impl SoftConfig {
     ///
     /// The peer of a byte stream is also lost if it answers no read, whatever else it sends: two of these times after its kernel has
     /// acknowledged the read, and one more for each 64 KiB that come before the answer, up to 16 MiB.
+    #[doc(alias = "keepalive")]
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));

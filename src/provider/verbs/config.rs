@@ -76,6 +76,7 @@ impl VerbsConfig {
     /// up.
     ///
     /// The peer has to permit RDMA Writes, as every peer does that was connected by librdmacm.
+    #[doc(alias = "keepalive")]
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
