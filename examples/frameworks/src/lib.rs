@@ -25,6 +25,7 @@ mod guide {
         porting_nd = "porting-nd",
         porting_tokio = "porting-tokio",
         porting_udapl = "porting-udapl",
+        production = "production",
         rdma_guest = "rdma-guest",
         rpc = "rpc",
         security = "security",
