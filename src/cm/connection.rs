@@ -10,6 +10,7 @@ use tokio::task::coop::cooperative;
 use crate::error::{DisconnectError, StateError};
 use crate::provider;
 use crate::provider::info::ProviderKind;
+use crate::qp::{QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 /// A connector that has a peer: a request, a reply or a connection. Dropping it is ND's Release.
@@ -21,6 +22,8 @@ pub(super) struct Attempt {
     private_data: PrivateData,
     local: SocketAddr,
     peer: SocketAddr,
+    /// The queue pair of the connection.
+    queue_pair: Option<WeakQueuePair>,
 }
 
 impl Attempt {
@@ -36,11 +39,16 @@ impl Attempt {
         let Ok::<_, StateError>((read_limits, private_data, local, peer)) = answers else {
             return Err(provider);
         };
-        Ok(Self { provider, read_limits, private_data, local, peer })
+        Ok(Self { provider, read_limits, private_data, local, peer, queue_pair: None })
     }
 
     pub(super) fn provider(&self) -> &provider::Connector {
         &self.provider
+    }
+
+    /// Stores the queue pair of the connection.
+    pub(super) fn set_queue_pair(&mut self, queue_pair: &QueuePair) {
+        self.queue_pair = Some(queue_pair.downgrade());
     }
 
     pub(super) fn terms(&self) -> (ReadLimits, &PrivateData) {
@@ -63,6 +71,9 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        if let Some(queue_pair) = self.queue_pair.as_ref().filter(|_| self.provider.is_connected()) {
+            queue_pair.connection_dropped();
+        }
         self.provider.release();
     }
 }
@@ -74,9 +85,13 @@ impl Drop for Attempt {
 ///
 /// `Connection` is a cheap handle; clones refer to the same connection. Dropping the last handle disconnects in the
 /// background, and so does dropping the last handle of the queue pair: keep both for as long as the connection is needed.
+/// [`keep_queue_pair`](Self::keep_queue_pair) makes one value of both. A request that is posted after the last `Connection` was
+/// dropped fails with [`PostErrorKind::ConnectionDropped`](crate::error::PostErrorKind::ConnectionDropped).
 #[derive(Clone)]
 pub struct Connection {
     attempt: Arc<Attempt>,
+    /// The queue pair, if this handle keeps it.
+    kept: Option<QueuePair>,
 }
 
 impl Connection {
@@ -87,7 +102,32 @@ impl Connection {
     }
 
     pub(super) fn new(attempt: Attempt) -> Self {
-        Self { attempt: Arc::new(attempt) }
+        Self { attempt: Arc::new(attempt), kept: None }
+    }
+
+    /// Returns the queue pair of the connection. `None` if its last handle has been dropped.
+    ///
+    /// The handle that this returns keeps the queue pair like any other. It never is `None` for a handle of
+    /// [`keep_queue_pair`](Self::keep_queue_pair).
+    pub fn queue_pair(&self) -> Option<QueuePair> {
+        self.kept.clone().or_else(|| self.attempt.queue_pair.as_ref()?.upgrade())
+    }
+
+    /// Returns a handle of the connection that keeps the queue pair, too, and so do its clones: as long as one of them exists, neither
+    /// is dropped. Has no effect if the last handle of the queue pair has been dropped.
+    ///
+    /// ```
+    /// # use tokio_rdma::{AcceptParams, Adapter, Connection, Listener, QueuePairConfig};
+    /// # async fn example(adapter: &Adapter, listener: &Listener) -> std::io::Result<Connection> {
+    /// let queue_pair = adapter.queue_pair(QueuePairConfig::default())?;
+    /// let connection = listener.accept_next(&queue_pair, AcceptParams::default()).await?;
+    /// Ok(connection.keep_queue_pair()) // `queue_pair` may be dropped
+    /// # }
+    /// ```
+    #[must_use = "the connection is dropped with what this returns"]
+    pub fn keep_queue_pair(self) -> Self {
+        let kept = self.queue_pair();
+        Self { kept, ..self }
     }
 
     /// Returns the number of the connection in `tracing` output.

@@ -180,7 +180,10 @@ async fn ask(
     let began = Instant::now();
     match provider.connect(queue_pair.provider(), peer, &params).await {
         Ok(()) => match Attempt::new(provider) {
-            Ok(attempt) => Ok(Reply { attempt }),
+            Ok(mut attempt) => {
+                attempt.set_queue_pair(&queue_pair);
+                Ok(Reply { attempt })
+            }
             Err(provider) => Err(end_of(&provider).await),
         },
         // The system has limits of its own, which may be shorter.

@@ -340,6 +340,7 @@ impl Request {
         match noting_wait(accept, self.replied.clone()).await {
             Ok(()) => {
                 self.attempt.agree(agreed);
+                self.attempt.set_queue_pair(queue_pair);
                 Ok(Connection::new(self.attempt))
             }
             Err(error) => Err(self.retain(error)),

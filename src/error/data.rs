@@ -15,6 +15,13 @@ pub enum PostErrorKind {
     /// The queue pair is not connected (`CONNECTION_INVALID`).
     #[error("the queue pair is not connected")]
     ConnectionInvalid,
+    /// The queue pair is not connected because this side dropped the last handle of its
+    /// [`Connection`](crate::Connection) while it was established (`CONNECTION_INVALID`).
+    ///
+    /// Keep the `Connection` as long as the queue pair; [`Connection::keep_queue_pair`](crate::Connection::keep_queue_pair) makes one
+    /// value of both.
+    #[error("the queue pair is not connected: this side dropped its last `Connection`")]
+    ConnectionDropped,
     /// The connection of the queue pair was lost (`CONNECTION_INVALID`).
     #[error("the connection of the queue pair was lost: {reason}")]
     ConnectionLost {
@@ -121,7 +128,9 @@ impl PostErrorKind {
     pub fn status(&self) -> Status {
         match self {
             Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
-            Self::ConnectionInvalid | Self::ConnectionLost { .. } => Status::CONNECTION_INVALID,
+            Self::ConnectionInvalid | Self::ConnectionDropped | Self::ConnectionLost { .. } => {
+                Status::CONNECTION_INVALID
+            }
             Self::QueueFull { .. } => Status::NO_MORE_ENTRIES,
             Self::InsufficientResources(_) => Status::INSUFFICIENT_RESOURCES,
             Self::TooLong { .. } | Self::InlineTooLong { .. } => Status::BUFFER_OVERFLOW,

@@ -15,4 +15,5 @@ pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkC
 pub use config::QueuePairConfig;
 pub use options::WorkOptions;
 pub use pair::QueuePair;
+pub(crate) use pair::WeakQueuePair;
 pub use shared::{BelowThreshold, SharedReceiveConfig, SharedReceiveQueue};

@@ -1,6 +1,7 @@
 //! The queue pair: creation, receives, and flush.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::completion_queue::CompletionQueue;
@@ -39,7 +40,9 @@ use crate::types::{Access, OpKind};
 ///
 /// # Cloning and dropping
 /// `QueuePair` is a cheap handle; clones refer to the same queue pair. Dropping the last handle disconnects, and
-/// outstanding requests complete with [`Status::CANCELED`].
+/// outstanding requests complete with [`Status::CANCELED`]. Dropping the last handle of the
+/// [`Connection`](crate::cm::Connection) does the same: keep both, or keep the queue pair in the connection with
+/// [`Connection::keep_queue_pair`](crate::cm::Connection::keep_queue_pair).
 ///
 /// # Examples
 /// ```
@@ -67,6 +70,38 @@ pub(super) struct Handle {
     pub(super) inline: usize,
     /// Its registrations with its completion queues.
     joined: OnceLock<Vec<Joined>>,
+    /// The last handle of its connection was dropped while that was established.
+    is_dropped: AtomicBool,
+}
+
+impl Handle {
+    /// Adds the cause if a request was refused because this side has ended the connection.
+    #[cold]
+    pub(super) fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
+        match kind {
+            PostErrorKind::ConnectionInvalid if self.is_dropped.load(Ordering::Acquire) => {
+                PostErrorKind::ConnectionDropped
+            }
+            kind => kind,
+        }
+    }
+}
+
+/// A reference to a queue pair that does not keep it.
+pub(crate) struct WeakQueuePair(Weak<Handle>);
+
+impl WeakQueuePair {
+    /// A handle, unless all have been dropped.
+    pub(crate) fn upgrade(&self) -> Option<QueuePair> {
+        Some(QueuePair { handle: self.0.upgrade()?, defer: false })
+    }
+
+    /// Notes that the last handle of its connection is being dropped, and that this ends the connection.
+    pub(crate) fn connection_dropped(&self) {
+        if let Some(handle) = self.0.upgrade() {
+            handle.is_dropped.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl inflight::OverrunListener for Handle {
@@ -129,7 +164,16 @@ impl QueuePair {
         })?;
         let domain = adapter.domain();
         let joined = OnceLock::new();
-        let handle = Arc::new(Handle { provider, table, domain, config, info, inline, joined });
+        let handle = Arc::new(Handle {
+            provider,
+            table,
+            domain,
+            config,
+            info,
+            inline,
+            joined,
+            is_dropped: AtomicBool::new(false),
+        });
         let listener: Weak<dyn inflight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
@@ -141,6 +185,11 @@ impl QueuePair {
             handle.provider.overrun();
         }
         Ok(Self { handle, defer: false })
+    }
+
+    /// A reference that does not keep it.
+    pub(crate) fn downgrade(&self) -> WeakQueuePair {
+        WeakQueuePair(Arc::downgrade(&self.handle))
     }
 
     /// The queue pair of the provider.
@@ -274,6 +323,7 @@ impl QueuePair {
             Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, state)),
             Err(Refused { kind, payload }) => {
                 self.handle.table.close(ticket);
+                let kind = self.handle.explain(kind);
                 Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) })
             }
         }

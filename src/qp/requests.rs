@@ -261,7 +261,10 @@ impl QueuePair {
         }
         let ticket = self.handle.table.open(label);
         let request = InlineRequest { ticket, operation, parts, flags };
-        self.handle.provider.post_inline(request).inspect_err(|_| self.handle.table.close(ticket))?;
+        self.handle.provider.post_inline(request).map_err(|kind| {
+            self.handle.table.close(ticket);
+            self.handle.explain(kind)
+        })?;
         Ok(Op::new(self.handle.table.clone(), ticket, kind, ()))
     }
 

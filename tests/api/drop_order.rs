@@ -5,15 +5,17 @@
 use common::deviation::*;
 use common::device::is_emulated;
 use common::life::*;
-use common::raw::success_or_canceled;
+use common::raw::{bytes, room, success_or_canceled};
 use common::*;
 
 use std::any::Any;
 use std::pin::pin;
 use std::task::Waker;
 
+use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, Connection, DisconnectReason, Op, QueuePair, Status,
+    WorkOptions,
 };
 
 /// Every order of `length` things.
@@ -270,4 +272,52 @@ async fn a_task_that_handles_a_completion_may_drop_everything() {
         assert_eq!(within(handler).await.expect("no panic"), Ok(3));
         assert_eq!(within(peer.connection.disconnected()).await, DisconnectReason::Peer);
     }
+}
+
+// DIS-13: a request that is posted behind the last `Connection` says that this side has dropped it.
+#[tokio::test]
+async fn a_post_behind_a_dropped_connection_says_so() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let waiting = active.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    let other = active.connection.clone();
+    drop(active.connection);
+    assert!(other.is_connected(), "there is another handle");
+    drop(other);
+    assert_eq!(within(waiting).await.0.expect_err("flushed").status(), Status::CANCELED);
+    let error = active.queue_pair.send(bytes(&adapter, b"late")).expect_err("dropped");
+    assert_eq!((error.kind, error.status()), (PostErrorKind::ConnectionDropped, Status::CONNECTION_INVALID));
+    assert_eq!(error.to_string(), "the queue pair is not connected: this side dropped its last `Connection`");
+    let inline = active.queue_pair.send_inline(&[b"late"], WorkOptions::default());
+    assert_eq!(inline.expect_err("dropped"), PostErrorKind::ConnectionDropped);
+    // The other side has dropped nothing.
+    let reason = within(passive.connection.disconnected()).await;
+    assert_eq!(reason, DisconnectReason::Peer);
+    drop(passive.connection);
+    let error = passive.queue_pair.send(bytes(&adapter, b"late")).expect_err("over");
+    assert_eq!(error.kind, PostErrorKind::ConnectionInvalid);
+}
+
+// DIS-13: one value keeps both ends of the bargain, and drops both.
+#[tokio::test]
+async fn a_connection_keeps_its_queue_pair_if_it_is_told_to() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    let kept = active.connection.keep_queue_pair();
+    let clone = kept.clone();
+    drop((active.queue_pair, kept));
+    let queue_pair = clone.queue_pair().expect("kept");
+    within(queue_pair.send(bytes(&adapter, b"kept")).expect("posted")).await.0.expect("sent");
+    assert_eq!(&within(receive).await.1[..4], b"kept");
+    drop((queue_pair, clone));
+    assert_eq!(within(passive.connection.disconnected()).await, DisconnectReason::Peer);
+
+    // Without that, the connection has the queue pair for as long as there is a handle.
+    let Pair { active, passive } = connected(&adapter).await;
+    assert!(active.connection.queue_pair().is_some());
+    drop(active.queue_pair);
+    assert!(active.connection.queue_pair().is_none());
+    within(passive.connection.disconnected()).await;
+    assert!(active.connection.keep_queue_pair().queue_pair().is_none(), "too late");
 }

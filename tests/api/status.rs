@@ -565,6 +565,7 @@ fn errors_of_the_data_path_keep_their_status() {
     let full = PostErrorKind::QueueFull { queue: QueueKind::Send, depth: 1 };
     check! {
         PostErrorKind::ConnectionInvalid => CONNECTION_INVALID;
+        PostErrorKind::ConnectionDropped => CONNECTION_INVALID;
         PostErrorKind::ConnectionLost { reason: Reason::PathTimeout } => CONNECTION_INVALID;
         full => NO_MORE_ENTRIES;
         PostErrorKind::InsufficientResources("no key") => INSUFFICIENT_RESOURCES;
