@@ -32,8 +32,6 @@ pub enum NotifyKind {
 /// A result, polled.
 pub(crate) struct Polled {
     pub(crate) label: Option<RequestMeta>,
-    /// The number of its queue pair.
-    pub(crate) queue_pair: u64,
     pub(crate) status: Status,
     pub(crate) bytes: usize,
     pub(crate) extra: CompletionInfo,
@@ -75,16 +73,10 @@ impl Polling<'_> {
 }
 
 /// Hands the completion of a request to its future, and what there is to say of it to who polls.
-pub(super) fn hand_over(
-    table: &Table,
-    ticket: Ticket,
-    completed: Completed,
-    queue_pair: u64,
-    wakes: &mut WakeList,
-) -> Polled {
+pub(super) fn hand_over(table: &Table, ticket: Ticket, completed: Completed, wakes: &mut WakeList) -> Polled {
     let Completed { status, bytes, extra, .. } = completed;
     let label = table.complete(ticket, completed, wakes);
-    Polled { label, queue_pair, status, bytes, extra }
+    Polled { label, status, bytes, extra }
 }
 
 /// Something that cannot go on when results are lost.
@@ -95,8 +87,6 @@ pub(crate) trait OverrunListener: Send + Sync {
 
 /// A result that waits to be polled.
 pub(super) struct Entry {
-    /// The number of its queue pair.
-    pub(super) queue_pair: u64,
     pub(super) table: Arc<Table>,
     pub(super) ticket: Ticket,
     pub(super) completed: Completed,
@@ -221,7 +211,7 @@ impl CompletionRing {
         inner.notify(wakes);
         let listeners: Vec<_> = inner.listeners.iter().map(|(_, listener)| listener.clone()).collect();
         drop(inner);
-        let Entry { table, ticket, completed, .. } = entry;
+        let Entry { table, ticket, completed } = entry;
         table.complete(ticket, completed, wakes);
         if first {
             wakes.run(move || {
@@ -259,8 +249,8 @@ impl CompletionRing {
         let mut inner = self.lock();
         let count = most.min(inner.entries.len());
         // Under the lock, because it takes longer to move them than to hand them on. The wakers in `wakes` run behind it.
-        for Entry { queue_pair, table, ticket, completed } in inner.entries.drain(..count) {
-            take(hand_over(&table, ticket, completed, queue_pair, &mut wakes));
+        for Entry { table, ticket, completed } in inner.entries.drain(..count) {
+            take(hand_over(&table, ticket, completed, &mut wakes));
         }
         if inner.entries.is_empty() {
             // Nothing is left to notify of.
@@ -327,7 +317,7 @@ impl Drop for CompletionRing {
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let entries = std::mem::take(&mut self.lock().entries);
-        for Entry { table, ticket, completed, .. } in entries {
+        for Entry { table, ticket, completed } in entries {
             table.complete(ticket, completed, &mut wakes);
         }
         wakes.wake_all();

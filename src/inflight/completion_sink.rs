@@ -11,8 +11,10 @@ use super::{Completed, ReceiveCounter, Table, Ticket, WakeList};
 #[derive(Clone)]
 pub(crate) struct CompletionSink {
     table: Arc<Table>,
-    /// The ring that is polled first, and the number of the queue pair there.
-    ring: Option<(Arc<CompletionRing>, u64)>,
+    /// The ring that is polled first.
+    ring: Option<Arc<CompletionRing>>,
+    /// The context of the queue pair, for the completions.
+    queue_pair: u64,
     /// The counter of the requests, of a shared receive queue.
     count: Option<Arc<ReceiveCounter>>,
 }
@@ -20,12 +22,17 @@ pub(crate) struct CompletionSink {
 impl CompletionSink {
     /// Straight to the futures of this table.
     pub(crate) fn to_futures(table: Arc<Table>) -> Self {
-        Self { table, ring: None, count: None }
+        Self { table, ring: None, queue_pair: 0, count: None }
     }
 
-    /// To a completion queue that is polled, with a number for the queue pair, and from there to the futures.
-    pub(crate) fn to_ring(table: Arc<Table>, ring: Arc<CompletionRing>, queue_pair: u64) -> Self {
-        Self { table, ring: Some((ring, queue_pair)), count: None }
+    /// To a completion queue that is polled, and from there to the futures.
+    pub(crate) fn to_ring(table: Arc<Table>, ring: Arc<CompletionRing>) -> Self {
+        Self { table, ring: Some(ring), queue_pair: 0, count: None }
+    }
+
+    /// Completions name the queue pair by this context.
+    pub(crate) fn of_queue_pair(self, context: u64) -> Self {
+        Self { queue_pair: context, ..self }
     }
 
     /// Every request is counted as taken when it completes.
@@ -45,11 +52,11 @@ impl CompletionSink {
     pub(crate) fn complete_polled(
         &self,
         ticket: Ticket,
-        completed: Completed,
+        mut completed: Completed,
         polling: Option<&mut Polling<'_>>,
         wakes: &mut WakeList,
     ) {
-        let (Some(polling), Some((ring, queue_pair))) = (polling, &self.ring) else {
+        let (Some(polling), Some(ring)) = (polling, &self.ring) else {
             return self.complete(ticket, completed, wakes);
         };
         if completed.is_silent() || !polling.takes(ring) {
@@ -58,18 +65,19 @@ impl CompletionSink {
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
-        polling.take(hand_over(&self.table, ticket, completed, *queue_pair, wakes));
+        completed.extra.queue_pair = self.queue_pair;
+        polling.take(hand_over(&self.table, ticket, completed, wakes));
     }
 
     /// The provider is done with a request, see [`Table::complete`].
-    pub(crate) fn complete(&self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
+    pub(crate) fn complete(&self, ticket: Ticket, mut completed: Completed, wakes: &mut WakeList) {
+        completed.extra.queue_pair = self.queue_pair;
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
         match &self.ring {
-            Some((ring, queue_pair)) if !completed.is_silent() => {
-                let (queue_pair, table) = (*queue_pair, self.table.clone());
-                ring.push(Entry { queue_pair, table, ticket, completed }, wakes);
+            Some(ring) if !completed.is_silent() => {
+                ring.push(Entry { table: self.table.clone(), ticket, completed }, wakes);
             }
             _ => {
                 self.table.complete(ticket, completed, wakes);

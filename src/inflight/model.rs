@@ -65,7 +65,7 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
     loom::model(|| {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
-        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone());
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let provider = thread::spawn(move || {
             for ticket in tickets {
@@ -95,7 +95,7 @@ fn a_missed_wakeup_reaches_the_other_waiter() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone());
         let ticket = table.open(LABEL);
         let first = ring.notify(NotifyKind::Any);
         let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
@@ -114,7 +114,8 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
-        let sinks = [0, 1].map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone(), queue_pair));
+        let sinks = [0, 1]
+            .map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone()).of_queue_pair(queue_pair));
         let tickets = [table.open(LABEL), table.open(LABEL)];
         let mut errors = ring.notify(NotifyKind::Errors);
         let mut providers = Vec::new();
@@ -161,7 +162,7 @@ fn results_are_polled_in_their_order_whoever_finds_them() {
     loom::model(|| {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
-        let sink = CompletionSink::to_ring(table.clone(), ring.clone(), 0);
+        let sink = CompletionSink::to_ring(table.clone(), ring.clone());
         let open = |context| table.open(RequestMeta { context, ..LABEL });
         // The completions of the device, behind the lock of the queue pair.
         let device = Arc::new(Mutex::new(VecDeque::from([open(0), open(1)])));

@@ -25,6 +25,9 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// The key of the memory window that a received message has invalidated.
     pub invalidated: Option<RemoteKey>,
+    /// The context of the queue pair: [`QueuePairConfig::context`](crate::qp::QueuePairConfig::context). It says from which peer
+    /// a receive of a [`SharedReceiveQueue`](crate::qp::SharedReceiveQueue) has its message.
+    pub queue_pair_context: u64,
 }
 
 /// Memory of a work request.
@@ -88,7 +91,9 @@ pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access
 /// and a buffer comes back empty: its memory is never freed.
 ///
 /// Like tokio's own futures, it uses the [cooperative budget](tokio::task::coop) of its task: a task that awaits many
-/// completed requests yields to other tasks now and then.
+/// completed requests yields to other tasks now and then. So a single poll of the future, such as
+/// [`FutureExt::now_or_never`](futures::FutureExt::now_or_never), may find a completed request pending, and loses its buffer.
+/// [`take`](Self::take) collects a completed request without a task and without budget.
 ///
 /// # Cancel safety
 /// Dropping the future discards the result. The request still executes. Its memory stays with the provider until the
@@ -105,8 +110,8 @@ pub struct Op<B: WorkBuffer> {
 enum Progress {
     /// The completion comes to this slot.
     Posted { table: Arc<Table>, ticket: Ticket },
-    /// The posting call has executed the request: the payload, and the number of bytes.
-    Completed { payload: Payload, bytes: usize },
+    /// The posting call has executed the request: the payload, the number of bytes, and the context of the queue pair.
+    Completed { payload: Payload, bytes: usize, queue_pair: u64 },
 }
 
 impl Progress {
@@ -115,8 +120,8 @@ impl Progress {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
         match self {
             Self::Posted { table, ticket } => table.poll(*ticket, cx),
-            Self::Completed { payload, bytes } => {
-                Poll::Ready(Some(Completed::done(*bytes, std::mem::take(payload))))
+            Self::Completed { payload, bytes, queue_pair } => {
+                Poll::Ready(Some(done(*bytes, *queue_pair, std::mem::take(payload))))
             }
         }
     }
@@ -128,10 +133,80 @@ impl<B: WorkBuffer> Op<B> {
         Self { progress: Progress::Posted { table, ticket }, kind, state: Some(state) }
     }
 
-    /// The future of a request that has completed already.
-    pub(crate) fn completed(bytes: usize, payload: Payload, kind: OpKind, state: B::State) -> Self {
-        Self { progress: Progress::Completed { payload, bytes }, kind, state: Some(state) }
+    /// The future of a request that has completed already, of a queue pair with this context.
+    pub(crate) fn completed(
+        (bytes, queue_pair): (usize, u64),
+        payload: Payload,
+        kind: OpKind,
+        state: B::State,
+    ) -> Self {
+        Self { progress: Progress::Completed { payload, bytes, queue_pair }, kind, state: Some(state) }
     }
+
+    /// Takes the result and the buffer of a request that has completed, as awaiting the future returns them.
+    ///
+    /// This is for programs that poll a [`CompletionQueue`](crate::qp::CompletionQueue): once
+    /// [`poll`](crate::qp::CompletionQueue::poll) has returned the completion of a request, `take` succeeds. It needs no task and
+    /// uses no [budget](tokio::task::coop).
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use tokio_rdma::{Buffer, CompletionQueue, Op};
+    ///
+    /// /// Takes the buffers of all requests that have completed. The table has them by their contexts.
+    /// fn collect(queue: &CompletionQueue, posted: &mut HashMap<u64, Op<Buffer>>) -> Vec<Buffer> {
+    ///     let mut completions = Vec::new();
+    ///     queue.poll(64, &mut completions);
+    ///     let polled = completions.iter().filter_map(|completion| posted.remove(&completion.context));
+    ///     polled.filter_map(|op| op.take().ok()).map(|(_result, buffer)| buffer).collect()
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The future, if the request has not completed, or its queue pair reports to a completion queue and `poll` has not returned
+    /// the completion.
+    ///
+    /// # Panics
+    /// If the future has resolved.
+    #[expect(clippy::result_large_err, reason = "the error is the future, which is as large as the result")]
+    pub fn take(mut self) -> Result<(Result<Completion, CompletionError>, B), Self> {
+        assert!(self.state.is_some(), "work request taken after completion");
+        let completed = match &mut self.progress {
+            Progress::Posted { table, ticket } => table.take(*ticket),
+            Progress::Completed { payload, bytes, queue_pair } => {
+                Some(done(*bytes, *queue_pair, std::mem::take(payload)))
+            }
+        };
+        match completed {
+            Some(completed) => Ok(self.resolve(completed)),
+            None => Err(self),
+        }
+    }
+
+    /// The output, once.
+    fn resolve(&mut self, completed: Completed) -> (Result<Completion, CompletionError>, B) {
+        let Some(state) = self.state.take() else {
+            unreachable!("the callers have checked that the output was not given");
+        };
+        let result = match completed.status {
+            Status::SUCCESS => Ok(Completion {
+                kind: self.kind,
+                bytes: completed.bytes,
+                immediate: completed.extra.immediate,
+                invalidated: completed.extra.invalidated.map(RemoteKey),
+                queue_pair_context: completed.extra.queue_pair,
+            }),
+            status => Err(CompletionError { status }),
+        };
+        (result, B::reclaim(sealed::LentList { payload: completed.payload, state }))
+    }
+}
+
+/// The completion of a request that the posting call has executed.
+fn done(bytes: usize, queue_pair: u64, payload: Payload) -> Completed {
+    let mut completed = Completed::done(bytes, payload);
+    completed.extra.queue_pair = queue_pair;
+    completed
 }
 
 impl<B: WorkBuffer> Future for Op<B> {
@@ -143,19 +218,10 @@ impl<B: WorkBuffer> Future for Op<B> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
         let completed = ready!(poll_budgeted(cx, |cx| self.progress.poll(cx)));
-        let (Some(completed), Some(state)) = (completed, self.state.take()) else {
+        let Some(completed) = completed else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };
-        let result = match completed.status {
-            Status::SUCCESS => Ok(Completion {
-                kind: self.kind,
-                bytes: completed.bytes,
-                immediate: completed.extra.immediate,
-                invalidated: completed.extra.invalidated.map(RemoteKey),
-            }),
-            status => Err(CompletionError { status }),
-        };
-        Poll::Ready((result, B::reclaim(sealed::LentList { payload: completed.payload, state })))
+        Poll::Ready(self.resolve(completed))
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct CompletionInfo {
     pub(crate) immediate: Option<u32>,
     /// The key of the window that the message has invalidated.
     pub(crate) invalidated: Option<u32>,
+    /// The context of the queue pair, which the sink knows.
+    pub(crate) queue_pair: u64,
 }
 
 /// The properties of a work request that its completion reports.
@@ -152,6 +154,19 @@ impl Table {
         Poll::Pending
     }
 
+    /// Takes the completion, if the provider is done with the request. Afterwards the ticket is void.
+    pub(crate) fn take(&self, ticket: Ticket) -> Option<Completed> {
+        let mut slots = self.slots.lock();
+        let Some(Slot { state: State::Done(_), .. }) = slots.get(ticket.0) else { return None };
+        let slot = slots.try_remove(ticket.0);
+        trim(&mut slots);
+        // A waker that is left from an earlier poll was taken when the request completed.
+        match slot {
+            Some(Slot { state: State::Done(completed), .. }) => Some(completed),
+            _ => None,
+        }
+    }
+
     /// Abandons a request whose future was dropped. Its completion is dropped now, or when the provider is
     /// done with it.
     pub(crate) fn abandon(&self, ticket: Ticket) {
@@ -223,6 +238,17 @@ mod tests {
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(matches!(table.poll(ticket, &mut cx), Poll::Ready(Some(Completed { bytes: 8, .. }))));
         assert!(table.slots.lock().is_empty());
+    }
+
+    #[test]
+    fn a_completion_is_taken_without_a_task() {
+        let table = Table::default();
+        let ticket = table.open(SEND);
+        assert!(table.take(ticket).is_none(), "the provider has the payload");
+        let mut wakes = WakeList::default();
+        table.complete(ticket, completed(), &mut wakes);
+        assert!(matches!(table.take(ticket), Some(Completed { bytes: 8, .. })));
+        assert!(table.take(ticket).is_none() && table.slots.lock().is_empty());
     }
 
     // CAN-09

@@ -105,7 +105,7 @@ pub struct WorkCompletion {
     /// The number of bytes transferred; 0 if the request failed.
     pub bytes: usize,
     /// The context of the queue pair: [`QueuePairConfig::context`](super::QueuePairConfig::context).
-    pub queue_pair: u64,
+    pub queue_pair_context: u64,
     /// The context of the request: [`WorkOptions::context`](super::WorkOptions::context).
     pub context: u64,
     /// The immediate data of a received message.
@@ -115,14 +115,14 @@ pub struct WorkCompletion {
 }
 
 impl From<Polled> for WorkCompletion {
-    fn from(Polled { label, queue_pair, status, bytes, extra }: Polled) -> Self {
+    fn from(Polled { label, status, bytes, extra }: Polled) -> Self {
         // Every request has a label until its completion is taken, which was done just now.
         let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
         Self {
             status,
             kind,
             bytes,
-            queue_pair,
+            queue_pair_context: extra.queue_pair,
             context,
             immediate: extra.immediate,
             invalidated: extra.invalidated.map(RemoteKey),
@@ -159,7 +159,7 @@ impl From<Polled> for WorkCompletion {
 /// queue.notify(NotifyKind::Any).await?;
 /// let mut completions = Vec::new();
 /// queue.poll(16, &mut completions);
-/// assert_eq!((completions.len(), completions[0].queue_pair), (1, 1));
+/// assert_eq!((completions.len(), completions[0].queue_pair_context), (1, 1));
 /// let (_result, _buffer) = receive.await;
 /// # Ok(())
 /// # }

@@ -93,7 +93,9 @@ impl QueuePairConfig {
         self
     }
 
-    /// Sets a number that is returned in [`WorkCompletion::queue_pair`](super::WorkCompletion::queue_pair). Default: 0.
+    /// Sets a number that completions name the queue pair by, in
+    /// [`WorkCompletion::queue_pair_context`](super::WorkCompletion::queue_pair_context) and
+    /// [`Completion::queue_pair_context`](super::Completion::queue_pair_context). Default: 0.
     #[must_use]
     pub fn context(mut self, context: u64) -> Self {
         self.context = context;

@@ -129,9 +129,12 @@ impl QueuePair {
     pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
         let info = adapter.info().clone();
         let table = Arc::<Table>::default();
-        let sink = |queue: &Option<CompletionQueue>, table: &Arc<Table>| match queue {
-            Some(queue) => CompletionSink::to_ring(table.clone(), queue.results().clone(), config.context),
-            None => CompletionSink::to_futures(table.clone()),
+        let sink = |queue: &Option<CompletionQueue>, table: &Arc<Table>| {
+            let sink = match queue {
+                Some(queue) => CompletionSink::to_ring(table.clone(), queue.results().clone()),
+                None => CompletionSink::to_futures(table.clone()),
+            };
+            sink.of_queue_pair(config.context)
         };
         let receive = match &config.shared {
             Some(shared) => sink(&config.receive_completions, shared.table()).counted(shared.count().clone()),

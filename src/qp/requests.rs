@@ -255,7 +255,10 @@ impl QueuePair {
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
-            DirectOutcome::Completed(bytes) => return Ok(Op::completed(bytes, Payload::new(), kind, ())),
+            DirectOutcome::Completed(bytes) => {
+                let of = (bytes, self.handle.config.context);
+                return Ok(Op::completed(of, Payload::new(), kind, ()));
+            }
             DirectOutcome::Posted(ticket) => return Ok(Op::new(self.handle.table.clone(), ticket, kind, ())),
             DirectOutcome::Declined => {}
         }
@@ -316,7 +319,9 @@ impl QueuePair {
         let label = RequestMeta { kind, context: options.context };
         let list = self.lend(buffer, kind, entries, access, remote)?;
         match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
-            DirectOutcome::Completed(bytes) => Ok(Op::completed(bytes, list.payload, kind, list.state)),
+            DirectOutcome::Completed(bytes) => {
+                Ok(Op::completed((bytes, handle.config.context), list.payload, kind, list.state))
+            }
             DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, list.state)),
             DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
                 handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })

@@ -69,8 +69,16 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
         assert_eq!(taken.len(), count);
         for result in taken {
             // CQ-09
-            let WorkCompletion { status, kind, bytes, queue_pair, context, immediate, invalidated, .. } =
-                result;
+            let WorkCompletion {
+                status,
+                kind,
+                bytes,
+                queue_pair_context: queue_pair,
+                context,
+                immediate,
+                invalidated,
+                ..
+            } = result;
             assert_eq!((status, kind, queue_pair), (Status::SUCCESS, OpKind::Receive, 77));
             assert_eq!((bytes as u64, context), (expected, expected), "in the order of the posts");
             assert_eq!((immediate, invalidated), (None, None));
@@ -254,9 +262,9 @@ async fn the_queues_of_a_queue_pair_are_separate() {
     let send = pair.active.queue_pair.send_with(bytes(&adapter, b"hello"), options).expect("posted");
     let [sent] = collect(&sent, 1).await[..] else { panic!("one result") };
     let [received] = collect(&received, 1).await[..] else { panic!("one result") };
-    assert_eq!((sent.kind, sent.bytes, sent.queue_pair, sent.context), (OpKind::Send, 5, 1, 10));
+    assert_eq!((sent.kind, sent.bytes, sent.queue_pair_context, sent.context), (OpKind::Send, 5, 1, 10));
     assert_eq!((received.kind, received.bytes), (OpKind::Receive, 5));
-    assert_eq!((received.queue_pair, received.context), (2, 20));
+    assert_eq!((received.queue_pair_context, received.context), (2, 20));
     assert!(send.now_or_never().expect("polled").0.is_ok());
     assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello");
 }
@@ -278,7 +286,10 @@ async fn two_queues_do_not_affect_each_other() {
             }
         })
         .await;
-        assert_eq!((found.len(), found[0].queue_pair, found[0].status), (1, turn as u64, Status::SUCCESS));
+        assert_eq!(
+            (found.len(), found[0].queue_pair_context, found[0].status),
+            (1, turn as u64, Status::SUCCESS)
+        );
         // The one that is polled is told of what comes while somebody waits, and of what has come before.
         for before in [false, true] {
             if before {
@@ -556,17 +567,18 @@ async fn many_queue_pairs_share_one_and_the_flush_of_one_leaves_the_others() {
         send(&adapter, &pair.active.queue_pair, b"one", WorkOptions::default()).await;
     }
     // CQ-08
-    let mut owners: Vec<_> = collect(&results, 5).await.iter().map(|result| result.queue_pair).collect();
+    let mut owners: Vec<_> =
+        collect(&results, 5).await.iter().map(|result| result.queue_pair_context).collect();
     owners.sort_unstable();
     assert_eq!(owners, (0..PAIRS).collect::<Vec<_>>());
     pairs[2].passive.queue_pair.flush();
     for result in collect(&results, 7).await {
-        assert_eq!((result.queue_pair, result.status), (2, Status::CANCELED));
+        assert_eq!((result.queue_pair_context, result.status), (2, Status::CANCELED));
     }
     for (context, pair) in (0..PAIRS).zip(&pairs).filter(|(context, _)| *context != 2) {
         send(&adapter, &pair.active.queue_pair, b"more", WorkOptions::default()).await;
         let [result] = collect(&results, 1).await[..] else { panic!("one result") };
-        assert_eq!((result.queue_pair, result.bytes), (context, 4));
+        assert_eq!((result.queue_pair_context, result.bytes), (context, 4));
     }
 }
 

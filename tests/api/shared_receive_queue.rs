@@ -278,7 +278,7 @@ async fn shared_receives_complete_in_the_takers_queue() {
         let mut found = Vec::new();
         // SRQ-01, CQ-09
         assert_eq!(results.poll(4, &mut found), 1, "{variant}");
-        assert_eq!((found[0].bytes, found[0].context, found[0].queue_pair), (5, 33, 5), "{variant}");
+        assert_eq!((found[0].bytes, found[0].context, found[0].queue_pair_context), (5, 33, 5), "{variant}");
         assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello", "{variant}");
         assert!(queue.is_empty(), "{variant}");
     }

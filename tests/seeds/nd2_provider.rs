@@ -157,8 +157,10 @@ async fn resolve_address_remarks_completion_queues_are_shared_between_addresses(
     within(results.wait(ends.len())).await.expect("one of each connection");
     let mut found = Vec::new();
     results.poll(ends.len() + 1, &mut found);
-    let mut found: Vec<_> =
-        found.iter().map(|result| (result.queue_pair, result.kind, result.bytes, result.status)).collect();
+    let mut found: Vec<_> = found
+        .iter()
+        .map(|result| (result.queue_pair_context, result.kind, result.bytes, result.status))
+        .collect();
     found.sort_by_key(|result| result.0);
     assert_eq!(found, [1, 2].map(|number| (number, OpKind::Receive, 4, Status::SUCCESS)));
 }

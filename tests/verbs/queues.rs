@@ -58,7 +58,7 @@ async fn send(adapter: &Adapter, pair: &Pair) -> Op<Buffer> {
 
 /// The contexts of the queue pairs of these completions.
 fn contexts(completions: &[WorkCompletion]) -> Vec<u64> {
-    completions.iter().map(|completion| completion.queue_pair).collect()
+    completions.iter().map(|completion| completion.queue_pair_context).collect()
 }
 
 // HW-08 CQ-07: a queue has a queue and a channel of the device, with the vector of its processor, for as long as it or a queue
@@ -196,7 +196,7 @@ async fn each_queue_of_a_queue_pair_completes_where_it_is_told() {
     sends.sort_unstable();
     assert_eq!(sends, [1, 2]);
     let receives = collect(&received, 1).await;
-    assert_eq!((receives[0].queue_pair, receives[0].kind), (1, OpKind::Receive));
+    assert_eq!((receives[0].queue_pair_context, receives[0].kind), (1, OpKind::Receive));
     for op in [there, back, answer] {
         success(op).await;
     }

@@ -81,7 +81,7 @@ impl WcResult {
             Some(Told::Invalidated(key)) => (None, Some(key)),
             None => (None, None),
         };
-        CompletionInfo { solicited: true, silent: false, immediate, invalidated }
+        CompletionInfo { solicited: true, immediate, invalidated, ..CompletionInfo::default() }
     }
 }
 
