@@ -41,7 +41,7 @@ pub(crate) struct Polled {
 /// the ring.
 #[cfg_attr(
     not(any(feature = "verbs", tokio_rdma_model)),
-    expect(dead_code, reason = "soft finds nothing when it is polled")
+    expect(dead_code, reason = "soft completes into the ring when it is polled")
 )]
 pub(crate) struct Polling<'a> {
     ring: &'a CompletionRing,
@@ -51,6 +51,12 @@ pub(crate) struct Polling<'a> {
 }
 
 impl Polling<'_> {
+    /// Returns whether the ring holds as many results as are asked for.
+    #[cfg(feature = "soft")]
+    pub(crate) fn is_satisfied(&self) -> bool {
+        !self.ring.is_idle() && self.ring.len() >= self.room
+    }
+
     /// Returns the number of results that are still asked for.
     #[cfg(feature = "verbs")]
     pub(crate) fn room(&self) -> usize {

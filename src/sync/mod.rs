@@ -13,7 +13,7 @@ mod throttle;
 mod wait_set;
 
 use std::sync::PoisonError;
-#[cfg(any(feature = "verbs", all(test, feature = "soft")))]
+#[cfg(any(feature = "verbs", feature = "soft"))]
 use std::sync::TryLockError;
 
 #[cfg(all(test, tokio_rdma_model))]
@@ -44,7 +44,7 @@ impl<T> Mutex<T> {
     }
 
     /// `None` while somebody holds it.
-    #[cfg(any(feature = "verbs", all(test, feature = "soft")))]
+    #[cfg(any(feature = "verbs", feature = "soft"))]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -27,6 +27,7 @@ mod listener;
 mod no_device;
 mod owned_futures;
 mod owned_memory;
+mod polling;
 mod pool;
 mod private_data;
 mod queue_pair;

@@ -12,8 +12,8 @@ use tokio::io::AsyncReadExt;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, Buffer, ConnectParams, DisconnectReason, Op, QueuePair, QueuePairConfig,
-    RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status,
+    AcceptParams, Access, Adapter, Buffer, CompletionQueueConfig, ConnectParams, DisconnectReason, Op,
+    QueuePair, QueuePairConfig, RemoteRegion, SharedReceiveConfig, SharedReceiveQueue, Status,
 };
 
 const MIB: usize = 1 << 20;
@@ -231,6 +231,27 @@ async fn half_a_message_gives_its_receive_back() {
     for (_, mut peer) in holders {
         assert!(peer.last_words().await.is_some(), "a Terminate says so");
     }
+}
+
+// SEC-06: so does half a message that a poll of a completion queue has read, of which the task of the connection learns nothing
+// by the socket.
+#[tokio::test]
+async fn half_a_message_that_a_poll_has_read_gives_its_receive_back() {
+    let adapter =
+        adapter_with(SoftConfig::default().message_timeout(Some(Duration::from_secs(30))).path_timeout(None));
+    let queue = shared(&adapter, 1);
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let _receive = queue.receive(room(&adapter, 2048)).expect("posted");
+    let queue_pair =
+        adapter.queue_pair(with_queue(&queue).receive_completions(&results)).expect("a queue pair");
+    let (end, mut peer, _) =
+        raw_connects_to(&adapter, queue_pair, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
+    tokio::time::pause();
+    peer.say(&raw::fpdu(&raw::send(1, &[7; 1000]), false)[..500]).await;
+    assert_eq!(results.poll(1, &mut Vec::new()), 0, "half of it");
+    let reason = end.connection.disconnected().await;
+    assert!(matches!(reason, DisconnectReason::Lost { status: Status::IO_TIMEOUT, .. }), "{reason:?}");
+    tokio::time::resume();
 }
 
 // SEC-06: other frames of the peer, without a pause, do not keep the receive.

@@ -149,7 +149,7 @@ impl Adapter {
             #[cfg(feature = "soft")]
             Self::Soft(_) => {
                 let _ = (depth, processor, polled);
-                Ok(CompletionQueue::Soft)
+                Ok(CompletionQueue::Soft(Some(Arc::default())))
             }
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => {
@@ -165,7 +165,7 @@ impl Adapter {
     pub(crate) fn shared_completions(&self) -> Result<CompletionQueue, OpenError> {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => Ok(CompletionQueue::Soft),
+            Self::Soft(_) => Ok(CompletionQueue::Soft(None)),
             #[cfg(feature = "verbs")]
             Self::Verbs(adapter) => Ok(CompletionQueue::Verbs(adapter.shared_completions()?)),
         }

@@ -1,17 +1,19 @@
 //! Completion queues, as far as a provider has a part in them.
 
-#[cfg(feature = "verbs")]
 use std::sync::Arc;
 
 use crate::inflight::Polling;
+#[cfg(feature = "soft")]
+use crate::provider::soft;
 #[cfg(feature = "verbs")]
 use crate::provider::verbs;
 
-/// The completion queue of a device. The soft provider completes requests by itself.
+/// The completion queue of a provider. The soft provider completes requests in the program's own queue, and has one only for the
+/// sockets that a poll looks at: not for requests that complete through futures.
 #[derive(Clone)]
 pub(crate) enum CompletionQueue {
     #[cfg(feature = "soft")]
-    Soft,
+    Soft(Option<Arc<soft::completion_queue::CompletionQueue>>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::completions::CompletionGroup>),
 }
@@ -21,7 +23,11 @@ impl CompletionQueue {
     pub(crate) fn progress(&self) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft => {}
+            Self::Soft(queue) => {
+                if let Some(queue) = queue {
+                    queue.poll(|| false);
+                }
+            }
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.progress(),
         }
@@ -31,8 +37,10 @@ impl CompletionQueue {
     pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft => {
-                let _ = polling;
+            Self::Soft(queue) => {
+                if let Some(queue) = queue {
+                    queue.poll(|| polling.is_satisfied());
+                }
             }
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.poll(polling),
@@ -43,7 +51,7 @@ impl CompletionQueue {
     pub(crate) fn begin_wait(&self) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft => {}
+            Self::Soft(_) => {}
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.begin_wait(),
         }
@@ -53,7 +61,7 @@ impl CompletionQueue {
     pub(crate) fn end_wait(&self) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft => {}
+            Self::Soft(_) => {}
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.end_wait(),
         }

@@ -258,6 +258,19 @@ impl Captured {
         })
     }
 
+    /// As [`Stream::send_pieces_now`](super::Stream::send_pieces_now).
+    ///
+    /// # Errors
+    /// `WouldBlock`, and those of [`memory::send`].
+    pub(super) fn send_pieces_now<'a>(
+        &self,
+        pieces: impl Iterator<Item = memory::Piece<'a>>,
+    ) -> io::Result<usize> {
+        self.send_by(pieces, |bytes| {
+            memory::send(self.stream.as_fd(), [memory::Piece::Bytes(bytes)].into_iter())
+        })
+    }
+
     /// As [`Stream::send_now`](super::Stream::send_now).
     ///
     /// # Errors

@@ -202,6 +202,22 @@ impl Stream {
         }
     }
 
+    /// Writes the pieces, as [`try_send`](Self::try_send) does, without asking the runtime and without telling it.
+    ///
+    /// # Errors
+    /// Those of [`try_send`](Self::try_send).
+    pub(crate) fn send_pieces_now<'a>(
+        &self,
+        pieces: impl Iterator<Item = memory::Piece<'a>>,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => memory::send(stream.as_fd(), pieces),
+            Self::Captured(stream) => stream.send_pieces_now(pieces),
+            #[cfg(feature = "sim")]
+            Self::Sim(stream) => stream.send(pieces),
+        }
+    }
+
     /// Writes pieces of `offered` bytes, as [`try_send`](Self::try_send) does. One that comes back short has filled the socket:
     /// told so, tokio waits for the next event without another system call.
     ///

@@ -91,8 +91,9 @@ impl Socket {
         }
     }
 
-    /// One non-blocking write of the batch: how much the socket took.
-    fn write(&self, batch: &Batch) -> io::Result<usize> {
+    /// One non-blocking write of the batch: how much the socket took. The socket itself is asked if `now`, and otherwise only if the
+    /// runtime knows of room.
+    fn write(&self, batch: &Batch, now: bool) -> io::Result<usize> {
         let held = match batch.access() {
             None => None,
             Some(access) => match access.guard() {
@@ -100,7 +101,8 @@ impl Socket {
                 None => return Err(deregistered()),
             },
         };
-        self.write_pieces(batch.pieces(held.as_ref().and_then(AccessGuard::memory)))
+        let pieces = batch.pieces(held.as_ref().and_then(AccessGuard::memory));
+        if now { self.stream.send_pieces_now(pieces) } else { self.write_pieces(pieces) }
     }
 
     /// One non-blocking write of the pieces: how much the socket took.
@@ -268,8 +270,38 @@ impl ConnectionShared {
     ) -> (Transmitted, u32) {
         let Some(socket) = sending.socket() else { return (Transmitted::Idle, 0) };
         let next = sending.begin(wakes);
-        let (transmitted, bytes) = self.write_batches(&socket, sending, next, TURN_BYTES, wakes);
+        let (transmitted, bytes) = self.write_batches(&socket, sending, next, (TURN_BYTES, false), wakes);
         (transmitted, cost_of(bytes))
+    }
+
+    /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may have no thread to learn
+    /// that the socket has something, or room. What another thread is at is left to that.
+    pub(super) fn poll_now(&self) {
+        let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
+        let mut wakes = WakeList::default();
+        let read = reader.poll(&mut wakes);
+        if read.established {
+            self.release();
+        }
+        // In any case, so that a peer that sends all the time does not keep this end from it.
+        let has_written = self.write_now(&mut wakes);
+        if read.task_goes_on || has_written {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+    }
+
+    /// Writes on if the socket was full and has room. Returns whether that was all, or an end: if the driver has to go on.
+    fn write_now(&self, wakes: &mut WakeList) -> bool {
+        let mut sending = self.send_queue();
+        if !sending.blocked {
+            return false;
+        }
+        let Some(socket) = sending.socket() else { return false };
+        let next = sending.begin(wakes);
+        let (transmitted, bytes) = self.write_batches(&socket, sending, next, (TURN_BYTES, true), wakes);
+        // As long as nothing is written, the driver that waits for room is not disturbed.
+        transmitted == Transmitted::Blocked && (bytes > 0 || self.send_queue().broken.is_some())
     }
 
     /// Writes from this step on, see [`transmit`](Self::transmit).
@@ -280,16 +312,17 @@ impl ConnectionShared {
         next: Next,
         wakes: &mut WakeList,
     ) -> Transmitted {
-        self.write_batches(socket, sending, next, usize::MAX, wakes).0
+        self.write_batches(socket, sending, next, (usize::MAX, false), wakes).0
     }
 
-    /// Writes from this step on, no further batch after so many bytes. Returns the number of bytes, too.
+    /// Writes from this step on, no further batch after so many bytes, with or without asking the runtime. Returns the number of
+    /// bytes, too.
     fn write_batches<'a>(
         &'a self,
         socket: &Socket,
         mut sending: SendHalf<'a>,
         mut next: Next,
-        most: usize,
+        (most, now): (usize, bool),
         wakes: &mut WakeList,
     ) -> (Transmitted, usize) {
         let (mut batches, mut written) = (0, 0);
@@ -303,7 +336,7 @@ impl ConnectionShared {
                 }
                 Next::Write(batch) => {
                     drop(sending);
-                    let outcome = socket.write(&batch);
+                    let outcome = socket.write(&batch, now);
                     // Here, because no foreign code runs under the lock under which frames are made.
                     if let Ok(bytes) = outcome {
                         written += bytes;

@@ -18,6 +18,7 @@
 //! | [`receive`], [`control`] | the direction from the peer |
 //! | [`reader`] | that direction, shared by the task and the reader of a byte stream |
 //! | [`stream`] | the two directions of a byte stream |
+//! | [`completion_queue`] | the sockets that a poll of a completion queue looks at |
 //! | [`last_words`] | what a peer says while this end disconnects |
 //! | [`path_timeout`], [`message_timeout`] | when a silent connection, and an unfinished message, is given up |
 //! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
@@ -29,6 +30,7 @@
 pub(crate) mod accept;
 pub(crate) mod adapter;
 pub(crate) mod batch;
+pub(crate) mod completion_queue;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connection;

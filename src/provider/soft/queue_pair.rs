@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::adapter::{Adapter, MAX_TRANSFER};
+use super::completion_queue::{CompletionQueue, Membership};
 use super::connection::ConnectionShared;
 use super::receive_queue::ReceiveQueue;
 use super::shared::Receive;
@@ -44,6 +46,9 @@ pub(crate) struct QueuePair {
     /// The phase is `Connected`. Written with the lock.
     connected: AtomicBool,
     connection: OnceLock<Arc<ConnectionShared>>,
+    /// The completion queues whose polls have turns at its socket.
+    polled: SmallVec<[Arc<CompletionQueue>; 1]>,
+    memberships: OnceLock<SmallVec<[Membership; 1]>>,
     /// Notified of the return that [`settled`](Self::settled) waits for.
     returned: Arc<Notify>,
     _registered: Registered,
@@ -61,9 +66,19 @@ struct State {
 
 impl QueuePair {
     pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Arc<Self> {
-        // Entries and inline bytes are counted by the caller, and the completions have no processor of their own.
-        let _ =
-            (parts.receive_entries, parts.send_entries, parts.inline, parts.send_queue, parts.receive_queue);
+        // Entries and inline bytes are counted by the caller.
+        let _ = (parts.receive_entries, parts.send_entries, parts.inline);
+        let mut polled = SmallVec::new();
+        if parts.inbox.is_none() {
+            for queue in [parts.send_queue, parts.receive_queue] {
+                let queue = match queue {
+                    provider::CompletionQueue::Soft(queue) => queue,
+                    #[cfg(feature = "verbs")]
+                    provider::CompletionQueue::Verbs(_) => None,
+                };
+                polled.extend(queue.filter(|queue| !polled.iter().any(|other| Arc::ptr_eq(other, queue))));
+            }
+        }
         let receives = match (parts.inbox, parts.shared) {
             (Some(inbox), _) => ReceiveQueue::to_stream(inbox, parts.receive),
             (None, Some(provider::SharedReceives::Soft(shared))) => {
@@ -86,6 +101,8 @@ impl QueuePair {
             returned: Arc::default(),
             connected: AtomicBool::new(false),
             connection: OnceLock::new(),
+            polled,
+            memberships: OnceLock::new(),
             adapter,
             _registered: registered,
         })
@@ -172,6 +189,9 @@ impl QueuePair {
 
     /// From now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
+        if !self.polled.is_empty() {
+            self.memberships.get_or_init(|| self.polled.iter().map(|queue| queue.add(&connection)).collect());
+        }
         let _ = self.connection.set(connection);
         let mut wakes = WakeList::default();
         self.change(QueuePairState::establish, &mut wakes);

@@ -5,6 +5,7 @@
 //! does not come, since its future was dropped, is not waited for: the task has the next turn.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 use super::connection::Socket;
@@ -17,6 +18,8 @@ use crate::sync::{Mutex, MutexGuard};
 /// The state of the receiving half, and who may take the next turn.
 pub(crate) struct Reader {
     state: Mutex<State>,
+    /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and again, leaves it to them.
+    wanted: AtomicU32,
     socket: Arc<Socket>,
 }
 
@@ -28,6 +31,16 @@ struct State {
     has_read: bool,
     /// Wakes the reader of a stream that waits for the next turn.
     waiting: Option<Waker>,
+}
+
+/// The result of [`Reader::poll`].
+#[derive(Default)]
+pub(super) struct Polled {
+    /// The task has to go on: with the end of the connection, with the rest of what has come, with a message that waits for a
+    /// receive, or with the time limit of one that holds a shared receive.
+    pub(super) task_goes_on: bool,
+    /// The peer's first frame has come.
+    pub(super) established: bool,
 }
 
 /// Exclusive access to the receiver.
@@ -67,11 +80,59 @@ impl ReceiverGuard<'_> {
 impl Reader {
     pub(super) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
         let state = Mutex::new(State { receiver, stop: None, has_read: false, waiting: None });
-        Arc::new(Self { state, socket })
+        Arc::new(Self { state, wanted: AtomicU32::new(0), socket })
     }
 
     pub(super) fn receiver(&self) -> ReceiverGuard<'_> {
-        ReceiverGuard(self.state.lock())
+        ReceiverGuard(self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.try_lock().unwrap_or_else(|| {
+            self.wanted.fetch_add(1, Ordering::Relaxed);
+            let state = self.state.lock();
+            self.wanted.fetch_sub(1, Ordering::Relaxed);
+            state
+        })
+    }
+
+    /// Reads what has come, as much as belongs in a turn, for a caller that polls a completion queue. The socket is asked without
+    /// the runtime. Does nothing if another thread has the receiver or waits for it.
+    ///
+    /// The runtime learns nothing of what is read here: the task of the connection may be woken for bytes that are gone, and never
+    /// misses any.
+    pub(super) fn poll(&self, wakes: &mut WakeList) -> Polled {
+        let mut polled = Polled::default();
+        if self.wanted.load(Ordering::Relaxed) > 0 {
+            return polled;
+        }
+        let Some(mut state) = self.state.try_lock() else { return polled };
+        let State { receiver, stop, has_read, .. } = &mut *state;
+        let mut spent = 0;
+        while receiver.is_open() && spent < TURN {
+            let resumes = receiver.has_unprocessed() || receiver.may_resume();
+            if receiver.awaits_receive() && !resumes {
+                break;
+            }
+            let mut turn = Turn::of_driver(wakes);
+            let outcome =
+                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, true) };
+            match outcome {
+                Ok(Turned { read: false, .. }) if !resumes => break,
+                Ok(Turned { cost, established, .. }) => {
+                    *has_read = true;
+                    polled.established |= established;
+                    polled.task_goes_on =
+                        receiver.has_unprocessed() || receiver.awaits_receive() || receiver.holds_shared();
+                    spent += cost;
+                }
+                Err(end) => {
+                    *stop = Some(end);
+                    polled.task_goes_on = true;
+                }
+            }
+        }
+        polled
     }
 
     /// Returns whether somebody has the receiver.
@@ -91,7 +152,7 @@ impl Reader {
         spins: bool,
         wakes: &mut WakeList,
     ) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let State { receiver, stop, has_read, waiting } = &mut *state;
         let reads_large = room.is_some();
         let mut spent = 0;

@@ -154,6 +154,21 @@ impl Receiver {
         self.heard && !self.ended
     }
 
+    /// Returns whether the reader has met no end.
+    pub(super) fn is_open(&self) -> bool {
+        !self.ended
+    }
+
+    /// Returns whether a part of a message has come to a shared receive.
+    pub(super) fn holds_shared(&self) -> bool {
+        self.receive.is_some() && self.connection.receives.is_shared()
+    }
+
+    /// Returns whether a message that waits for a receive has found one.
+    pub(super) fn may_resume(&self) -> bool {
+        self.awaits_receive && self.connection.receives.is_ready(self.connection.number)
+    }
+
     /// Returns whether a whole frame has ever been received.
     pub(crate) fn has_heard(&self) -> bool {
         self.heard

@@ -138,6 +138,14 @@ impl ReceiveQueue {
         }
     }
 
+    /// Returns whether a message that waits for a receive finds one.
+    pub(crate) fn is_ready(&self, connection: u64) -> bool {
+        match &self.source {
+            Source::Own { .. } | Source::Stream(_) => true,
+            Source::Shared(shared) => shared.is_ready(connection),
+        }
+    }
+
     /// The connection with this number waits no more.
     pub(crate) fn forget(&self, connection: u64) {
         if let Source::Shared(shared) = &self.source {

@@ -134,6 +134,12 @@ impl SharedReceives {
         Poll::Pending
     }
 
+    /// Returns whether there is a receive for this connection.
+    pub(super) fn is_ready(&self, connection: u64) -> bool {
+        let inner = self.inner.lock();
+        inner.granted.contains_key(&connection) || !inner.queue.is_empty()
+    }
+
     /// This connection waits no more. What was granted to it goes to the next one.
     pub(super) fn forget(&self, connection: u64) {
         let mut inner = self.inner.lock();

@@ -203,7 +203,7 @@ impl Groups {
             match queue {
                 provider::CompletionQueue::Verbs(group) => Ok(group.clone()),
                 #[cfg(feature = "soft")]
-                provider::CompletionQueue::Soft => {
+                provider::CompletionQueue::Soft(_) => {
                     Err(OpenError::Unsupported("the completion queue belongs to another provider"))
                 }
             }

@@ -1,0 +1,78 @@
+//! Completion queues that the program polls: the connections whose sockets a poll reads and writes.
+//!
+//! A connection has a task that waits for its socket. A program that polls a queue in a loop may leave no thread to that task, or
+//! to the runtime that would wake it. So a poll that finds the queue empty has a turn at the sockets itself.
+
+use std::sync::{Arc, Weak};
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::connection::ConnectionShared;
+use crate::sync::Mutex;
+
+/// The number of sockets that one poll looks at. Each costs a system call or two.
+const SOCKETS: usize = 16;
+
+/// The connections that complete in a queue.
+#[derive(Default)]
+pub(crate) struct CompletionQueue {
+    members: Mutex<Members>,
+}
+
+#[derive(Default)]
+struct Members {
+    connections: Slab<Weak<ConnectionShared>>,
+    /// The place at which the next poll begins.
+    next: usize,
+}
+
+impl CompletionQueue {
+    /// Polls the sockets of a connection that has been established, until what this returns is dropped.
+    pub(super) fn add(self: &Arc<Self>, connection: &Arc<ConnectionShared>) -> Membership {
+        let place = self.members.lock().connections.insert(Arc::downgrade(connection));
+        Membership { queue: self.clone(), place }
+    }
+
+    /// Has a turn at the sockets of the next few connections, until `is_satisfied`. The connection behind the last of them is the
+    /// first of the next poll.
+    pub(crate) fn poll(&self, is_satisfied: impl Fn() -> bool) {
+        let connections = self.next_connections();
+        for (place, connection) in &connections {
+            connection.poll_now();
+            if is_satisfied() {
+                self.members.lock().next = place + 1;
+                break;
+            }
+        }
+    }
+
+    /// The connections that are next, with their places. They may be dropped by the caller, which holds no lock.
+    fn next_connections(&self) -> SmallVec<[(usize, Arc<ConnectionShared>); SOCKETS]> {
+        let mut members = self.members.lock();
+        let (places, first) = (members.connections.capacity(), members.next);
+        let mut found = SmallVec::new();
+        for place in (first..places).chain(0..first.min(places)) {
+            if found.len() == SOCKETS {
+                members.next = place;
+                break;
+            }
+            let connection = members.connections.get(place).and_then(Weak::upgrade);
+            found.extend(connection.map(|connection| (place, connection)));
+        }
+        found
+    }
+}
+
+/// Takes a connection off the queue when it is dropped.
+pub(super) struct Membership {
+    queue: Arc<CompletionQueue>,
+    place: usize,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // Only the memory of a connection that has been dropped may go with it.
+        self.queue.members.lock().connections.remove(self.place);
+    }
+}
