@@ -31,6 +31,15 @@ pub fn driver() -> Option<&'static str> {
     None
 }
 
+/// Returns whether a device is tested, a kernel's or the fake one; says so where it is the soft provider.
+pub fn is_device() -> bool {
+    let tested = !Device::under_test().is_soft();
+    if !tested {
+        eprintln!("skipped: needs a device (cargo xtask test --filter fake)");
+    }
+    tested
+}
+
 /// Tells the fake device a line; `None`, with a line that says so, where another device is tested.
 pub fn fake(line: &str) -> Option<i64> {
     if !Device::under_test().is_fake() {

@@ -8,6 +8,7 @@ mod check_up;
 mod choice;
 mod data;
 mod dropped;
+mod early_answers;
 mod echoes;
 mod events;
 mod exhaustion;

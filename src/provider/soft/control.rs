@@ -7,9 +7,10 @@ use super::receive::Receiver;
 use super::remote_keys::{Grant, Intent};
 use super::send::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
-use crate::inflight::{Completed, WakeList};
+use crate::inflight::{Completed, Ticket, WakeList};
 use crate::provider::stream::{StreamSend, WORD};
 use crate::status::Status;
+use crate::types::Role;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
 
@@ -128,7 +129,7 @@ impl Receiver {
                 let mut completed = Completed::done(0, receive.payload);
                 completed.extra.immediate = Some(value);
                 completed.extra.solicited = solicited;
-                self.connection.receives.complete(receive.ticket, completed, wakes);
+                self.finish_receive(receive.ticket, completed, wakes);
                 Ok(())
             }
             OnComplete::StreamSend { offset, last } => {
@@ -146,6 +147,24 @@ impl Receiver {
             }
         }
     }
+    /// A message is complete. The first one of a peer, whose arrival establishes the connection, is held back until that is done:
+    /// the program may answer a message as soon as it has it.
+    pub(super) fn finish_receive(&mut self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
+        let ConnectionShared { role, implied, receives, .. } = &*self.connection;
+        if !self.heard && *role == Role::Passive && !implied {
+            self.first = Some((ticket, completed));
+        } else {
+            receives.complete(ticket, completed, wakes);
+        }
+    }
+
+    /// The connection is established: completes the message that has established it.
+    pub(super) fn complete_first(&mut self, wakes: &mut WakeList) {
+        if let Some((ticket, completed)) = self.first.take() {
+            self.connection.receives.complete(ticket, completed, wakes);
+        }
+    }
+
     /// A Send to a byte stream is complete.
     fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
         self.shape.end();

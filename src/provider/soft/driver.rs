@@ -173,6 +173,7 @@ impl<O: Observer> Driver<O> {
         if let Ok(Turned { established: true, .. }) = &outcome {
             self.observer.event(Event::Established);
             self.connection.release();
+            self.reader.receiver().complete_first(&mut wakes);
         }
         if let Ok(Turned { cost, .. }) = &outcome {
             self.spent += cost;

@@ -22,7 +22,7 @@ use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
 use super::turn::{Stop, TURN, Turn, Turned, cost_of, reject};
-use crate::inflight::{self, Completed, Payload, WakeList};
+use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::{StreamRoom, WORD};
@@ -85,6 +85,8 @@ pub(crate) struct Receiver {
     ticks_to_rest: u8,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
+    /// The first message of a peer, which completes when the connection is established.
+    pub(super) first: Option<(Ticket, Completed)>,
     /// The message did not fit.
     overflowed: bool,
     /// The next message has to wait for a receive.
@@ -129,6 +131,7 @@ impl Receiver {
             shape: Shape::default(),
             ticks_to_rest: 0,
             messages: 0,
+            first: None,
             overflowed: false,
             awaits_receive: false,
             frame: Frame::default(),
@@ -771,7 +774,7 @@ impl Receiver {
                         // Before the receiver hears of it.
                         self.connection.keys.unbind(&binding);
                     }
-                    self.connection.receives.complete(ticket, completed, wakes);
+                    self.finish_receive(ticket, completed, wakes);
                 }
             }
             OnComplete::Response { last: true } => self.cost += self.connection.answered(wakes),

@@ -149,7 +149,9 @@ impl Connector {
         {
             log_ack_timeout(error);
         }
-        if !self.adapter.is_iwarp() {
+        if self.adapter.is_iwarp() {
+            queue_pair.set_reads(limits);
+        } else {
             queue_pair.ready(device, id, limits, offer.options)?;
         }
         id.accept(&offer.parameters(limits, device.queue_pair.number()))

@@ -118,6 +118,9 @@ struct Inner {
     flushed: bool,
     /// It was given to a driver that connects it by itself, and may not have done so yet.
     lent: bool,
+    /// A message of the peer has come, before the connection manager has established the connection: the device is connected, and
+    /// may send.
+    has_received: bool,
     /// The one before it, while a job ends it.
     ending: Option<Ending>,
     /// Those before it that are over and are not destroyed yet.
@@ -171,8 +174,16 @@ impl Inner {
         let mut kept = VecDeque::new();
         if !std::mem::take(&mut self.flushed) {
             // Receives that the end of the attempt has flushed were not used either.
-            let failed = std::mem::take(&mut self.failed).into_iter();
-            kept.extend(failed.map(|(_, ticket, completed)| Outstanding::new(ticket, completed.payload)));
+            // An answer to a message that came before the attempt ended has failed with it.
+            let (receives, sends) =
+                std::mem::take(&mut self.failed).into_iter().partition(|(receive, ..)| *receive);
+            self.failed = sends;
+            let receives: Vec<_> = receives;
+            kept.extend(
+                receives
+                    .into_iter()
+                    .map(|(_, ticket, completed)| Outstanding::new(ticket, completed.payload)),
+            );
             if free {
                 kept.append(&mut self.receives.outstanding);
             }
@@ -254,6 +265,7 @@ impl QueuePair {
                 used: false,
                 flushed: false,
                 lent: false,
+                has_received: false,
                 ending: None,
                 draining: Vec::new(),
                 waiting: VecDeque::new(),
@@ -352,7 +364,15 @@ impl QueuePair {
         device.modify(&receive)?;
         let mut send = id.qp_attributes(QpState::ReadyToSend)?;
         send.set_max_rd_atomic(reads(limits.outbound));
-        device.modify(&send)
+        device.modify(&send)?;
+        self.set_reads(limits);
+        Ok(())
+    }
+
+    /// Sets the number of reads that may be outstanding at once. The connection need not be established: a message of the peer may
+    /// come before, and be answered.
+    pub(crate) fn set_reads(&self, limits: ReadLimits) {
+        self.lock().reads = limits.outbound;
     }
 
     /// Marks the queue pair as connected: from now on all kinds of requests may be posted.
@@ -500,6 +520,7 @@ impl QueuePair {
         inner.initiator.reset();
         inner.silence = Silence::default();
         (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
+        inner.has_received = false;
         inner.device = Some(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
             let posted = match &self.shared {

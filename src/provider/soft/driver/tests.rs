@@ -217,6 +217,25 @@ async fn nothing_behind_the_first_frame_completes_before_established() {
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
 }
 
+// The same of a message that is the first frame itself.
+#[tokio::test]
+async fn the_message_that_establishes_completes_behind_established() {
+    let (mut end, driver) = End::passive().await;
+    let receive = end.receive();
+    let (log, table) = (end.log.clone(), end.table.clone());
+    *end.log.at_established.lock() = Some(Box::new(move || {
+        if table.take(receive).is_none() {
+            log.add("pending");
+        }
+    }));
+    end.peer.write_all(&message()).await.expect("written");
+    tokio::spawn(driver);
+    assert_eq!(end.log.take(3).await, ["pending", "established", "receive"]);
+    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx));
+    let completed = tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted");
+    assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+}
+
 // `X3`: first the connection ends, then its requests, then the socket.
 #[tokio::test]
 async fn ended_precedes_the_flush() {

@@ -153,7 +153,10 @@ impl QueuePair {
         let bytes =
             if receive { result.bytes as usize } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
-        found.queue_pair.received |= receive && inner.state == QueuePairState::Associated;
+        if receive && inner.state == QueuePairState::Associated {
+            found.queue_pair.received = true;
+            inner.has_received = true;
+        }
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };

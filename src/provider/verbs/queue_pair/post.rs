@@ -282,7 +282,10 @@ impl QueuePair {
         if self.adapter.is_removed() {
             return Err(PostErrorKind::DeviceRemoved);
         }
-        inner.state.admits(kind)?;
+        // A message may be answered as soon as it has come: in librdmacm, too, the queue pair can send by then.
+        if !(inner.has_received && inner.state == QueuePairState::Associated) {
+            inner.state.admits(kind)?;
+        }
         if inner.refused {
             // Its connection is about to end.
             return Err(PostErrorKind::ConnectionInvalid);
