@@ -7,4 +7,5 @@ mod path;
 mod peers;
 mod removal;
 mod rping;
+mod srq_server;
 mod stream_options;
