@@ -145,7 +145,8 @@ impl Listener {
     /// Answers requests in the background with `answer`, and returns the connections.
     ///
     /// A slow or silent peer delays no other: each request is answered in a task of its own, with a time limit. `answer`
-    /// usually creates a queue pair, posts receives and calls [`Request::accept`].
+    /// usually creates a queue pair, posts receives and calls [`Request::accept`]. Keep both the queue pair and the connection: dropping
+    /// the last handle of either disconnects. [`Connection::keep_queue_pair`] makes one value of them.
     ///
     /// The acceptor takes all requests: [`request`](Self::request) on another handle competes with it. Dropping the acceptor
     /// closes the listener, for its other handles, too.
@@ -317,7 +318,8 @@ impl Request {
     /// Accepts the request (`IND2Connector::Accept`).
     ///
     /// Resolves when the peer completes the connection. Post receives to the queue pair before this call, because the
-    /// peer's first message may arrive before the future resolves.
+    /// peer's first message may arrive before the future resolves. From then on all kinds of requests can be posted, so that the message
+    /// can be answered at once.
     ///
     /// # Errors
     /// `Refused` if the peer rejected the reply; `Aborted` if the peer has closed the connection; `TimedOut`;

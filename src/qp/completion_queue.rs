@@ -59,7 +59,8 @@ impl CompletionQueueConfig {
     /// Sets how long [`notify`](CompletionQueue::notify) and [`wait`](CompletionQueue::wait) poll before they sleep.
     /// Default: zero.
     ///
-    /// Other tasks of the runtime run between two polls, but the processor core stays busy.
+    /// Other tasks of the runtime run between two polls, but the processor core stays busy. With the soft provider each of these polls
+    /// reads the sockets, as [`poll`](CompletionQueue::poll) does.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
@@ -72,7 +73,7 @@ impl CompletionQueueConfig {
     /// A device then interrupts nobody, except while a program waits with [`notify`](CompletionQueue::notify) or
     /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
     /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
-    /// request shows. The soft provider ignores this setting.
+    /// request shows. The soft provider ignores this setting: requests that are not polled complete there as without it.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: bool) -> Self {
         self.busy_poll = busy_poll;
@@ -242,7 +243,14 @@ impl CompletionQueue {
     /// Removes up to `most` completions, oldest first, appends them to `results`, and returns their number. Source:
     /// `IND2CompletionQueue::GetResults`, ibv_poll_cq(3).
     ///
-    /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor.
+    /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor. With the soft
+    /// provider it reads and writes the sockets of the connections that report here, of up to 16 of them in a call, unless another
+    /// thread does so. A call never waits.
+    ///
+    /// So a loop around `poll` makes progress without awaiting anything, also on a runtime of one thread. It is only completions that
+    /// it finds: connections are established, and their ends are noticed, by tasks of the runtime. A program that polls in a loop
+    /// lets these run now and then, for example with [`yield_now`](tokio::task::yield_now). On a simulated network (feature `sim`) time
+    /// passes only while all tasks wait: there, await [`notify`](Self::notify) when the queue is empty.
     pub fn poll(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         let take = |polled| results.push(WorkCompletion::from(polled));
         self.inner.results.poll(most, take, |polling| self.inner.device.poll(polling))
