@@ -6,6 +6,9 @@ use crate::tally::Tally;
 /// How a test says that it could not run here: a line of its output that begins so.
 const SKIPPED: &str = "skipped: ";
 
+/// How a reason for skipping begins that is one of the machine: a package, a permission, a device.
+const NEEDS: &str = "skipped: needs ";
+
 /// The reason for skipping that must not happen in CI.
 const NEEDS_ADMIN: &str = "skipped: needs CAP_NET_ADMIN";
 
@@ -27,6 +30,8 @@ enum Section {
 pub struct Report {
     /// Whether a test that lacks CAP_NET_ADMIN counts as failed.
     ci: bool,
+    /// The tests that may be skipped for a reason other than the machine; `None` permits all.
+    permitted: Option<Vec<String>>,
     /// The counts so far.
     tally: Tally,
     /// The part that is being read.
@@ -50,6 +55,7 @@ impl Report {
     pub fn new(ci: bool) -> Self {
         Self {
             ci,
+            permitted: None,
             tally: Tally::default(),
             section: Section::Between,
             current: (String::new(), false),
@@ -59,6 +65,12 @@ impl Report {
             in_failure: false,
             has_results: false,
         }
+    }
+
+    /// Counts a test as failed that is skipped, unless its reason begins with "needs" or it is one of these.
+    pub fn permitting(mut self, tests: Option<&[String]>) -> Self {
+        self.permitted = tests.map(<[String]>::to_vec);
+        self
     }
 
     /// Reads one line; returns what to show of it.
@@ -133,12 +145,18 @@ impl Report {
     fn skip(&mut self, line: &str) -> Option<String> {
         self.current.1 = true;
         self.skipped += 1;
-        let must_run = self.ci && line.starts_with(NEEDS_ADMIN);
-        self.must_run += usize::from(must_run);
         let name = if self.section == Section::Successes { self.current.0.as_str() } else { "?" };
-        let verdict = if must_run { " (a failure, because CI is set)" } else { "" };
+        let is_unlisted = self.permitted.as_ref().is_some_and(|tests| !tests.iter().any(|test| test == name));
+        let verdict = if self.ci && line.starts_with(NEEDS_ADMIN) {
+            " (a failure, because CI is set)"
+        } else if is_unlisted && !line.starts_with(NEEDS) {
+            " (a failure, because the test is not among those that may be skipped here)"
+        } else {
+            ""
+        };
         let shown = format!("test {name} {line}{verdict}");
-        if must_run {
+        if !verdict.is_empty() {
+            self.must_run += 1;
             let mut failure = Failure::new(name);
             failure.push(&format!("{line}{verdict}"));
             self.failures.push(failure);
@@ -180,7 +198,8 @@ impl Report {
     /// Ready for the next binary.
     fn reset(&mut self) {
         let (failures, has_results) = (self.take_failures(), self.has_results);
-        *self = Self { tally: self.tally, failures, has_results, ..Self::new(self.ci) };
+        let permitted = self.permitted.take();
+        *self = Self { permitted, tally: self.tally, failures, has_results, ..Self::new(self.ci) };
     }
 }
 
@@ -282,6 +301,23 @@ error: test failed, to rerun pass `--test x`";
     fn in_ci_a_test_that_needs_rights_must_run() {
         let (tally, _) = read(true, OUTPUT, Err("exit status: 101".into()));
         assert_eq!(tally, Tally { passed: 3, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_test_that_may_not_be_skipped_fails() {
+        let output = "running 3 tests\nsuccesses:\n---- a stdout ----\nskipped: no windows\n\
+                      ---- b stdout ----\nskipped: no windows\n---- c stdout ----\nskipped: needs a device\n\
+                      test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
+        // The list holds for every binary of the command.
+        let output = format!("{output}\n{output}");
+        let tally = |permitted: Option<&[String]>| {
+            let mut report = Report::new(false).permitting(permitted);
+            output.lines().for_each(|line| drop(report.line(line)));
+            (report.take_failures().len(), report.finish(Ok(())))
+        };
+        let permitted = ["a".to_owned()];
+        assert_eq!(tally(Some(&permitted)), (2, Tally { passed: 0, failed: 2, skipped: 4 }));
+        assert_eq!(tally(None), (0, Tally { passed: 0, failed: 0, skipped: 6 }));
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl<'a> Progress<'a> {
         self.current = Some(Current {
             unit,
             started: Instant::now(),
-            report: Report::new(self.suite.ci),
+            report: Report::new(self.suite.ci).permitting(self.suite.permitted),
             said: Failure::new(&format!("{}: {}", self.suite.place, unit.name)),
             shown: 0,
         });
@@ -168,7 +168,9 @@ fn outcome(report: &str, seconds: u64) -> Result<(), String> {
         )),
         (_, "time") => Err(format!("the program was killed, because it may take {seconds} s")),
         ("0", _) => Ok(()),
-        ("137", _) => Err("the program was killed by SIGKILL, and neither time nor memory had run out".into()),
+        ("137", _) => {
+            Err("the program was killed by SIGKILL, and neither time nor memory had run out".into())
+        }
         (status, _) => Err(format!("the program ended with exit status {status}")),
     }
 }
@@ -210,6 +212,7 @@ mod tests {
             limit: Duration::from_secs(9),
             processors: Processors::AtOnce,
             ci: false,
+            permitted: None,
             shows_all: false,
         };
         let mut progress = Progress::new(&suite, &units);

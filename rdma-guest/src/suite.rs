@@ -55,6 +55,8 @@ pub struct Suite<'a> {
     pub processors: Processors,
     /// Whether a test that lacks CAP_NET_ADMIN counts as failed.
     pub ci: bool,
+    /// The tests that may be skipped for a reason other than the machine; `None` permits all.
+    pub permitted: Option<&'a [String]>,
     /// Whether every line of the programs is shown, and not those only that tell of failures.
     pub shows_all: bool,
 }

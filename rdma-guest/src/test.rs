@@ -183,6 +183,7 @@ impl Request {
             limit: Duration::from_secs(self.seconds).saturating_mul(programs) + SPARE,
             processors: permit.processors(),
             ci: false,
+            permitted: None,
             shows_all: true,
         };
         suite.run()

@@ -243,7 +243,7 @@ async fn memory_that_is_not_registered_comes_back() {
 async fn memory_that_a_window_is_bound_to_stays_in_its_region() {
     let adapter = adapter();
     if !adapter.info().memory_windows {
-        return;
+        return skipped("the adapter has no memory windows");
     }
     let pair = connected(&adapter).await;
     let region = registered(&adapter, pattern(64)).await;

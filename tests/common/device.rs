@@ -130,11 +130,17 @@ pub fn run_clock() {
     }
 }
 
+/// Says that the test is skipped, and why. A reason that begins with "needs" is one of the machine; a test that is skipped for a
+/// reason of the device must be in `xtask/skips.txt`.
+pub fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
 /// Returns whether the tests run on this device. Says why the test is skipped then.
 pub fn skips(device: Device, why: &str) -> bool {
     let skips = Device::under_test() == device;
     if skips {
-        eprintln!("skipped: {why}");
+        skipped(why);
     }
     skips
 }

@@ -36,7 +36,7 @@ use std::net::{IpAddr, SocketAddr};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connection, Listener, QueuePair, QueuePairConfig};
 
-pub use device::{Device, adapter_at, both, often, pass, patience, v4, v6};
+pub use device::{Device, adapter_at, both, often, pass, patience, skipped, v4, v6};
 
 /// Runs a future that must finish.
 ///

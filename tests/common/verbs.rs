@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
-use super::device::{Device, adapter_at};
+use super::device::{Device, adapter_at, skipped};
 use super::life::eventually;
 use super::process::one_test;
 use super::resources::listed;
@@ -35,9 +35,18 @@ pub fn driver() -> Option<&'static str> {
 pub fn is_device() -> bool {
     let tested = !Device::under_test().is_soft();
     if !tested {
-        eprintln!("skipped: needs a device (cargo xtask test --filter fake)");
+        skipped("needs a device (cargo xtask test --filter fake)");
     }
     tested
+}
+
+/// Whether the kernel driver that this run is about is rxe; says why the test is skipped otherwise.
+pub fn is_rxe(why: &str) -> bool {
+    let driver = driver();
+    if driver.is_some_and(|driver| driver != "rxe") {
+        skipped(why);
+    }
+    driver == Some("rxe")
 }
 
 /// Tells the fake device a line; `None`, with a line that says so, where another device is tested.

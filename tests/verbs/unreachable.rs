@@ -200,7 +200,7 @@ async fn a_port_that_the_driver_finds_taken_is_replaced() {
     let Some(_) = fake("reset") else { return };
     let adapter = adapter();
     if !adapter.info().iwarp {
-        return;
+        return skipped("only the drivers of iWARP cards choose the port in the call");
     }
     let queue_pair = queue_pair(&adapter);
     let kept = queue_pair.receive(room(&adapter, 8)).expect("posted");

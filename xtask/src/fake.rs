@@ -39,6 +39,19 @@ const DRESSES: [Dress; 3] = [
     Dress { name: "iwarp", lines: "dress iwarp;patience 20000", own: IWARP, like: "siw" },
 ];
 
+impl Dress {
+    /// The place in the list of the tests that may be skipped.
+    fn place(&self) -> String {
+        format!("fake {}", self.name)
+    }
+}
+
+/// The places of all kinds in the list of the tests that may be skipped.
+#[cfg(test)]
+pub(crate) fn places() -> impl Iterator<Item = String> {
+    DRESSES.iter().map(Dress::place)
+}
+
 /// The folder with the library under both names, beside the programs.
 pub(crate) const FOLDER: &str = "target/fake";
 /// The same for the one of the profile `whole`, for programs that are built so, too.
@@ -71,7 +84,7 @@ fn run(settings: &Settings) -> Result<Tally, String> {
             let mut command = command(program, dress);
             command.args(["--exact", "--show-output"]).args(tests);
             println!("{} on the fake device, {}", program.name, dress.name);
-            tally += steps::counted(settings, command);
+            tally += steps::counted(settings, &dress.place(), command);
         }
     }
     Ok(tally)

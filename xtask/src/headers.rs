@@ -8,7 +8,7 @@ use crate::exec::{self, minutes};
 use crate::packages;
 use crate::steps;
 use crate::tally::Tally;
-use crate::test::Settings;
+use crate::test::{self, Settings};
 
 /// The releases, each with its own rdma-core. One that has left the archive is skipped.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
@@ -55,7 +55,7 @@ fn compare(settings: &Settings, headers: &Path) -> Tally {
         .args(steps::EVERYTHING)
         .args(["--", "--show-output", "sys::tests::layout"])
         .env(VARIABLE, headers);
-    steps::counted(settings, command)
+    steps::counted(settings, test::HOST, command)
 }
 
 /// Fetches and unpacks the headers of a release, unless they are there; returns their folder.

@@ -28,6 +28,7 @@ mod pages;
 mod paths;
 mod rows;
 mod simulate;
+mod skips;
 mod source;
 mod steps;
 mod test;

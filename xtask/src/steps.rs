@@ -10,8 +10,9 @@ use crate::layers;
 use crate::libtest::Report;
 use crate::packages;
 use crate::rows;
+use crate::skips;
 use crate::tally::Tally;
-use crate::test::Settings;
+use crate::test::{self, Settings};
 
 /// How long anything that may have to compile the whole tree can take.
 const BUILD_MINUTES: u64 = 30;
@@ -128,7 +129,7 @@ pub(crate) fn sim(settings: &Settings) -> Tally {
         command.args(["--exact", "--show-output"]).args(tests).env("TOKIO_RDMA_TEST_DEVICE", "sim");
         // As cargo would have it for these programs; it is that of this one otherwise.
         command.env("CARGO_MANIFEST_DIR", crate::root());
-        tally += counted_quietly(settings, command);
+        tally += counted_quietly(settings, "sim", command);
     }
     tally
 }
@@ -187,20 +188,20 @@ pub(crate) fn doctests(settings: &Settings) -> Tally {
 pub(crate) fn cargo_test(settings: &Settings, arguments: &[&str], filters: &[&str]) -> Tally {
     let mut command = cargo(&["test", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--show-output"]).args(filters);
-    counted(settings, command)
+    counted(settings, test::HOST, command)
 }
 
-/// Runs a `cargo test` and counts its tests.
-pub(crate) fn counted(settings: &Settings, command: Command) -> Tally {
+/// Runs a `cargo test` and counts its tests. The place decides which of them may be skipped.
+pub(crate) fn counted(settings: &Settings, place: &str, command: Command) -> Tally {
     println!("{}", exec::shown(&command));
-    counted_quietly(settings, command)
+    counted_quietly(settings, place, command)
 }
 
 /// The same, without a line that tells which command it is.
-fn counted_quietly(settings: &Settings, mut command: Command) -> Tally {
+fn counted_quietly(settings: &Settings, place: &str, mut command: Command) -> Tally {
     // A property test panics once for every case it tries on the way to the smallest one, each with its backtrace.
     command.env("RUST_BACKTRACE", "0");
-    let mut report = Report::new(settings.ci);
+    let mut report = Report::new(settings.ci).permitting(Some(&skips::permitted(place)));
     let outcome = exec::quiet_lines(command, minutes(BUILD_MINUTES), |line| {
         if let Some(shown) = report.line(line) {
             println!("{shown}");

@@ -36,7 +36,7 @@ impl Step {
 }
 
 /// The place of all steps that need neither the guest machine nor the simulated network.
-const HOST: &str = "host";
+pub(crate) const HOST: &str = "host";
 
 /// Every step, in order: the quick ones first. A new step is a new line.
 #[rustfmt::skip]

@@ -13,6 +13,7 @@ use crate::bindings;
 use crate::exec::{self, minutes};
 use crate::fake;
 use crate::packages;
+use crate::skips;
 use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
@@ -140,6 +141,7 @@ impl Suite {
         }
         let factor = if settings.sanitizer { SANITIZED } else { 1 };
         let root = crate::root();
+        let permitted = skips::permitted(self.place);
         let suite = suite::Suite {
             place: self.place,
             device: self.device,
@@ -159,6 +161,7 @@ impl Suite {
             limit: SUITE_LIMIT * factor,
             processors,
             ci: settings.ci,
+            permitted: Some(&permitted),
             shows_all: false,
         };
         let (tally, failures) = suite.run();
