@@ -285,7 +285,9 @@ pub enum WordError {
     #[error("{0}")]
     TooShort(TooShort),
     /// The address of the number is not a multiple of eight (`INVALID_PARAMETER`).
-    #[error("a number of 8 bytes requires an address that is a multiple of 8, and that of offset {offset} is not")]
+    #[error(
+        "a number of 8 bytes requires an address that is a multiple of 8, and that of offset {offset} is not"
+    )]
     Unaligned {
         /// The offset of the number in its region.
         offset: usize,

@@ -1,11 +1,12 @@
 //! The outcome of each error, in the vocabulary of uDAPL, NetworkDirect 1 and NDK.
 
 use super::{
-    AcceptError, BindError, ConnectError, DisconnectError, OpenError, PostErrorKind, Reason, RegisterError,
-    Retained, StateError, StreamBroken, StreamError,
+    AcceptError, BindError, CompletionError, ConnectError, DisconnectError, NotifyError, OpenError,
+    PostError, PostErrorKind, Reason, RegisterError, RegisterFromError, ResizeError, Retained, StateError,
+    StreamBroken, StreamError, WordError,
 };
 use crate::status::{CmEvent, CmPhase, CmTransport, IbRejectReason, Outcome};
-use crate::types::DisconnectReason;
+use crate::types::{DisconnectReason, TooShort};
 
 impl Reason {
     /// Returns the outcome of a connect that the peer refused for this cause.
@@ -105,6 +106,7 @@ impl StreamError {
             Self::Connect(error) => error.outcome(),
             Self::Accept(error) => error.outcome(),
             Self::Bind(error) => error.outcome(),
+            Self::Post(error) => error.outcome(),
             Self::Attempts(attempts) => {
                 attempts.last().map_or(Outcome::AddressInvalid, |(_, error)| error.outcome())
             }
@@ -125,7 +127,32 @@ macro_rules! by_status {
     )*};
 }
 
-by_status!(OpenError, BindError, StateError, RegisterError);
+by_status!(OpenError, BindError, StateError, NotifyError, ResizeError, CompletionError, TooShort, WordError);
+
+impl RegisterError {
+    /// Returns the outcome, which has the values of the other interfaces.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            // Its status is that of private data which is too long.
+            Self::Empty => Outcome::InvalidArgument,
+            other => Outcome::of(other.status()),
+        }
+    }
+}
+
+impl<B> PostError<B> {
+    /// Returns the outcome, which has the values of the other interfaces.
+    pub fn outcome(&self) -> Outcome {
+        self.kind.outcome()
+    }
+}
+
+impl<T> RegisterFromError<T> {
+    /// Returns the outcome, which has the values of the other interfaces.
+    pub fn outcome(&self) -> Outcome {
+        self.kind.outcome()
+    }
+}
 
 macro_rules! of_retained {
     ($($error:ty),*) => {$(
@@ -139,3 +166,6 @@ macro_rules! of_retained {
 }
 
 of_retained!(ConnectError, AcceptError);
+
+#[cfg(test)]
+mod tests;

@@ -323,7 +323,7 @@ outcomes! {
         cm: &[CmSign::Errno(EINVAL)],
         kind: Some(ErrorKind::InvalidInput),
     }
-    /// The connection manager failed.
+    /// The connection manager failed, or a request or a queue failed in a way that no outcome of a connection names.
     InternalFailure {
         status: &[Status::UNSUCCESSFUL, Status::INTERNAL_ERROR],
         dat_events: &[DatEvent::NON_PEER_REJECTED, DatEvent::UNREACHABLE],

@@ -17,7 +17,7 @@ use tokio_rdma::error::{
 };
 use tokio_rdma::mr::RemoteRegion;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::status::{CmEvent, IbRejectReason, Outcome};
+use tokio_rdma::status::{CmEvent, IbRejectReason};
 use tokio_rdma::types::{AdapterId, OpKind, RemoteKey};
 use tokio_rdma::{
     AcceptParams, ConnectParams, DisconnectReason, PrivateData, QueuePairConfig, ReadLimits, Status,
@@ -341,76 +341,6 @@ async fn an_adapter_is_opened_by_any_form_of_its_address() {
     assert!(matches!(error, OpenError::Os { call: "getaddrinfo", .. }), "{error}");
     // ERR-09
     assert!(error.to_string().starts_with("getaddrinfo failed: \"host.invalid\": "), "{error}");
-}
-
-// ERR-07
-#[test]
-fn every_error_leads_to_its_outcome() {
-    let (reason, status) = (Reason::PathTimeout, Status::REMOTE_ERROR);
-    let cm = |status| Reason::Cm { event: CmEvent::REJECTED, status };
-    let peer = at();
-    let refused = |reason| ConnectError::Refused { peer, reason }.outcome();
-    assert_eq!(refused(Reason::Errno(libc::ECONNREFUSED)), Outcome::NoListener);
-    assert_eq!(refused(cm(8)), Outcome::NoListener);
-    assert_eq!(refused(cm(-libc::ECONNREFUSED)), Outcome::NoListener);
-    assert_eq!(refused(cm(10)), Outcome::StaleConnection);
-    for reason in [
-        Reason::PeerClosed,
-        Reason::NotNow,
-        Reason::Errno(libc::ECONNRESET),
-        cm(1),
-        cm(3),
-        cm(-libc::ECONNRESET),
-    ] {
-        assert_eq!(refused(reason), Outcome::PeerUnable, "{reason:?}");
-    }
-    let rejected = ConnectError::Rejected { peer, private_data: None, reason: cm(28) };
-    assert_eq!(rejected.outcome(), Outcome::PeerRejected);
-    for (error, outcome) in [
-        (ConnectError::NetworkUnreachable { peer }, Outcome::NetworkUnreachable),
-        (ConnectError::HostUnreachable { peer }, Outcome::HostUnreachable),
-        (ConnectError::TimedOut { peer, limit: None }, Outcome::NoAnswer),
-        (ConnectError::InvalidBufferSize { length: 600, maximum: 508 }, Outcome::PrivateDataTooLarge),
-        (ConnectError::Active, Outcome::QueuePairBusy),
-        (ConnectError::QueuePairActive, Outcome::QueuePairBusy),
-        (ConnectError::Invalid, Outcome::WrongMoment),
-        (ConnectError::Canceled, Outcome::Canceled),
-        (ConnectError::Aborted { peer, reason }, Outcome::PeerLeft),
-        (ConnectError::DeviceRemoved, Outcome::DeviceRemoved),
-        (ConnectError::InvalidAddress(at()), Outcome::AddressInvalid),
-        (ConnectError::ForeignQueuePair, Outcome::InvalidArgument),
-        (ConnectError::AddressAlreadyExists { peer }, Outcome::ConnectionExists),
-        (ConnectError::Bind(BindError::TooManyAddresses(at().ip())), Outcome::PortsExhausted),
-        (ConnectError::Bind(BindError::SharingViolation(at())), Outcome::PortInUse),
-        (ConnectError::NotSupported("an option"), Outcome::NotSupported),
-        (ConnectError::Other { peer, status, reason }, Outcome::InternalFailure),
-    ] {
-        assert_eq!(error.outcome(), outcome, "{error:?}");
-        assert_eq!(StreamError::from(error.clone()).outcome(), outcome, "{error:?}");
-    }
-    for (error, outcome) in [
-        (AcceptError::Refused { peer, private_data: None, reason }, Outcome::PeerGaveUp),
-        (AcceptError::Aborted { peer, reason }, Outcome::PeerGaveUp),
-        (AcceptError::TimedOut { peer }, Outcome::NoAnswer),
-        (AcceptError::NotListening, Outcome::WrongMoment),
-        (AcceptError::Canceled, Outcome::Canceled),
-        (AcceptError::NotSupported("an option"), Outcome::NotSupported),
-    ] {
-        assert_eq!(error.outcome(), outcome, "{error:?}");
-    }
-    assert_eq!(BindError::AlreadyBound(at()).outcome(), Outcome::AlreadyBound);
-    assert_eq!(BindError::InvalidState("over").outcome(), Outcome::WrongMoment);
-    assert_eq!(DisconnectError::Lost { status, reason }.outcome(), Outcome::ConnectionBroken);
-    assert_eq!(DisconnectError::TimedOut { limit: Duration::ZERO }.outcome(), Outcome::NoAnswer);
-    assert_eq!(DisconnectError::Invalid.outcome(), Outcome::WrongMoment);
-    assert_eq!(DisconnectReason::Peer.outcome(), Outcome::PeerDisconnected);
-    assert_eq!(DisconnectReason::Lost { status, reason }.outcome(), Outcome::ConnectionBroken);
-    assert_eq!(DisconnectReason::DeviceRemoved.outcome(), Outcome::DeviceRemoved);
-    assert_eq!(PostErrorKind::ConnectionLost { reason }.outcome(), Outcome::ConnectionBroken);
-    assert_eq!(PostErrorKind::InsufficientResources("no key").outcome(), Outcome::OutOfResources);
-    assert_eq!(RegisterError::OutOfMemory { length: 1 }.outcome(), Outcome::OutOfResources);
-    let parameter = OpenError::InvalidParameter { argument: 6, what: "depth".into() };
-    assert_eq!(parameter.outcome(), Outcome::InvalidArgument);
 }
 
 // ERR-10: what may be gone at the next attempt is told from what will not.
