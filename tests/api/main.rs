@@ -19,6 +19,7 @@ mod device_options;
 mod disconnect;
 mod drop_order;
 mod exhaustion;
+mod flags;
 mod flood;
 mod idle_memory;
 mod leaks;
