@@ -165,9 +165,9 @@ impl ConnectParams {
         self
     }
 
-    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
-    /// 31. Larger exponents count as 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
-    /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
+    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 1 to
+    /// 31; larger values count as 31. 0 waits without end. On the soft provider the call fails with `NOT_SUPPORTED`. Default:
+    /// that of the device. Source: `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.options.ack_timeout = Some(exponent);
@@ -222,9 +222,9 @@ impl AcceptParams {
         self
     }
 
-    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 0 to
-    /// 31. Larger exponents count as 31. On the soft provider the call fails with `NOT_SUPPORTED`. Default: that of the device. Source:
-    /// `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
+    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 1 to
+    /// 31; larger values count as 31. 0 waits without end. On the soft provider the call fails with `NOT_SUPPORTED`. Default:
+    /// that of the device. Source: `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.options.ack_timeout = Some(exponent);

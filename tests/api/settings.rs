@@ -3,6 +3,7 @@
 //! Runs on: soft, sim, rxe, siw
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
+mod listed;
 mod soft;
 
 use std::time::Duration;
@@ -212,26 +213,9 @@ async fn options_of_devices() {
         assert_works(&adapter, connect().rnr_retry_count(number), accepts).await;
         assert_works(&adapter, connect().rnr_timer(number), accept().rnr_timer(number)).await;
     }
-    // The shortest means without end (`ibv_modify_qp`).
-    assert_works(&adapter, connect().ack_timeout(0), accept().ack_timeout(0)).await;
-    for exponent in [31, u8::MAX] {
-        let asked = requested(&adapter, v4(), connect()).await;
-        let passive = queue_pair(&adapter);
-        // Refused because there is no such exponent, or because the peer drops its reply; or it is given up, and the request
-        // with it.
-        let answer = asked.request.accept(&passive, accept().ack_timeout(exponent));
-        let accepting = async { drop(tokio::time::timeout(Duration::from_secs(1), answer).await) };
-        let connecting = async { drop(asked.connecting.await) };
-        within(async { tokio::join!(accepting, connecting) }).await;
-    }
-    // The largest is a wait of hours for each packet; beyond it, there is none.
-    for exponent in [31, u8::MAX] {
-        let queue_pair = queue_pair(&adapter);
-        let (_listener, address) = listening(&adapter);
-        let attempt = connect().ack_timeout(exponent).timeout(Duration::from_secs(1));
-        within(adapter.connector().connect(&queue_pair, address, attempt))
-            .await
-            .expect_err("refused, or no answer");
+    // 0 waits without end (`ibv_modify_qp`), 31 waits for hours, and there is none beyond that. No packet is lost here.
+    for exponent in [0, 31, u8::MAX] {
+        assert_works(&adapter, connect().ack_timeout(exponent), accept().ack_timeout(exponent)).await;
     }
 }
 
@@ -284,6 +268,36 @@ async fn settings_of_streams() {
             accepted = listener.accept() => drop(accepted.expect("in time")),
         }
     }
+}
+
+// SEC-09: the options of the connection that a stream passes on.
+#[tokio::test]
+async fn options_of_streams() {
+    let (adapter, config) = (adapter(), StreamConfig::default);
+    let mut works: Vec<_> = [0, u8::MAX - 3].map(|class| config().traffic_class(class)).into();
+    works.extend([0, u32::MAX].map(|limit| config().read_limits(ReadLimits::new(limit, limit))));
+    if !Device::under_test().is_soft() {
+        for number in [0, u8::MAX] {
+            works.extend([
+                config().retry_count(number),
+                config().rnr_retry_count(number),
+                config().rnr_timer(number),
+                config().ack_timeout(number),
+            ]);
+        }
+    }
+    for config in works {
+        let (mut active, mut passive) = streams_with(&adapter, &config, &config).await;
+        within(active.write_all(b"there")).await.expect("written");
+        let mut found = [0; 5];
+        within(passive.read_exact(&mut found)).await.expect("read");
+        assert_eq!(&found, b"there", "{config:?}");
+    }
+    let listener = listening_for_streams(&adapter, &config());
+    let connect =
+        async |config| RdmaStream::connect_on(&adapter, listener.local_addr().expect("bound"), &config).await;
+    // Its two low bits belong to congestion control.
+    within(connect(config().traffic_class(u8::MAX))).await.expect_err("out of range");
 }
 
 /// Connects to an acceptor with these settings, if it has time for that.

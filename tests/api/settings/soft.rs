@@ -1,6 +1,6 @@
 //! Settings of the soft provider with extreme values.
 
-use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::soft::{Capture, SoftConfig};
 
 use super::*;
 
@@ -16,6 +16,7 @@ async fn times_of_the_provider() {
             config().disconnect_timeout(time).path_timeout(None),
             config().message_timeout(Some(time)),
             config().message_timeout(None),
+            config().address_timeout(time),
             // No peer is fast enough for none at all.
             config().request_timeout(time.max(patience())),
         ] {
@@ -42,6 +43,11 @@ async fn no_time_for_a_request_is_a_refusal() {
 async fn numbers_of_the_provider() {
     for half_open in NUMBERS {
         assert_connects(&adapter_with(SoftConfig::default().half_open(half_open))).await;
+    }
+    // A capture of nothing, and of everything.
+    for limit in NUMBERS {
+        let capture = Capture::new(limit);
+        assert_connects(&adapter_with(SoftConfig::default().capture(&capture))).await;
     }
     // A range of none, or of a port that cannot be had, counts as the default.
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is tried")]
