@@ -3,6 +3,8 @@
 //! Runs on: soft, sim, rxe, siw
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
+mod accept;
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,8 +24,8 @@ use tokio_rdma::{
 /// More awaits than a task of tokio has budget for in four turns.
 const AWAITS: usize = 600;
 
-/// Awaits `once` often in one task of a runtime with one thread, and returns how many turns another task had meanwhile.
-async fn turns_of_another_task(mut once: impl AsyncFnMut()) -> usize {
+/// Awaits `once` so often in one task of a runtime with one thread, and returns how many turns another task had meanwhile.
+async fn turns_of_another_task(awaits: usize, mut once: impl AsyncFnMut()) -> usize {
     let turns = Arc::new(AtomicUsize::new(0));
     let another = tokio::spawn({
         let turns = turns.clone();
@@ -34,7 +36,7 @@ async fn turns_of_another_task(mut once: impl AsyncFnMut()) -> usize {
             }
         }
     });
-    for _ in 0..AWAITS {
+    for _ in 0..awaits {
         once().await;
     }
     another.abort();
@@ -42,7 +44,7 @@ async fn turns_of_another_task(mut once: impl AsyncFnMut()) -> usize {
 }
 
 async fn assert_yields(what: &str, once: impl AsyncFnMut()) {
-    let turns = turns_of_another_task(once).await;
+    let turns = turns_of_another_task(AWAITS, once).await;
     assert!(turns >= 4, "{what}: {turns} turns of another task in {AWAITS} awaits");
 }
 

@@ -18,13 +18,14 @@ use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
 use crate::provider::net::Stream;
 use crate::provider::soft::connection::{Command, ConnectionParts};
 use crate::provider::soft::receive_queue::ReceiveQueue;
+use crate::provider::soft::registration::Registration;
 use crate::provider::soft::send::deregistered;
 use crate::provider::soft::shared::Receive;
 use crate::provider::soft::turn::Violation;
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::sync::Mutex;
 use crate::types::{Access, ConnectionId, OpKind};
-use crate::wire::ddp::Untagged;
+use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
 mod reading;
@@ -332,11 +333,16 @@ fn every_end_of_the_reader_has_its_ending() {
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
 }
 
-/// Counts the turns of another task of the runtime while the flood is processed, from the start of the task.
-async fn turns_of_others(config: &SoftConfig, flood: &[u8]) -> usize {
+/// Counts the turns of another task of the runtime while the flood is processed, from the start of the task. The flood is made
+/// for memory that the peer may read and write.
+async fn turns_of_others(config: &SoftConfig, flood: impl FnOnce(&Registration) -> Vec<u8>) -> usize {
     let (mut end, driver) = End::passive_with(config).await;
+    let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let memory = Owned::zeroed(FLOOD_BYTES).expect("memory").share();
+    let region = end.connection.keys.register(memory, rights).expect("registered");
     end.receive();
-    end.peer.write_all(&[&rtr_frame(Rtr::Write, false)[..], flood, &message()].concat()).await.expect("room");
+    let flood = [&rtr_frame(Rtr::Write, false)[..], &flood(&region), &message()].concat();
+    end.peer.write_all(&flood).await.expect("room");
     tokio::spawn(driver);
     let mut turns = 0;
     while end.log.entries.lock().last() != Some(&"receive") {
@@ -346,24 +352,40 @@ async fn turns_of_others(config: &SoftConfig, flood: &[u8]) -> usize {
     turns
 }
 
+/// The bytes of a Write, and of the answer to a Read Request, in a flood of those that have any.
+const FLOOD_BYTES: usize = 64;
+
+/// A Read Request as a frame.
+fn read_frame(msn: u32, length: u32, source_stag: u32, source_to: u64) -> Vec<u8> {
+    let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
+    let payload = ReadRequest { sink_stag: 1, sink_to: 0, length, source_stag, source_to }.encode();
+    [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
+}
+
 // SEC-01: all of the flood is in the socket before the task runs. With a budget for each system call the first would be
 // one turn.
 #[tokio::test]
 async fn a_flood_does_not_keep_other_tasks_waiting() {
-    let read = |msn: u32| {
-        let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
-        let payload =
-            ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 }.encode();
-        [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
+    let empty_writes = |_: &Registration| rtr_frame(Rtr::Write, false).repeat(6400);
+    let empty_reads = |_: &Registration| (1..=1600).flat_map(|msn| read_frame(msn, 0, 0, 0)).collect();
+    let writes = |region: &Registration| {
+        let header = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to: region.address() };
+        [&header.encode(FLOOD_BYTES)[..], &[7; FLOOD_BYTES], &[0; 4]].concat().repeat(1600)
     };
-    let writes = rtr_frame(Rtr::Write, false).repeat(6400);
-    let reads: Vec<u8> = (1..=1600).flat_map(read).collect();
+    let reads = |region: &Registration| {
+        let (key, address) = (region.key(), region.address());
+        (1..=800).flat_map(|msn| read_frame(msn, FLOOD_BYTES as u32, key, address)).collect()
+    };
     for spin in [Duration::ZERO, Duration::from_secs(3600)] {
         let config = SoftConfig::default().spin(spin);
-        let turns = turns_of_others(&config, &writes).await;
+        let turns = turns_of_others(&config, empty_writes).await;
         assert!(turns >= 6400 / 256, "{turns} turns in 6400 empty Writes, spin {spin:?}");
-        let turns = turns_of_others(&config, &reads).await;
+        let turns = turns_of_others(&config, writes).await;
+        assert!(turns >= 1600 / 256, "{turns} turns in 1600 Writes, spin {spin:?}");
+        let turns = turns_of_others(&config, empty_reads).await;
         assert!(turns >= 1600 / 32, "{turns} turns in 1600 empty Read Requests, spin {spin:?}");
+        let turns = turns_of_others(&config, reads).await;
+        assert!(turns >= 800 / 32, "{turns} turns in 800 Read Requests, spin {spin:?}");
     }
 }
 
@@ -419,14 +441,7 @@ async fn long_answers_are_written_in_turns() {
     let (mut end, mut driver) = End::passive().await;
     let memory = Owned::zeroed(LENGTH).expect("memory").share();
     let region = end.connection.keys.register(memory, Access::REMOTE_READ).expect("registered");
-    let read = |msn: u32| {
-        let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
-        let (source_stag, source_to) = (region.key(), region.address());
-        let length = LENGTH as u32;
-        let request = ReadRequest { sink_stag: 1, sink_to: 0, length, source_stag, source_to };
-        let payload = request.encode();
-        [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
-    };
+    let read = |msn| read_frame(msn, LENGTH as u32, region.key(), region.address());
     let requests: Vec<u8> = (1..=READS).flat_map(read).collect();
     end.receive();
     let flood = [&rtr_frame(Rtr::Write, false)[..], &requests, &message()].concat();
