@@ -495,7 +495,7 @@ async fn connect_once(adapter: Adapter, address: SocketAddr) -> Result<Duration,
 // CM-32, CM-36: as ndconn and cmtime do, one after the other and many at once; none fails. How long an answer may
 // take at most, `flood` measures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_connects_succeed_one_by_one_and_many_at_once() {
+async fn connects_succeed_one_by_one_and_many_at_once() {
     let connects = often(1000, 50);
     let adapter = adapter();
     for (ip, at_once) in [(v4(), 1), (v4(), 32), (v6(), 32)] {
@@ -509,6 +509,11 @@ async fn a_thousand_connects_succeed_one_by_one_and_many_at_once() {
              longest {longest:?}",
             rate.total
         );
-        assert!(half <= most && most <= nearly_all && nearly_all <= longest && longest <= rate.total);
+        // No connect took longer than all of them, and each percentile is what its name says.
+        assert!(longest <= rate.total);
+        for (percent, time) in [(50, half), (90, most), (99, nearly_all), (100, longest)] {
+            let done = rate.times.iter().filter(|own| **own <= time).count();
+            assert!(done * 100 >= (connects - 1) * percent, "{done} of {connects} in p{percent}");
+        }
     }
 }

@@ -39,7 +39,7 @@ async fn silent_peers_delay_nobody() {
 }
 
 /// A peer that asks for a connection, and completes it if it is accepted. Returns whether it was accepted: a reject, or the end
-/// of its connection, is a refusal.
+/// of its connection, is a refusal. Any other failure of TCP is none.
 async fn ask(address: SocketAddr) -> bool {
     let reply = async {
         let mut peer = TcpStream::connect(address).await?;
@@ -48,7 +48,14 @@ async fn ask(address: SocketAddr) -> bool {
         peer.read_exact(&mut header).await?;
         std::io::Result::Ok((peer, header))
     };
-    let Ok((mut peer, header)) = reply.await else { return false };
+    let (mut peer, header) = match reply.await {
+        Ok(reply) => reply,
+        Err(error) => {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+            assert!(matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof), "{error:?}");
+            return false;
+        }
+    };
     let accepted = u16::from_be_bytes([header[16], header[17]]) & REJECT == 0;
     if accepted {
         let _ = peer.write_all(&raw::fpdu(&raw::write(0, 0, &[]), false)).await;
@@ -83,8 +90,8 @@ fn peers() {
 
 // SEC-19: a peer does not try again, so one that is neither served nor refused is seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_at_once_are_served_or_refused() {
-    if !alone(module_path!(), "ten_thousand_at_once_are_served_or_refused") {
+async fn many_at_once_are_served_or_refused() {
+    if !alone(module_path!(), "many_at_once_are_served_or_refused") {
         return;
     }
     assert!(raise_descriptors() > AT_ONCE + 500, "too few descriptors for this test");
@@ -108,5 +115,6 @@ async fn ten_thousand_at_once_are_served_or_refused() {
     let output = output.expect("started");
     let printed = String::from_utf8_lossy(&output.stdout);
     let accepted = printed.lines().find_map(|line| line.strip_prefix("accepted: "));
-    assert!(accepted.is_some_and(|accepted| accepted != "0"), "{output:?}");
+    let accepted = accepted.and_then(|accepted| accepted.parse::<usize>().ok());
+    assert!(accepted.is_some_and(|accepted| accepted > AT_ONCE / 10), "{output:?}");
 }

@@ -155,7 +155,7 @@ fn errors_go_to_any_thread() {
     error::<ProtocolError>();
     error::<RegisterError>();
     error::<RegisterFromError<Vec<u8>>>();
-    error::<RegisterFromError<Vec<u8>>>();
+    error::<RegisterFromError<OwnedRegion<Vec<u8>>>>();
     error::<ResizeError>();
     error::<ReuniteError>();
     error::<StreamBroken>();
