@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    // Families take turns, the resolver's first family first, its order within a family kept.
+    // IO-07: families take turns, the resolver's first family first, its order within a family kept.
     #[test]
     fn families_take_turns() {
         let [a, b, c] = ["192.0.2.1:7", "192.0.2.2:7", "192.0.2.3:7"].map(address);
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(diary.entries.into_inner(), [(0, 1, Event::Begun), (249, 1, Event::Won)]);
     }
 
-    // A head start each, and those who lose are dropped.
+    // IO-07: a head start each, and those who lose are dropped.
     #[tokio::test(start_paused = true)]
     async fn silence_gives_the_next_address_its_turn() {
         let diary = Diary::new();
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(dropped.len(), 2);
     }
 
-    // A failure does not wait for the head start to pass.
+    // IO-07: a failure does not wait for the head start to pass.
     #[tokio::test(start_paused = true)]
     async fn a_failure_begins_the_next_attempt() {
         let diary = Diary::new();
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(diary.entries.into_inner().last(), Some(&(300, 2, Event::Dropped)));
     }
 
-    // Every attempt with its error, in the order of the addresses and not of the failures.
+    // IO-07: every attempt with its error, in the order of the addresses and not of the failures.
     #[tokio::test(start_paused = true)]
     async fn the_errors_of_all_are_kept() {
         let diary = Diary::new();
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(nobody, Err(vec![]));
     }
 
-    // Dropping the race drops the attempts.
+    // IO-07: dropping the race drops the attempts.
     #[tokio::test(start_paused = true)]
     async fn a_race_that_is_dropped_drops_its_attempts() {
         let diary = Diary::new();

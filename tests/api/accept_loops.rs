@@ -40,7 +40,7 @@ where
     server.abort();
 }
 
-// SEC-08: the one of the guide and of `Listener`.
+// SEC-08, LS-25: the one of the guide and of `Listener`.
 #[tokio::test]
 async fn the_acceptor_serves_others_while_one_peer_is_silent() {
     let loop_of_docs = include_str!("../../docs/snippets/accept_loop.rs");

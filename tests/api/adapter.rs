@@ -212,7 +212,7 @@ async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
     }
 }
 
-// AD-04: no provider has an adapter without loopback, so the flag is never clear. There is no multi-engine flag: neither
+// AD-04, CM-30: no provider has an adapter without loopback, so the flag is never clear. There is no multi-engine flag: neither
 // provider has engines.
 #[tokio::test]
 async fn every_adapter_has_the_loopback_flag_and_connects_to_itself() {

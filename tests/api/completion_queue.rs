@@ -269,7 +269,7 @@ async fn the_queues_of_a_queue_pair_are_separate() {
     assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello");
 }
 
-// HW-08: two queues of the program, of which one is polled all the time: each has what is its own, and tells who waits.
+// HW-08, CQ-13: two queues of the program, of which one is polled all the time: each has what is its own, and tells who waits.
 #[tokio::test]
 async fn two_queues_do_not_affect_each_other() {
     let adapter = adapter();

@@ -206,7 +206,7 @@ async fn the_peer_s_accept_is_pending_until_complete() {
     }
 }
 
-// CM-10, CM-11: as in NetworkDirect, a local address and port carry one connection. Sharing is NDK's alone.
+// CM-05, CM-10, CM-11: as in NetworkDirect, a local address and port carry one connection. Sharing is NDK's alone.
 #[tokio::test]
 async fn a_local_port_carries_one_connection() {
     for ip in both() {
@@ -265,6 +265,7 @@ async fn a_traffic_class_is_taken_or_refused_at_once() {
     }
 }
 
+// CM-37
 #[tokio::test]
 async fn multipath_connects_or_is_refused_at_once() {
     for ip in both() {

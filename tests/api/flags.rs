@@ -89,7 +89,7 @@ async fn room_for_private_data_is_that_of_the_guide() {
     }
 }
 
-// ERR-06
+// ERR-06, AD-02
 #[tokio::test]
 async fn transport_is_that_of_the_device() {
     let adapter = adapter();

@@ -177,7 +177,7 @@ async fn many_waits_are_answered_in_order() {
     }
 }
 
-// LS-05: the same as a stream, which ends with the first error.
+// LS-05, LS-25: the same as a stream, which ends with the first error.
 #[tokio::test]
 async fn requests_are_a_stream() {
     let adapter = adapter();

@@ -3,6 +3,7 @@
 
 mod accept;
 mod accept_loops;
+mod acceptor;
 mod adapter;
 mod atomic;
 mod budget;

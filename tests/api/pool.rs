@@ -25,6 +25,7 @@ fn counts(pool: &Pool) -> (usize, usize) {
     (pool.allocated(), pool.in_use())
 }
 
+// MR-10
 #[tokio::test]
 async fn buffers_are_made_when_they_are_needed_and_used_again() {
     let pool = pool(&adapter(), 64, 2);
@@ -60,6 +61,7 @@ async fn a_pool_of_nothing_is_refused() {
     assert!(pool(&adapter, 1, usize::MAX).maximum() > 1 << 32);
 }
 
+// MR-10
 #[tokio::test]
 async fn those_who_wait_are_served_in_turn() {
     let pool = pool(&adapter(), 8, 1);
@@ -135,6 +137,7 @@ async fn a_buffer_of_a_pool_does_what_any_buffer_does() {
     assert_eq!(pool.in_use(), 0);
 }
 
+// MR-10
 #[tokio::test]
 async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
     let adapter = adapter();
@@ -160,6 +163,7 @@ async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
     assert_eq!(adapter.buffer_from(b"alone").expect("memory").freeze(5), "alone");
 }
 
+// MR-10
 #[tokio::test]
 async fn bytes_of_the_pool_are_sent_as_they_are() {
     let adapter = adapter();
@@ -203,6 +207,7 @@ async fn bytes_of_the_pool_are_sent_as_they_are() {
     assert_eq!(counts(&pool), (1, 0));
 }
 
+// MR-10
 #[tokio::test]
 async fn bytes_of_others_are_copied_into_the_pool() {
     let adapter = adapter();

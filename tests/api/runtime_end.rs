@@ -22,7 +22,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-// CAN-04
+// CAN-04, CAN-15
 #[test]
 fn a_connection_and_its_work_end_with_the_runtime() {
     let (home, other) = (runtime(), runtime());
@@ -47,7 +47,7 @@ fn a_connection_and_its_work_end_with_the_runtime() {
     });
 }
 
-// CAN-04
+// CAN-04, CAN-15
 #[test]
 fn the_wait_for_a_request_ends_with_the_runtime() {
     // The second has run no task of the adapter: what it is given here is ready at once.
@@ -65,7 +65,7 @@ fn the_wait_for_a_request_ends_with_the_runtime() {
     }
 }
 
-// CAN-04: the task of an acceptor is of the runtime that has created it, and the listener is of the adapter's.
+// CAN-04, CAN-15: the task of an acceptor is of the runtime that has created it, and the listener is of the adapter's.
 #[test]
 fn a_listener_ends_with_the_runtime_of_its_acceptor() {
     let (home, guest) = (runtime(), runtime());
@@ -92,7 +92,7 @@ fn a_listener_ends_with_the_runtime_of_its_acceptor() {
     });
 }
 
-// CAN-03, CAN-04
+// CAN-03, CAN-04, CAN-15
 #[test]
 fn both_sides_of_a_handshake_end_when_their_runtime_does() {
     let (home, other) = (runtime(), runtime());
@@ -145,7 +145,7 @@ impl Wake for Disconnecting {
     }
 }
 
-// Every request has completed when `disconnect` returns (DIS-01), also when it ends with its runtime (CAN-04).
+// Every request has completed when `disconnect` returns (DIS-01), also when it ends with its runtime (CAN-04, CAN-15).
 #[test]
 fn disconnect_returns_after_its_requests_at_the_end() {
     if !Device::under_test().is_soft() {
@@ -169,7 +169,7 @@ fn disconnect_returns_after_its_requests_at_the_end() {
     assert_eq!(state.expect("it waits").2, Some(true));
 }
 
-// The peer has not closed anything (CAN-04).
+// The peer has not closed anything (CAN-04, CAN-15).
 #[test]
 fn accept_is_canceled_after_the_runtime_has_ended() {
     if Device::under_test() != Device::Soft {

@@ -314,6 +314,17 @@ fn values_have_the_texts_of_the_standard_library() {
     assert_eq!(RemoteRegion::try_from(&message[..15]).expect_err("short").needed, RemoteRegion::LEN);
 }
 
+// MR-12
+#[test]
+fn a_remote_region_is_sixteen_bytes_in_network_order() {
+    let region = RemoteRegion::new(0x0102_0304_0506_0708, RemoteKey(0x090a_0b0c), 0x0d0e_0f10);
+    let bytes: [u8; 16] = std::array::from_fn(|place| place as u8 + 1);
+    assert_eq!((region.to_bytes(), RemoteRegion::from_bytes(bytes)), (bytes, region));
+    // From the start of a message, which may be longer.
+    assert_eq!(RemoteRegion::decode(&[&bytes[..], b"rest"].concat()), Some(region));
+    assert_eq!(RemoteRegion::decode(&bytes[..15]), None);
+}
+
 // Addresses as programs have them.
 #[tokio::test]
 async fn an_adapter_is_opened_by_any_form_of_its_address() {

@@ -131,6 +131,7 @@ async fn one_connection_on(adapter: &tokio_rdma::Adapter) -> (ConnectionId, Conn
     ids
 }
 
+// OBS-01
 #[tokio::test]
 async fn events_of_a_connection_are_in_its_span() {
     let log = Log::default();
@@ -144,6 +145,7 @@ async fn events_of_a_connection_are_in_its_span() {
     assert!(text.contains(&expected), "{text}");
 }
 
+// OBS-01
 #[tokio::test]
 async fn every_step_of_the_active_side_is_told() {
     let log = Log::default();
@@ -160,6 +162,7 @@ async fn every_step_of_the_active_side_is_told() {
     assert_eq!(log.steps(active)[..expected.len()], steps(&expected));
 }
 
+// OBS-01
 #[tokio::test]
 async fn every_step_of_the_passive_side_is_told() {
     let log = Log::default();
@@ -208,6 +211,7 @@ async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
     }
 }
 
+// OBS-01
 #[tokio::test]
 async fn a_failure_is_told_with_its_status() {
     let log = Log::default();
@@ -251,7 +255,7 @@ async fn a_lost_connection_is_told_with_what_it_cost() {
     assert!(status != "SUCCESS" || !Device::under_test().is_soft());
 }
 
-// At `info` an operator sees what is open, and what was lost and why.
+// OBS-01: at `info` an operator sees what is open, and what was lost and why.
 #[tokio::test]
 async fn info_has_adapters_listeners_and_losses() {
     let log = Log::default();
@@ -336,6 +340,7 @@ async fn a_refusal_is_told_with_its_reason() {
     }
 }
 
+// OBS-01
 #[tokio::test]
 async fn private_data_is_not_told() {
     let log = Log::default();
@@ -377,7 +382,7 @@ impl Subscriber for Deaf {
     }
 }
 
-// The frames of a connection, at both ends, at the level `trace` only.
+// OBS-01: the frames of a connection, at both ends, at the level `trace` only.
 #[tokio::test]
 #[allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 async fn trace_has_the_frames() {
@@ -426,6 +431,7 @@ fn a_program_that_does_not_ask_sees_nothing_on_stderr() {
     assert!(!output.stdout.is_empty());
 }
 
+// OBS-01
 #[tokio::test]
 async fn nothing_is_told_before_and_after_somebody_listens() {
     let log = Log::default();

@@ -55,6 +55,7 @@ fn apart(test: impl AsyncFnOnce() + Send + 'static) {
     thread.join().expect("no panic");
 }
 
+// OBS-01
 #[test]
 fn subscriber_may_ask_the_connection_it_hears_of() {
     apart(async || {
@@ -99,7 +100,7 @@ fn subscriber_may_ask_the_listener_it_hears_of() {
     });
 }
 
-// A call is answered although the subscriber panics (CAN-01).
+// A call is answered although the subscriber panics (CAN-01, OBS-01).
 #[tokio::test]
 async fn panicking_subscriber_leaves_no_call_unanswered() {
     let adapter = adapter();

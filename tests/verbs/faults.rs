@@ -12,7 +12,10 @@ use common::verbs::fake;
 use common::*;
 use tokio_rdma::error::{DisconnectError, OpenError, Reason};
 use tokio_rdma::verbs::VerbsConfig;
-use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Provider, QueuePairConfig, Status};
+use tokio_rdma::{
+    AcceptParams, Access, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider, QueuePairConfig,
+    SharedReceiveConfig, Status,
+};
 
 /// Every call of a life that can fail without leaving anything behind, and how often it is made to.
 const CALLS: &[(&str, u32)] = &[
@@ -92,6 +95,56 @@ async fn any_call_may_fail() {
     }
     assert!(failed > 50, "{failed} lives are not what they would have been");
     assert_eq!(within(life()).await, Ok(()));
+}
+
+// SEC-16: an object that the device has no room for is refused with its status, the connections that there are go on, and the
+// object is made as soon as there is room.
+#[tokio::test]
+async fn objects_without_room_are_refused() {
+    if !alone(module_path!(), "objects_without_room_are_refused") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let (queue_pair, queue) = (QueuePairConfig::default, CompletionQueueConfig::default);
+    let make = async |call: &str| match call {
+        "ibv_create_qp" => adapter.queue_pair(queue_pair()).map(drop).map_err(|error| error.status()),
+        "ibv_create_cq" | "ibv_create_comp_channel" => {
+            adapter.completion_queue(queue()).map(drop).map_err(|error| error.status())
+        }
+        "ibv_create_srq" => {
+            let shared = adapter.shared_receive_queue(SharedReceiveConfig::default());
+            shared.map(drop).map_err(|error| error.status())
+        }
+        "ibv_reg_mr" => {
+            let region = adapter.register(4096, Access::REMOTE_WRITE).await;
+            region.map(drop).map_err(|error| error.status())
+        }
+        "ibv_alloc_mw" => adapter.memory_window().map(drop).map_err(|error| error.status()),
+        other => panic!("{other}"),
+    };
+    let calls = [
+        "ibv_create_qp",
+        "ibv_create_cq",
+        "ibv_create_comp_channel",
+        "ibv_create_srq",
+        "ibv_reg_mr",
+        "ibv_alloc_mw",
+    ];
+    for call in calls {
+        for error in [libc::ENOMEM, libc::ENOSPC] {
+            fake(&format!("refuse {call} {error}"));
+            for _ in 0..2 {
+                assert_eq!(make(call).await, Err(Status::INSUFFICIENT_RESOURCES), "{call} {error}");
+            }
+            let receive = pair.passive.queue_pair.receive(()).expect("posted");
+            within(pair.active.queue_pair.send(()).expect("posted")).await.0.expect("sent");
+            within(receive).await.0.expect("received");
+            fake("reset");
+            assert_eq!(make(call).await, Ok(()), "{call}");
+        }
+    }
 }
 
 // HW-13: a peer whose address nobody knows, and one that does not answer, are given up and asked again.

@@ -233,7 +233,7 @@ async fn a_shared_receive_queue_lets_completion_queues_go() {
     eventually("the others are gone", || number("count channel") <= before + 1).await;
 }
 
-// HW-08: a queue that the program polls all the time has no events, but for who waits.
+// HW-08, CQ-13: a queue that the program polls all the time has no events, but for who waits.
 #[tokio::test]
 async fn a_queue_that_is_polled_has_events_only_for_who_waits() {
     if !alone(module_path!(), "a_queue_that_is_polled_has_events_only_for_who_waits") {

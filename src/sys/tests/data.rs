@@ -369,7 +369,7 @@ fn shared_receive_queues_on_siw() {
     assert_eq!(guest.objects(), [""; 0]);
 }
 
-/// A queue that grows keeps what it has.
+// CQ-06: a queue that grows keeps what it has.
 #[test]
 fn completion_queues_can_be_resized_on_rxe() {
     let Some(guest) = Guest::enter() else { return };

@@ -6,7 +6,7 @@ use common::programs::{address, example, stdout};
 use common::*;
 use tokio_rdma::{Adapter, AdapterInfo, ReadLimits};
 
-// AD-04
+// AD-04, CM-30
 #[test]
 fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
     isolated(async || {

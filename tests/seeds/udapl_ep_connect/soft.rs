@@ -99,7 +99,7 @@ fn qos_is_in_the_packets() {
     });
 }
 
-// `connect_flags`, default 0; with the flag: multipath, where the kernel has it, and otherwise not at all.
+// CM-37: `connect_flags`, default 0; with the flag: multipath, where the kernel has it, and otherwise not at all.
 #[tokio::test]
 async fn connect_flags_multipath_is_never_ignored() {
     let adapter = adapter();

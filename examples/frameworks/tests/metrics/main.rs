@@ -100,7 +100,7 @@ impl Recorder for Nosy {
     }
 }
 
-// One test: the recorder is that of the whole process.
+// OBS-02: one test, because the recorder is that of the whole process.
 #[tokio::test]
 async fn the_recorder_is_told() {
     let recorder = DebuggingRecorder::new();
