@@ -130,7 +130,7 @@ async fn a_read_has_as_many_entries_as_the_adapter_says() {
 
 // AD-01
 #[tokio::test]
-async fn the_limit_of_a_registration_is_the_one_that_is_enforced() {
+async fn a_registration_above_the_limit_is_refused() {
     let adapter = adapter();
     let most = adapter.info().max_registration;
     let error = adapter.register(most + 1, Access::LOCAL_WRITE).await.expect_err("too long");

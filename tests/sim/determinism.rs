@@ -132,7 +132,8 @@ fn an_error_is_told_with_its_text_its_cause_and_the_place() {
     let place = Arc::new(Mutex::new(None));
     let told = place.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        *told.lock().expect("no panic") = panic.location().map(|place| (place.file().to_owned(), place.line()));
+        *told.lock().expect("no panic") =
+            panic.location().map(|place| (place.file().to_owned(), place.line()));
     }));
     let line = line!() + 2;
     let outcome = std::panic::catch_unwind(|| {
