@@ -48,7 +48,7 @@ fn own_part(cell: &str) -> &str {
 
 /// The flag that a cell promises. The device of `tests/fake` has what cards may have as RoCE and as InfiniBand, and lacks it over iWARP.
 fn flag(cell: &str) -> bool {
-    match cell.split([':', ',']).next() {
+    match cell.split([' ', ':', ',']).next() {
         Some("yes") => true,
         Some("no") => false,
         Some("depends") => Device::under_test() == Device::Fake,
