@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::Reason;
+use super::{Reason, WcError};
 use crate::status::Status;
 use crate::types::{Access, OpKind, QueueKind, TooShort};
 
@@ -192,13 +192,26 @@ impl<B> From<PostError<B>> for io::Error {
 ///
 /// The connection has ended, unless the request completed with `CANCELED` because the queue pair was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request completed with {status}")]
+#[error("the request completed with {status}{}", said(device.as_ref()))]
+#[non_exhaustive]
 pub struct CompletionError {
     /// The status of the completion, for example `CANCELED`, `BUFFER_OVERFLOW` or `ACCESS_VIOLATION`.
     pub status: Status,
+    /// The report of the device. `None` on the soft provider, and for a request that the end of the connection took from the device.
+    pub device: Option<WcError>,
+}
+
+/// Returns the end of the text: the report of the device, if there is one.
+fn said(device: Option<&WcError>) -> String {
+    device.map(|error| format!(": {error}")).unwrap_or_default()
 }
 
 impl CompletionError {
+    /// Creates the error of a request that completed with this status, without a report of a device.
+    pub const fn new(status: Status) -> Self {
+        Self { status, device: None }
+    }
+
     /// The ND status.
     pub fn status(&self) -> Status {
         self.status

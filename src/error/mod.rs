@@ -30,7 +30,7 @@ pub use data::{
     WordError,
 };
 pub use open::{BindError, OpenError};
-pub use reason::{DecodeError, Excerpt, Reason};
+pub use reason::{DecodeError, Excerpt, Reason, WcError};
 pub use stream::{ProtocolError, StreamBroken, StreamError};
 
 /// Implements `From` into `io::Error` for each type, and a function for the way back.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::terminate::meaning;
-use crate::status::{CmEvent, IbRejectReason};
+use crate::status::{CmEvent, DeviceEvent, IbRejectReason, WcStatus};
 
 /// The cause of a failure, as the provider, the system or the peer reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,8 +41,13 @@ pub enum Reason {
         /// The status of the event: a negative errno, or the reason of an InfiniBand reject.
         status: i32,
     },
-    /// The libibverbs status of a work request that failed (ibv_poll_cq(3)).
-    Completion(u32),
+    /// The failure of a work request (ibv_poll_cq(3)).
+    ///
+    /// With [`WcStatus::WR_FLUSH_ERR`] the device moved the queue pair to the error state and said no more: most often it refused a
+    /// request of the peer.
+    Completion(WcError),
+    /// An asynchronous event of the device about the queue pair or about one of its queues (ibv_get_async_event(3)).
+    Event(DeviceEvent),
     /// A local event, such as a flush of the queue pair.
     Local(&'static str),
 }
@@ -69,13 +74,37 @@ impl fmt::Display for Reason {
             Self::Cm { event, status } => {
                 write!(f, "{event}: {}", io::Error::from_raw_os_error(status.saturating_neg()))
             }
-            Self::Completion(status) => write!(f, "a work request failed with libibverbs status {status}"),
+            Self::Completion(error) => write!(f, "a work request failed with {error}"),
+            Self::Event(event) => write!(f, "the device reports {event}: {}", event.meaning()),
             Self::Local(what) => f.write_str(what),
         }
     }
 }
 
 impl std::error::Error for Reason {}
+
+/// The failure of a work request, as the device reported it (`ibv_wc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct WcError {
+    /// The status of the completion.
+    pub status: WcStatus,
+    /// The error code of the vendor, which the manual of the device explains; 0 if there is none.
+    pub vendor_err: u32,
+}
+
+impl WcError {
+    /// Creates the failure with a status and the error code of the vendor.
+    pub const fn new(status: WcStatus, vendor_err: u32) -> Self {
+        Self { status, vendor_err }
+    }
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, vendor error {:#x}: {}", self.status, self.vendor_err, self.status.meaning())
+    }
+}
 
 impl Reason {
     /// The text of the cause [`RUNTIME_ENDED`](Self::RUNTIME_ENDED).

@@ -196,7 +196,7 @@ impl<B: WorkBuffer> Op<B> {
                 invalidated: completed.extra.invalidated.map(RemoteKey),
                 queue_pair_context: completed.extra.queue_pair,
             }),
-            status => Err(CompletionError { status }),
+            status => Err(CompletionError { device: completed.extra.device, ..CompletionError::new(status) }),
         };
         (result, B::reclaim(sealed::LentList { payload: completed.payload, state }))
     }

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use super::{Payload, WakeList};
+use crate::error::WcError;
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::OpKind;
@@ -56,6 +57,8 @@ pub(crate) struct CompletionInfo {
     pub(crate) invalidated: Option<u32>,
     /// The context of the queue pair, which the sink knows.
     pub(crate) queue_pair: u64,
+    /// The report of the device, if it failed there.
+    pub(crate) device: Option<WcError>,
 }
 
 /// The properties of a work request that its completion reports.

@@ -99,7 +99,8 @@ pub struct AdapterInfo {
     /// may drop the connection when a message arrives before its driver has finished the handshake.
     pub passive_sends_first: bool,
     /// Whether a request that violates the rules of the peer completes with its own status and only the others complete
-    /// with `CANCELED`. If `false` (iWARP drivers), all of them complete with `CANCELED`.
+    /// with `CANCELED`. If `false` (iWARP drivers), all of them complete with `CANCELED`. A request that this side finds wrong completes
+    /// with its own status everywhere.
     pub per_request_errors: bool,
     /// Whether the passive side may accept fewer reads than the active side offers to issue. If `false` (`siw`), it
     /// serves the offered number, up to the adapter's limit.
@@ -139,8 +140,8 @@ pub struct AdapterInfo {
     pub global_atomics: bool,
     /// Whether a send can invalidate a memory window of the peer.
     pub invalidates: bool,
-    /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices), every message
-    /// counts as solicited: a notification of [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve for
+    /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices, whose completions do not say
+    /// it), every message counts as solicited: a notification of [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve for
     /// any message, and misses none.
     pub solicited_events: bool,
     /// Whether the key of a memory window gives access only to the bytes that the window is bound to. If `false`

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::coop::cooperative;
 
-use crate::error::{NotifyError, OpenError, ResizeError};
+use crate::error::{NotifyError, OpenError, ResizeError, WcError};
 use crate::inflight::{CompletionRing, Notified, NotifyKind, Polled};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
@@ -113,6 +113,8 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// The key of the memory window that a received message has invalidated.
     pub invalidated: Option<RemoteKey>,
+    /// The report of the device, if the request failed there: see [`CompletionError::device`](crate::error::CompletionError::device).
+    pub device: Option<WcError>,
 }
 
 impl From<Polled> for WorkCompletion {
@@ -127,6 +129,7 @@ impl From<Polled> for WorkCompletion {
             context,
             immediate: extra.immediate,
             invalidated: extra.invalidated.map(RemoteKey),
+            device: extra.device,
         }
     }
 }

@@ -9,12 +9,14 @@ use std::io::ErrorKind;
 
 mod cm;
 mod dat;
+mod device;
 mod errno;
 mod numbers;
 mod outcome;
 
 pub use cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
 pub use dat::{DatEvent, DatReturn};
+pub use device::{DeviceEvent, WcStatus};
 pub(crate) use errno::{ECONNREFUSED, status_of_errno};
 pub use outcome::Outcome;
 

@@ -15,6 +15,7 @@ use super::device::Context;
 use super::ffi::number as flag;
 use super::{call, ffi};
 
+use crate::status::WcStatus;
 use crate::sync::Mutex;
 
 /// Keys of completion queues.
@@ -210,16 +211,25 @@ impl CompletionQueue {
     /// Takes as many completions as there are and as fit, at most `most`, and says how many; 0 when there are none.
     ///
     /// # Errors
-    /// `EIO` if the queue is broken.
+    /// `EIO` if a completion cannot be read. The batch then has those before it: `mlx5`, `mlx4`, `hns`, `irdma`, `cxgb4` and `mana`
+    /// fail behind completions that they have consumed and stored, and do not return their number.
     pub(crate) fn poll(&self, into: &mut Batch, most: usize) -> io::Result<usize> {
+        for entry in &mut into.entries[..into.length] {
+            entry.wr_id = Batch::EMPTY;
+        }
         into.length = 0;
         into.invalidated = self.invalidated;
         let room = into.entries.len().min(most) as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
         let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
-        // A negative number says that it failed; which one, is up to the driver.
-        into.length = usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
-        Ok(into.length)
+        if let Ok(count) = usize::try_from(count) {
+            into.length = count;
+            return Ok(count);
+        }
+        // A negative number says that it failed; which one, is up to the driver. Each stores an id only when nothing
+        // of the completion can fail any more.
+        into.length = into.entries.iter().take_while(|entry| entry.wr_id != Batch::EMPTY).count();
+        Err(io::Error::from_raw_os_error(libc::EIO))
     }
 }
 
@@ -252,12 +262,16 @@ pub(crate) struct Batch {
 impl Default for Batch {
     fn default() -> Self {
         // SAFETY: all members are integers, for which zero is a value.
-        let entries = std::array::from_fn(|_| unsafe { mem::zeroed() });
+        let mut entries: [ffi::ibv_wc; BATCH] = std::array::from_fn(|_| unsafe { mem::zeroed() });
+        entries.iter_mut().for_each(|entry| entry.wr_id = Self::EMPTY);
         Self { entries: Box::new(entries), length: 0, invalidated: flag::WC_WITH_INV }
     }
 }
 
 impl Batch {
+    /// The id of no request, in the entries without a completion.
+    const EMPTY: u64 = u64::MAX;
+
     /// Returns the number of completions of the last poll.
     pub(crate) fn len(&self) -> usize {
         self.length
@@ -275,14 +289,17 @@ impl Batch {
 
     /// Returns the completions at these places.
     pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = WorkCompletion> {
-        self.entries[..self.length][places].iter().map(|entry| WorkCompletion {
-            wr_id: entry.wr_id,
-            status: entry.status,
-            opcode: entry.opcode,
-            byte_len: entry.byte_len,
-            qp_num: entry.qp_num,
-            vendor_err: entry.vendor_err,
-            told: Told::of(entry, self.invalidated),
+        self.entries[..self.length][places].iter().map(|entry| {
+            let told = Told::of(entry, self.invalidated);
+            // The length of a Write with immediate data is that of the Write, whose bytes are in the memory that it names.
+            let writes = matches!(told, Some(Told::Immediate(_))) && entry.opcode == RECEIVED_WRITE;
+            WorkCompletion {
+                wr_id: entry.wr_id,
+                status: WcStatus::from_code(entry.status),
+                byte_len: if writes { 0 } else { entry.byte_len },
+                qp_num: entry.qp_num,
+                told,
+            }
         })
     }
 
@@ -293,35 +310,41 @@ impl Batch {
     }
 }
 
-/// The completion of a request. With a status other than success, only the status, `wr_id`, `qp_num` and
-/// `vendor_err` are set.
+/// The completion of a request. With a status other than success, only the status, `wr_id`, `qp_num` and the code of the vendor are
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkCompletion {
     pub(crate) wr_id: u64,
-    /// One of [`status`], or a number of a newer library.
-    pub(crate) status: u32,
-    pub(crate) opcode: u32,
+    pub(crate) status: WcStatus,
+    /// The number of bytes in the memory of the request.
     pub(crate) byte_len: u32,
     pub(crate) qp_num: u32,
-    pub(crate) vendor_err: u32,
     pub(crate) told: Option<Told>,
 }
 
 /// The bit of `enum ibv_wc_opcode` that completions of receives have.
 const RECEIVED: u32 = 1 << 7;
+/// `IBV_WC_RECV_RDMA_WITH_IMM`.
+const RECEIVED_WRITE: u32 = RECEIVED + 1;
 
-/// The information that a message carries beside its bytes, in the completion of its receive.
+/// The information in a completion beside the bytes: what a message carries, in the completion of its receive, or the reason of a
+/// failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Immediate data, in host byte order.
     Immediate(u32),
     /// The peer has invalidated this key.
     Invalidated(u32),
+    /// The request failed with this error code of the vendor.
+    VendorError(u32),
 }
 
 impl Told {
     fn of(entry: &ffi::ibv_wc, invalidated: u32) -> Option<Self> {
-        if entry.status != status::SUCCESS || entry.opcode & RECEIVED == 0 {
+        if entry.status != WcStatus::SUCCESS.code() {
+            return Some(Self::VendorError(entry.vendor_err));
+        }
+        if entry.opcode & RECEIVED == 0 {
             return None;
         }
         let words = &entry.imm_data_invalidated_rkey_union;
@@ -334,33 +357,5 @@ impl Told {
         } else {
             None
         }
-    }
-}
-
-/// The numbers of `enum ibv_wc_status`.
-pub(crate) mod status {
-    crate::sys::numbers! {
-        SUCCESS = 0,
-        LOC_LEN_ERR = 1,
-        LOC_QP_OP_ERR = 2,
-        LOC_EEC_OP_ERR = 3,
-        LOC_PROT_ERR = 4,
-        WR_FLUSH_ERR = 5,
-        MW_BIND_ERR = 6,
-        BAD_RESP_ERR = 7,
-        LOC_ACCESS_ERR = 8,
-        REM_INV_REQ_ERR = 9,
-        REM_ACCESS_ERR = 10,
-        REM_OP_ERR = 11,
-        RETRY_EXC_ERR = 12,
-        RNR_RETRY_EXC_ERR = 13,
-        LOC_RDD_VIOL_ERR = 14,
-        REM_INV_RD_REQ_ERR = 15,
-        REM_ABORT_ERR = 16,
-        INV_EECN_ERR = 17,
-        INV_EEC_STATE_ERR = 18,
-        FATAL_ERR = 19,
-        RESP_TIMEOUT_ERR = 20,
-        GENERAL_ERR = 21,
     }
 }

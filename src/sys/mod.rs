@@ -57,7 +57,6 @@ mod tests;
 pub(crate) mod window;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
-pub(crate) use completion::status as wc_status;
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
 pub(crate) use device::{
     AsyncEvents, Context, DeviceAttributes, DeviceKind, Element, PortState, Transport, async_event,

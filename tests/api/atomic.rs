@@ -277,6 +277,8 @@ async fn a_write_with_immediate_data_takes_a_receive() {
             // QP-23
             let outcome = outcome.expect("received");
             assert_eq!((outcome.kind, outcome.immediate), (OpKind::Receive, Some(value)), "{variant}");
+            // The bytes are in the region, also where there are more than the receive has room for.
+            assert_eq!(outcome.bytes, 0, "{variant}");
             let mut found = vec![!value as u8; length];
             region.read(0, &mut found).expect("in bounds");
             assert_eq!(found, fill, "{variant}");

@@ -16,10 +16,10 @@ use futures::FutureExt;
 use futures::future::{join_all, select_all};
 use tokio::sync::Semaphore;
 use tokio_rdma::error::{NotifyError, OpenError, ResizeError};
-use tokio_rdma::types::OpKind;
+use tokio_rdma::types::{OpKind, RemoteKey};
 use tokio_rdma::{
-    AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind, Op,
-    QueuePair, QueuePairConfig, Status, WorkCompletion, WorkOptions,
+    AcceptParams, Access, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind,
+    Op, QueuePair, QueuePairConfig, Status, WorkCompletion, WorkOptions,
 };
 
 fn queue(adapter: &Adapter, depth: usize) -> CompletionQueue {
@@ -245,6 +245,85 @@ async fn ndcq_a_cancel_on_one_object_leaves_another_alone() {
     pair.passive.queue_pair.flush();
     assert_eq!(log.at_least(10).await, (0..10).collect::<Vec<_>>());
     assert!(poll_once(&mut other).is_pending());
+}
+
+/// The fields of a result that depend on the request, and on what its message has carried.
+type Fields = (OpKind, usize, u64, Option<u32>, Option<RemoteKey>);
+
+/// The next result, which is a success.
+async fn next(queue: &CompletionQueue) -> Fields {
+    let [result] = collect(queue, 1).await[..] else { panic!("one result") };
+    let WorkCompletion { status, kind, bytes, context, immediate, invalidated, .. } = result;
+    assert_eq!(status, Status::SUCCESS, "{result:?}");
+    (kind, bytes, context, immediate, invalidated)
+}
+
+// CQ-09, QP-13, QP-23: a result says which kind of request has completed, and what its message has carried beside the bytes.
+#[tokio::test]
+async fn results_have_the_kinds_of_their_requests() {
+    let adapter = adapter();
+    let info = adapter.info();
+    let (sent, received) = (queue(&adapter, 64), queue(&adapter, 64));
+    let active =
+        adapter.queue_pair(QueuePairConfig::default().send_completions(&sent)).expect("a queue pair");
+    let passive = QueuePairConfig::default().receive_completions(&received);
+    let passive = adapter.queue_pair(passive).expect("a queue pair");
+    let params = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, active, passive, params.0, params.1).await;
+    let (sender, receiver) = (&pair.active.queue_pair, &pair.passive.queue_pair);
+    let mut access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::READ_SINK;
+    access.set(Access::REMOTE_ATOMIC, info.atomics);
+    let region = adapter.register(64, access).await.expect("registered");
+    let own = || region.slice(0..8).expect("in bounds");
+    let there = region.remote_part(8..16).expect("in bounds");
+    let options = |context| WorkOptions::default().context(context);
+    let plain = |kind, context| (kind, 8, context, None, None);
+
+    let _write = sender.write_with(own(), &there, options(1)).expect("posted");
+    assert_eq!(next(&sent).await, plain(OpKind::Write, 1));
+    let _read = sender.read_with(own(), &there, options(2)).expect("posted");
+    assert_eq!(next(&sent).await, plain(OpKind::Read, 2));
+    if info.atomics {
+        let _add = sender.fetch_add(own(), &there, 1, options(3)).expect("posted");
+        assert_eq!(next(&sent).await, plain(OpKind::FetchAdd, 3));
+        let _swap = sender.compare_swap(own(), &there, 1, 2, options(4)).expect("posted");
+        assert_eq!(next(&sent).await, plain(OpKind::CompareSwap, 4));
+    }
+    if info.memory_windows {
+        let window = adapter.memory_window().expect("a window");
+        let _bind = sender.bind(&window, &own(), Access::REMOTE_READ, options(5)).expect("posted");
+        assert_eq!(next(&sent).await, (OpKind::Bind, 0, 5, None, None));
+        let _invalidate = sender.invalidate(&window, options(6)).expect("posted");
+        assert_eq!(next(&sent).await, (OpKind::Invalidate, 0, 6, None, None));
+    }
+    let _receives = post(&adapter, receiver, 4);
+    let mut place = 0;
+    if info.immediate {
+        let _write = sender.write_with(own(), &there, options(7).immediate(77)).expect("posted");
+        assert_eq!(next(&sent).await, plain(OpKind::Write, 7));
+        assert_eq!(next(&received).await, (OpKind::Receive, 0, place, Some(77), None));
+        place += 1;
+    }
+    if info.immediate_send {
+        let _send = sender.send_with(own(), options(8).immediate(u32::MAX)).expect("posted");
+        assert_eq!(next(&sent).await, plain(OpKind::Send, 8));
+        assert_eq!(next(&received).await, (OpKind::Receive, 8, place, Some(u32::MAX), None));
+        place += 1;
+    }
+    if info.invalidates {
+        let window = adapter.memory_window().expect("a window");
+        let bind =
+            receiver.bind(&window, &own(), Access::REMOTE_READ, WorkOptions::default()).expect("posted");
+        within(bind).await.0.expect("bound");
+        let key = window.remote().expect("bound").key();
+        let _send = sender.send_with(own(), options(9).invalidate(key)).expect("posted");
+        assert_eq!(next(&sent).await, plain(OpKind::Send, 9));
+        assert_eq!(next(&received).await, (OpKind::Receive, 8, place, None, Some(key)));
+        place += 1;
+    }
+    let _send = sender.send_with(own(), options(10)).expect("posted");
+    assert_eq!(next(&sent).await, plain(OpKind::Send, 10));
+    assert_eq!(next(&received).await, plain(OpKind::Receive, place));
 }
 
 #[tokio::test]

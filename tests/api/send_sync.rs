@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, Excerpt,
     NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
-    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError,
+    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError, WcError,
 };
 use tokio_rdma::io::{ConnectionInfo, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use tokio_rdma::mr::{
@@ -16,7 +16,8 @@ use tokio_rdma::mr::{
 use tokio_rdma::qp::{Batch, BelowThreshold, Notify};
 use tokio_rdma::soft::{Capture, SoftConfig};
 use tokio_rdma::status::{
-    CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Outcome, StatusClass,
+    CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, DeviceEvent, IbRejectReason, Outcome,
+    StatusClass, WcStatus,
 };
 use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, QueueKind, RemoteKey, Role, TooShort};
 use tokio_rdma::{
@@ -105,6 +106,7 @@ fn values_go_to_any_thread() {
     counted::<DatEvent>();
     counted::<DatReturn>();
     counted::<DisconnectReason>();
+    counted::<DeviceEvent>();
     counted::<Excerpt>();
     counted::<IbRejectReason>();
     counted::<NotifyKind>();
@@ -137,6 +139,8 @@ fn values_go_to_any_thread() {
         error::<Fault>();
         movable(Box::pin(check_up(None)));
     }
+    counted::<WcError>();
+    counted::<WcStatus>();
 }
 
 // CAN-13

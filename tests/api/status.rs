@@ -9,7 +9,8 @@ use tokio_rdma::error::{
     PostErrorKind, Reason, RegisterError, Retained, StateError,
 };
 use tokio_rdma::status::{
-    CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Outcome, Status, StatusClass,
+    CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, DeviceEvent, IbRejectReason, Outcome, Status,
+    StatusClass, WcStatus,
 };
 use tokio_rdma::types::{Access, AdapterId, OpKind, PrivateData, QueueKind, TooShort};
 
@@ -71,6 +72,22 @@ const STATUSES: &[(u32, &str, &str, StatusClass)] = &[
     (0xC000_02B6, "DEVICE_REMOVED", "STATUS_DEVICE_REMOVED", StatusClass::Error),
 ];
 
+// ERR-08: the table of the guide, row by row.
+#[test]
+fn the_guide_has_every_status_of_a_completion() {
+    let page = include_str!("../../docs/guide/src/porting-outcomes.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `IBV_WC_"));
+    let found: Vec<Vec<String>> =
+        rows.map(|row| row.split('|').map(|cell| cell.trim().replace('`', "")).collect()).collect();
+    let status = |of: &WcStatus, queue| of.status(queue).to_string();
+    let expected: Vec<_> = WcStatus::ALL
+        .iter()
+        .map(|of| [of.to_string(), status(of, QueueKind::Send), status(of, QueueKind::Receive)])
+        .collect();
+    let cells: Vec<_> = found.iter().map(|row| [row[1].clone(), row[2].clone(), row[3].clone()]).collect();
+    assert_eq!(cells, expected);
+}
+
 // ERR-01
 #[test]
 fn every_status_has_its_number_class_and_ntstatus() {
@@ -131,6 +148,9 @@ fn unknown_statuses_are_kept() {
 
     assert_eq!(CmEvent::from_code(99).code(), 99);
     assert_eq!(CmEvent::from_code(99).to_string(), "rdma_cm event 99");
+    assert_eq!(WcStatus::from_code(99).to_string(), "ibv_wc_status 99");
+    assert_eq!(WcStatus::from_code(99).status(QueueKind::Send), Status::INTERNAL_ERROR);
+    assert_eq!(DeviceEvent::from_code(99).to_string(), "ibv_event_type 99");
     assert_eq!(DatEvent::from_code(0x4009).to_string(), "DAT event 0x4009");
     assert_eq!(IbRejectReason::from_status(77).map(|reason| reason.to_string()).unwrap(), "reject reason 77");
     let odd = DatReturn::from_code(0x8006_0025);
@@ -422,7 +442,7 @@ fn errors_without_a_number_have_the_status_of_their_kind() {
     }
     // An error with a status that is numerically a success is no success.
     for status in [Status::PENDING, Status::TIMEOUT, Status::SUCCESS] {
-        let error = io::Error::from(CompletionError { status });
+        let error = io::Error::from(CompletionError::new(status));
         assert!(Status::from_io(&error).severity() >= 2, "{status}");
     }
 }
@@ -579,8 +599,8 @@ fn errors_of_the_data_path_keep_their_status() {
         PostErrorKind::NoReads => REMOTE_ERROR;
         PostErrorKind::DeviceRemoved => DEVICE_REMOVED;
         PostError { kind: full, buffer: std::rc::Rc::new(()) } => NO_MORE_ENTRIES;
-        CompletionError { status: Status::CANCELED } => CANCELED;
-        CompletionError { status: Status::DATA_ERROR } => DATA_ERROR;
+        CompletionError::new(Status::CANCELED) => CANCELED;
+        CompletionError::new(Status::DATA_ERROR) => DATA_ERROR;
         RegisterError::Empty => INVALID_BUFFER_SIZE;
         RegisterError::TooLarge { length: 2, maximum: 1 } => INVALID_PARAMETER;
         RegisterError::OutOfMemory { length: 1 } => INSUFFICIENT_RESOURCES;

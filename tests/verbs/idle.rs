@@ -16,7 +16,8 @@ use common::verbs::{connected_at, fake, nothing_is_left};
 use common::*;
 use futures::future::{join, join_all, select_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::error::{Reason, StreamBroken};
+use tokio_rdma::error::{Reason, StreamBroken, WcError};
+use tokio_rdma::status::WcStatus;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider,
@@ -283,9 +284,9 @@ async fn a_device_that_gives_up_first_is_believed() {
     let ends = join(pair.active.connection.disconnected(), pair.passive.connection.disconnected());
     let (ours, theirs) = noticed(PATH_TIMEOUT, ends).await;
     for reason in [ours, theirs] {
-        /// IBV_WC_RETRY_EXC_ERR
-        const RETRIES: u32 = 12;
-        let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::Completion(RETRIES) };
+        // The fake device adds 0x5000 to the status.
+        const RETRIES: Reason = Reason::Completion(WcError::new(WcStatus::RETRY_EXC_ERR, 0x500c));
+        let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: RETRIES };
         assert_eq!(reason, lost);
     }
 }

@@ -6,6 +6,7 @@ mod cards;
 mod catalogue;
 mod check_up;
 mod choice;
+mod completions;
 mod data;
 mod dropped;
 mod early_answers;

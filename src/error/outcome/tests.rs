@@ -220,9 +220,9 @@ fn outcomes_of_requests() {
     assert_eq!(PostError { kind: PostErrorKind::NotBound, buffer: () }.outcome(), Outcome::InternalFailure);
     outcomes! { CompletionError:
         CompletionError { .. } => [
-            CompletionError { status: Status::CANCELED } => Canceled,
-            CompletionError { status: Status::ACCESS_VIOLATION } => InternalFailure,
-            CompletionError { status: Status::IO_TIMEOUT } => NoAnswer,
+            CompletionError::new(Status::CANCELED) => Canceled,
+            CompletionError::new(Status::ACCESS_VIOLATION) => InternalFailure,
+            CompletionError::new(Status::IO_TIMEOUT) => NoAnswer,
         ],
     }
 }

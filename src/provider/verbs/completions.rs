@@ -18,16 +18,18 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::context::AdapterContext;
 use super::found::Found;
+use super::reactor::queue_failed;
 use super::request_id::RequestId;
 use super::routes::{CompletionHandler, Routes};
+use crate::error::Reason;
 use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
-use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Context};
+use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Context, Element};
 
 /// The length of the first queue of queue pairs that complete through futures; each further one of a group is twice as long as
 /// the one before, up to `MOST`.
@@ -35,6 +37,9 @@ const FIRST: u32 = 512;
 const MOST: u32 = 8192;
 /// The room that the first queue of the program has beside its depth: each queue pair has a request of its own.
 const SPARE: u32 = 64;
+
+/// The cause of the end of a connection whose completion queue has lost a completion.
+pub(crate) const LOST: Reason = Reason::Local("the completion queue of the device has lost a completion");
 
 /// Completion queues that share a channel, a vector and a task.
 pub(crate) struct CompletionGroup {
@@ -89,6 +94,8 @@ pub(crate) struct Queue {
 struct Work {
     batch: Batch,
     last: Option<(u32, Weak<dyn CompletionHandler>)>,
+    /// The queue was resized since a poll has emptied it.
+    resized: bool,
 }
 
 /// Queue pairs for which something was found.
@@ -365,19 +372,18 @@ impl CompletionGroup {
             if most == 0 {
                 break;
             }
-            let count = match queue.completions.poll(&mut work.batch, most) {
-                Ok(count) => count,
-                Err(error) => {
-                    debug!(%error, "completion queue not polled");
-                    break;
-                }
-            };
+            let polled = queue.completions.poll(&mut work.batch, most);
+            let count = work.batch.len();
             left = left.saturating_sub(count);
             if count > 0 {
                 self.deliver(&mut work, ready, found.as_deref_mut());
             }
-            // One that was not filled has emptied the queue.
-            if count < most {
+            if polled.is_err() {
+                queue.fail();
+                break;
+            }
+            // One that was not filled has emptied the queue. `bnxt_re` also ends a call where the queue was resized.
+            if count < most && !std::mem::take(&mut work.resized) {
                 break;
             }
         }
@@ -385,7 +391,7 @@ impl CompletionGroup {
 
     /// Hands completions to the queue pairs, those of one that follow each other at once.
     fn deliver(&self, work: &mut Work, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
-        let Work { batch, last } = work;
+        let Work { batch, last, .. } = work;
         let Ready(ready) = ready;
         let name = |place: usize| (RequestId::unpack(batch.id(place)).key, batch.number(place));
         let mut begin = 0;
@@ -471,13 +477,27 @@ impl Queue {
         self.completions.arm(false)
     }
 
+    /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and nothing says whose it was.
+    fn fail(&self) {
+        if self.lost.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (context, key) = (self.context.clone(), self.completions.key());
+        // In a task of its own, because the caller may hold the locks of queue pairs.
+        self.context.runtime.spawn(async move {
+            warn!(adapter = %context.device.name, "completion queue cannot be read");
+            queue_failed(&context, Element::CompletionQueue(key), LOST);
+        });
+    }
+
     /// Makes room for so many more.
     ///
     /// # Errors
     /// Those of ibv_resize_cq(3).
     fn grow(&self, more: u32) -> io::Result<()> {
         // One after the other, or one of them would be forgotten.
-        let _work = self.work.lock();
+        let mut work = self.work.lock();
+        work.resized = true;
         self.completions.resize(self.completions.entries().saturating_add(more))
     }
 }

@@ -19,6 +19,7 @@ use super::device_qp::DeviceQp;
 use super::for_now::MARKER;
 use super::offer::Offer;
 use super::queue_pair::{Borrower, QueuePair};
+use super::reactor::handle_device_events;
 use super::workers::Workers;
 use crate::error::{ConnectError, DisconnectError, Reason};
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
@@ -264,7 +265,7 @@ impl Connector {
                 let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
                 if orderly {
                     if state == State::Connected {
-                        inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+                        self.left(inner);
                     }
                 } else if state != State::PeerGone && !unanswered {
                     // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
@@ -300,6 +301,27 @@ impl Connector {
                 }
                 _ => Input::PeerGaveUp,
             },
+        }
+    }
+
+    /// Records that the peer has disconnected. A queue pair whose requests were flushed before had failed, and the peer leaves for the
+    /// same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
+    fn left(&self, inner: &mut Inner) {
+        let failure = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
+        match failure.filter(|_| !self.adapter.is_iwarp()) {
+            Some((status, error)) => inner.progress.lose(status, Reason::Completion(error)),
+            None => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+            }
+        }
+    }
+
+    /// Handles what the device has reported by now, without the lock: the cause of an end is known before the end itself.
+    fn look(&self) {
+        handle_device_events(&self.adapter);
+        let queue_pair = self.lock().queue_pair.clone();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.look();
         }
     }
 
@@ -697,6 +719,9 @@ impl Borrower for Connector {
 impl EventHandler for Connector {
     fn event(self: Arc<Self>, event: CmEvent) {
         let mut after = AfterStep::default();
+        if event.kind == event::DISCONNECTED {
+            self.look();
+        }
         let mut inner = self.lock();
         // The event belongs to an id that is no longer that of the attempt.
         if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {

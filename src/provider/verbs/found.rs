@@ -1,5 +1,6 @@
 //! The consequences of completions: found under locks, and carried out without one.
 
+use crate::error::WcError;
 use crate::inflight::{Polling, WakeList};
 
 /// The result of looking at completions.
@@ -16,10 +17,10 @@ pub(crate) struct Found<'a, 'b> {
 pub(crate) struct News {
     /// A message has come before the connection was established.
     pub(crate) received: bool,
-    /// The libibverbs status of the first request that failed, and the key of the device's queue pair.
-    pub(crate) broken: Option<(u32, u32)>,
+    /// The failure of the first request that failed, and the key of the device's queue pair.
+    pub(crate) broken: Option<(WcError, u32)>,
     /// The same of the request that asks for a sign of life.
-    pub(crate) silent: Option<(u32, u32)>,
+    pub(crate) silent: Option<(WcError, u32)>,
 }
 
 impl<'a, 'b> Found<'a, 'b> {

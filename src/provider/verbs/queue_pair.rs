@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::completions::CompletionGroup;
+use super::completions::{CompletionGroup, LOST};
 use super::context::AdapterContext;
 use super::device_qp::DeviceQp;
 use super::found::Found;
@@ -27,7 +27,7 @@ use super::routes::CompletionHandler;
 use super::shared::SharedReceives;
 use super::window::Window;
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
-use crate::error::{OpenError, Reason};
+use crate::error::{OpenError, Reason, WcError};
 use crate::inflight::{Completed, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
@@ -35,9 +35,9 @@ use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::provider::{self, QueuePairParts};
-use crate::status::Status;
+use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion, async_event};
+use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
 use crate::types::{ConnectionId, ReadLimits};
 
 use drain::{Draining, Ending};
@@ -148,8 +148,8 @@ struct Inner {
     windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
     failed: Vec<(bool, Ticket, Completed)>,
-    /// The connector has been told of the first of them.
-    broken: bool,
+    /// The report of the device on the first of them, of which the connector knows.
+    broken: Option<WcError>,
 }
 
 impl Inner {
@@ -280,7 +280,7 @@ impl QueuePair {
                 silence: Silence::default(),
                 windows: Vec::new(),
                 failed: Vec::new(),
-                broken: false,
+                broken: None,
             }),
             inbox: Inbox::default(),
             settled: Notify::new(),
@@ -519,7 +519,7 @@ impl QueuePair {
         inner.receives.reset();
         inner.initiator.reset();
         inner.silence = Silence::default();
-        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, false, false, 0);
+        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, None, false, 0);
         inner.has_received = false;
         inner.device = Some(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
@@ -542,7 +542,7 @@ impl QueuePair {
     fn check_completions(&self) {
         let lost = self.lock().device.as_ref().is_some_and(|device| !device.is_served());
         if lost {
-            self.device_error(async_event::CQ_ERR);
+            self.device_error(LOST);
         }
     }
 
@@ -693,14 +693,16 @@ impl CompletionHandler for QueuePair {
         self.takes_no_receive(key);
     }
 
-    fn device_error(&self, event: u32) {
-        debug!(event = async_event::name(event), "queue pair error");
+    fn device_error(&self, reason: Reason) {
+        debug!(%reason, "queue pair error");
         let inner = self.lock();
         let Some(cm) = inner.borrower() else {
             return self.finish_apart(inner, Status::INTERNAL_ERROR);
         };
         drop(inner);
-        cm.broken(Status::INTERNAL_ERROR, Reason::Local("the device reports an error of the queue pair"));
+        // The request that was wrong is one of the peer. Those of this side are canceled, as on the soft provider.
+        let refused = matches!(reason, Reason::Event(DeviceEvent::QP_REQ_ERR | DeviceEvent::QP_ACCESS_ERR));
+        cm.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
     }
 
     /// The receives in the queue come back when the last queue pair that uses it has ended.

@@ -27,7 +27,9 @@ use super::completions::CompletionGroup;
 use super::context::{AdapterContext, Opened};
 use super::cq_poller::CqPoller;
 use super::routes::TICKS;
+use crate::error::Reason;
 use crate::provider::net::kernel::readiness::{Descriptor, readable};
+use crate::status::DeviceEvent;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, async_event};
 
 /// The number of events that are handled, or of queue pairs that are looked at, before other tasks have a turn.
@@ -209,28 +211,46 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
             // Completions or receives are lost, and nobody knows whose of those that use it.
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
-                if let Element::CompletionQueue(key) = event.element {
-                    // First: no further queue pair reserves entries in it.
-                    adapter.routes.lose_queue(key);
-                }
-                let all = adapter.routes.all();
-                let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(event.element)).collect();
-                if let Element::SharedReceiveQueue(_) = event.element {
-                    hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
-                }
-                hit.iter().for_each(|queue_pair| queue_pair.device_error(event.kind));
+                queue_failed(adapter, event.element, reason(event.kind));
             }
             (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (
                 async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR,
                 Some(queue_pair),
-            ) => queue_pair.device_error(event.kind),
+            ) => queue_pair.device_error(reason(event.kind)),
             (kind, _) => {
                 debug!(adapter = %adapter.device.name, event = async_event::name(kind), "event ignored")
             }
         }
     }
     Ok(true)
+}
+
+/// The cause of what follows from an event.
+fn reason(kind: u32) -> Reason {
+    Reason::Event(DeviceEvent::from_code(kind))
+}
+
+/// Ends the connections that use a completion queue or a shared receive queue of the device, which has lost something.
+pub(super) fn queue_failed(adapter: &AdapterContext, element: Element, reason: Reason) {
+    if let Element::CompletionQueue(key) = element {
+        // First: no further queue pair reserves entries in it.
+        adapter.routes.lose_queue(key);
+    }
+    let all = adapter.routes.all();
+    let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(element)).collect();
+    if let Element::SharedReceiveQueue(_) = element {
+        hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
+    }
+    hit.iter().for_each(|queue_pair| queue_pair.device_error(reason));
+}
+
+/// Handles the events that the device has raised by now, for a caller that is about to report the end of a connection: the event has
+/// the cause of it. An error is left to the task that waits for events.
+pub(super) fn handle_device_events(adapter: &Arc<AdapterContext>) {
+    if let Some(opened) = adapter.opened() {
+        while device_events(adapter, &opened.context).unwrap_or(false) {}
+    }
 }
 
 /// A source that fails is one of a device that was taken away; this may be the first word of it. Errors of the runtime,

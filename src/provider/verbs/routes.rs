@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::found::Found;
 use super::request_id::RequestId;
+use crate::error::Reason;
 use crate::provider::key_hasher::KeyHasher;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{Batch, Element};
@@ -40,8 +41,8 @@ pub(crate) trait CompletionHandler: Send + Sync {
     /// The device has said that the queue pair with this key takes no receive of a shared queue any more.
     fn last_receive(&self, key: u32);
 
-    /// The device says that something is wrong with it.
-    fn device_error(&self, event: u32);
+    /// The device says that something is wrong with it, or with a queue of it.
+    fn device_error(&self, reason: Reason);
 
     /// The device has lost its shared receives.
     fn shared_lost(&self);

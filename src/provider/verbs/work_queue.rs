@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 
 use super::request_id::RequestId;
 use super::window::{Bound, Window};
-use crate::error::PostErrorKind;
-use crate::inflight::{Completed, CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::error::{PostErrorKind, WcError};
+use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Payload, Ticket};
 use crate::memory::Slice;
-use crate::status::Status;
-use crate::sys::{Quirks, ScatterEntry, Told, wc_status};
+use crate::status::{Status, WcStatus};
+use crate::sys::{Quirks, ScatterEntry, Told};
+use crate::types::QueueKind;
 
 /// The entries of a request, most often one.
 pub(crate) type Entries = SmallVec<[ScatterEntry; 4]>;
@@ -62,24 +63,43 @@ pub(crate) enum Held {
     Invalidating(Box<(Arc<Window>, Bound)>),
 }
 
-/// The result of a request: the status of the completion as libibverbs numbers it, the bytes received, and what the
-/// message has told beside them.
+/// The result of a request: the status of the completion, the bytes received, and what the completion has told beside them.
 #[derive(Clone, Copy)]
 pub(crate) struct WcResult {
-    pub(crate) status: u32,
+    pub(crate) status: WcStatus,
     pub(crate) bytes: u32,
     pub(crate) told: Option<Told>,
 }
 
 impl WcResult {
-    pub(crate) const SUCCESS: Self = Self { status: wc_status::SUCCESS, bytes: 0, told: None };
+    pub(crate) const SUCCESS: Self = Self { status: WcStatus::SUCCESS, bytes: 0, told: None };
+
+    /// Returns the report of the device, if the request failed.
+    pub(crate) fn error(&self) -> Option<WcError> {
+        let vendor_err = if let Some(Told::VendorError(code)) = self.told { code } else { 0 };
+        let failed = self.status != WcStatus::SUCCESS;
+        failed.then(|| WcError::new(self.status, vendor_err))
+    }
+
+    /// Returns the number of bytes in the memory of a receive.
+    pub(crate) fn received(&self, payload: &Payload) -> usize {
+        // No device places more than there is room for, whatever length it reports.
+        (self.bytes as usize).min(inflight::length(payload))
+    }
+
+    /// Returns a request with this status that the device has completed and that did not succeed.
+    pub(crate) fn failed(&self, status: Status, payload: Payload) -> Completed {
+        let mut completed = Completed::failed(status, payload);
+        completed.extra.device = self.error();
+        completed
+    }
 
     /// For the completion of a receive. No device tells which message was solicited: each may have been.
     pub(crate) fn extra(&self) -> CompletionInfo {
         let (immediate, invalidated) = match self.told {
             Some(Told::Immediate(immediate)) => (Some(immediate), None),
             Some(Told::Invalidated(key)) => (None, Some(key)),
-            None => (None, None),
+            Some(Told::VendorError(_)) | None => (None, None),
         };
         CompletionInfo { solicited: true, immediate, invalidated, ..CompletionInfo::default() }
     }
@@ -205,26 +225,14 @@ pub(crate) fn nothing(quirks: &Quirks) -> Entries {
 }
 
 /// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
-pub(crate) fn status_of(completion: u32, receive: bool, quirks: &Quirks) -> Status {
+pub(crate) fn status_of(completion: WcStatus, receive: bool, quirks: &Quirks) -> Status {
     match completion {
-        wc_status::SUCCESS => Status::SUCCESS,
-        wc_status::WR_FLUSH_ERR => Status::CANCELED,
-        wc_status::LOC_LEN_ERR if receive => Status::BUFFER_OVERFLOW,
+        WcStatus::SUCCESS => Status::SUCCESS,
         // Ours are not malformed.
-        wc_status::LOC_QP_OP_ERR if receive && quirks.misnames_short_receives => Status::BUFFER_OVERFLOW,
-        wc_status::LOC_LEN_ERR => Status::DATA_OVERRUN,
-        wc_status::LOC_PROT_ERR
-        | wc_status::LOC_ACCESS_ERR
-        | wc_status::REM_ACCESS_ERR
-        | wc_status::MW_BIND_ERR => Status::ACCESS_VIOLATION,
-        wc_status::LOC_QP_OP_ERR | wc_status::LOC_EEC_OP_ERR => Status::INVALID_DEVICE_REQUEST,
-        wc_status::RETRY_EXC_ERR | wc_status::RNR_RETRY_EXC_ERR | wc_status::RESP_TIMEOUT_ERR => {
-            Status::IO_TIMEOUT
+        WcStatus::LOC_QP_OP_ERR if receive && quirks.misnames_short_receives => Status::BUFFER_OVERFLOW,
+        status => {
+            let queue = if receive { QueueKind::Receive } else { QueueKind::Send };
+            status.status(queue)
         }
-        wc_status::REM_OP_ERR
-        | wc_status::REM_INV_REQ_ERR
-        | wc_status::REM_ABORT_ERR
-        | wc_status::BAD_RESP_ERR => Status::REMOTE_ERROR,
-        _ => Status::INTERNAL_ERROR,
     }
 }

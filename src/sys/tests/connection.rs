@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, Side};
+use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::status;
 use crate::sys::device::Context;
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
@@ -44,7 +44,7 @@ fn listener(channel: &Arc<EventChannel>, device: &Device) -> RawCmId {
 fn transfer(from: &Side, to: &Side, buffer: &Buffer) {
     from.post(Operation::Send, &Buffer::new(&from.domain, b"hello"));
     let received = to.complete(1);
-    assert_eq!((received[0].wr_id, received[0].status), (41, status::SUCCESS), "{received:?}");
+    assert_eq!((received[0].wr_id, received[0].status), (41, WcStatus::SUCCESS), "{received:?}");
     assert_eq!((received[0].byte_len, received[0].qp_num), (5, to.queue_pair.number()));
     assert_eq!(buffer.text(), *b"hello\0\0\0\0\0");
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
+use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::{BATCH, Batch, Keys, Told, status};
+use crate::sys::completion::{BATCH, Batch, Keys, Told};
 use crate::sys::device::{Context, Transport};
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::memory::{AccessFlags, ProtectionDomain};
@@ -130,7 +131,7 @@ fn chains(device: &Device) {
     // SAFETY: the buffers live until the completion of the last.
     unsafe { pair.active.queue_pair.post_send(&chain) }.unwrap();
     let done = pair.active.complete(1);
-    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 3, status::SUCCESS), "{done:?}");
+    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 3, WcStatus::SUCCESS), "{done:?}");
     let received = pair.passive.complete(4);
     assert_eq!(received.iter().map(|done| done.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
     for (byte, buffer) in (0..4_u8).zip(&inbox) {
@@ -308,7 +309,7 @@ fn windows_on_rxe() {
         let request = SendRequest { id: 52, operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the buffer lives until the completion.
         unsafe { pair.active.queue_pair.post_send(&[request]) }.unwrap();
-        assert_eq!(pair.active.complete(1)[0].status, status::REM_ACCESS_ERR);
+        assert_eq!(pair.active.complete(1)[0].status, WcStatus::REM_ACCESS_ERR);
         // Before its queue pair, which would wait for it.
         drop(window);
         drop(pair);
@@ -339,7 +340,7 @@ fn shared_receives(device: &Device) {
     for (place, id) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
         pairs[place].active.post(Operation::Send, &words);
         let done = pairs[place].passive.complete(1);
-        assert_eq!((done[0].wr_id, done[0].status), (id, status::SUCCESS));
+        assert_eq!((done[0].wr_id, done[0].status), (id, WcStatus::SUCCESS));
         assert_eq!(done[0].qp_num, pairs[place].passive.queue_pair.number());
         assert_eq!(inbox[id as usize].text(), *b"to share");
     }

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
+use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::{BATCH, Batch, CompletionQueue, status};
+use crate::sys::completion::{BATCH, Batch, CompletionQueue};
 use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Element, Transport, async_event};
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
@@ -58,7 +59,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     let completions = side.complete(2);
     let flushed: Vec<_> = completions.iter().map(|done| (done.wr_id, done.status, done.qp_num)).collect();
     let number = side.queue_pair.number();
-    assert_eq!(flushed, [(31, status::WR_FLUSH_ERR, number), (32, status::WR_FLUSH_ERR, number)]);
+    assert_eq!(flushed, [(31, WcStatus::WR_FLUSH_ERR, number), (32, WcStatus::WR_FLUSH_ERR, number)]);
     assert!(
         context.next_async_event().unwrap().is_none_or(|event| event.element == Element::QueuePair(number))
     );

@@ -8,11 +8,10 @@ use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
+use crate::status::WcStatus;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::channel::{CmEvent, EventChannel, event};
-use crate::sys::completion::{
-    BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion, status,
-};
+use crate::sys::completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
 use crate::sys::device::Context;
 use crate::sys::id::RawCmId;
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
@@ -216,7 +215,7 @@ impl Side {
         // SAFETY: what it names lives until the completion, and is not looked at before.
         unsafe { self.queue_pair.post_send(&[request]) }.unwrap();
         let done = self.complete(1);
-        assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, status::SUCCESS), "{done:?}");
+        assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, WcStatus::SUCCESS), "{done:?}");
     }
 
     /// Takes the queue pair to a state as its identifier says.

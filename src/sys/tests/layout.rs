@@ -9,8 +9,8 @@ use std::{env, fs, process};
 
 use crate::sys::ffi::every as ffi;
 
+use crate::status::{DeviceEvent, WcStatus};
 use crate::sys::channel::event;
-use crate::sys::completion::status;
 use crate::sys::device::async_event;
 use crate::sys::ffi::{number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
@@ -127,12 +127,6 @@ fn numbers() -> Vec<Question> {
             DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE, SRQ_ERR, SRQ_LIMIT_REACHED,
             QP_LAST_WQE_REACHED, CLIENT_REREGISTER, GID_CHANGE, WQ_FATAL,
         }
-        "IBV_WC_" status {
-            SUCCESS, LOC_LEN_ERR, LOC_QP_OP_ERR, LOC_EEC_OP_ERR, LOC_PROT_ERR, WR_FLUSH_ERR, MW_BIND_ERR,
-            BAD_RESP_ERR, LOC_ACCESS_ERR, REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR, RETRY_EXC_ERR,
-            RNR_RETRY_EXC_ERR, LOC_RDD_VIOL_ERR, REM_INV_RD_REQ_ERR, REM_ABORT_ERR, INV_EECN_ERR,
-            INV_EEC_STATE_ERR, FATAL_ERR, RESP_TIMEOUT_ERR, GENERAL_ERR,
-        }
         "" number {
             IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_QPT_RC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
             IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -149,6 +143,12 @@ fn numbers() -> Vec<Question> {
             QP_STATE, QP_ACCESS_FLAGS, QP_MIN_RNR_TIMER,
         }
     };
+    let statuses = WcStatus::ALL.iter().map(|status| ("IBV_WC_", status.name(), status.code()));
+    let events = DeviceEvent::ALL.iter().map(|event| ("IBV_EVENT_", event.name(), event.code()));
+    for (prefix, name, number) in statuses.chain(events) {
+        let name = format!("{prefix}{}", name.expect("each of them has one"));
+        questions.push((name.clone(), number.into(), name));
+    }
     for (name, number) in [
         ("IBV_QP_MAX_QP_RD_ATOMIC", number::QP_MAX_READ_ATOMIC),
         ("IBV_QP_MAX_DEST_RD_ATOMIC", number::QP_MAX_DEST_READ_ATOMIC),

@@ -4,7 +4,8 @@
 
 use common::raw::room;
 use common::*;
-use tokio_rdma::error::Reason;
+use tokio_rdma::error::{Reason, WcError};
+use tokio_rdma::status::{DeviceEvent, WcStatus};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{Adapter, DisconnectReason, QueuePair, RemoteRegion, Status};
 
@@ -66,24 +67,35 @@ fn expected(cause: Cause) -> (DisconnectReason, DisconnectReason) {
             _ => violation(Status::REMOTE_ERROR, 2, 5),
         };
     }
-    // libibverbs: IBV_WC_REM_ACCESS_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_REM_INV_REQ_ERR and IBV_WC_LOC_LEN_ERR. rxe
-    // raises no event at the side that has refused a key, or has no receive. That side hears of the disconnect behind it.
-    let failed = |status, completion| lost(status, Reason::Completion(completion));
+    // The fake device adds its vendor error to the status, and rxe has none.
+    let failed = |status, code: WcStatus| {
+        let vendor_err = if Device::under_test() == Device::Fake { 0x5000 + code.code() } else { 0 };
+        lost(status, Reason::Completion(WcError::new(code, vendor_err)))
+    };
     match first {
         Cause::Disconnect | Cause::Drop => (Local, Peer),
         Cause::Flush => (flushed, Peer),
         // As on cards: the side that has refused a key has an event of its queue pair, IBV_EVENT_QP_ACCESS_ERR, and the receive
         // that is too short fails with IBV_WC_LOC_LEN_ERR.
         Cause::Key if Device::under_test() == Device::Fake => {
-            let event = Reason::Local("the device reports an error of the queue pair");
-            (failed(Status::ACCESS_VIOLATION, 10), lost(Status::INTERNAL_ERROR, event))
+            let event = Reason::Event(DeviceEvent::QP_ACCESS_ERR);
+            (failed(Status::ACCESS_VIOLATION, WcStatus::REM_ACCESS_ERR), lost(Status::CANCELED, event))
         }
         Cause::TooLong if Device::under_test() == Device::Fake => {
-            (failed(Status::REMOTE_ERROR, 9), failed(Status::DATA_OVERRUN, 1))
+            let peer = failed(Status::REMOTE_ERROR, WcStatus::REM_INV_REQ_ERR);
+            (peer, failed(Status::DATA_OVERRUN, WcStatus::LOC_LEN_ERR))
         }
-        Cause::Key => (failed(Status::ACCESS_VIOLATION, 10), Peer),
-        Cause::NoReceive => (failed(Status::IO_TIMEOUT, 13), Peer),
-        _ => (failed(Status::REMOTE_ERROR, 11), failed(Status::INVALID_DEVICE_REQUEST, 2)),
+        // rxe raises no event there, and flushes the receives.
+        Cause::Key => {
+            let flushed = failed(Status::CANCELED, WcStatus::WR_FLUSH_ERR);
+            (failed(Status::ACCESS_VIOLATION, WcStatus::REM_ACCESS_ERR), flushed)
+        }
+        // Nothing has failed at the side without a receive.
+        Cause::NoReceive => (failed(Status::IO_TIMEOUT, WcStatus::RNR_RETRY_EXC_ERR), Peer),
+        _ => {
+            let peer = failed(Status::REMOTE_ERROR, WcStatus::REM_OP_ERR);
+            (peer, failed(Status::INVALID_DEVICE_REQUEST, WcStatus::LOC_QP_OP_ERR))
+        }
     }
 }
 

@@ -29,6 +29,9 @@
 //! | `report EVENT STATUS` | every id that is connected is told this event, as of a path that the kernel finds changed; the number of ids |
 //! | `patience MILLISECONDS` | the time after which a message of the connection manager that nobody answers is given up |
 //! | `overrun N` | the N-th completion from now on finds its queue full: it is lost, and so are all that follow in that queue |
+//! | `spoil N` | the N-th completion from now on cannot be read: a poll that comes to it fails, and has taken those in front of it, as with mlx5 and cxgb4 |
+//! | `cut off` | a poll of a completion queue that was resized ends at the place where that happened, as with bnxt_re |
+//! | `solicited` | the number of messages with a solicited event that have arrived since the last `reset` |
 //! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |
 //! | `port NUMBER STATE` | the port goes `down`, or comes `up` |
 //! | `fatal` | the device fails for good: it says so, every command is refused with `EIO`, and no request is carried out; objects may be left |
@@ -37,6 +40,7 @@
 //! | `keep nothing` | they give their requests back now |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |
+//! | `lose errors` | no queue pair says that it has refused a request of its peer, as with rxe |
 //! | `forgive` | objects that are left at the end of the process are not counted |
 //! | `lose messages` | no message of the connection manager arrives |
 //! | `lose addresses` | nobody answers who is asked where an address is |

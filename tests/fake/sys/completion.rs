@@ -19,6 +19,10 @@ pub(super) struct CompletionQueue {
     armed: Option<Arm>,
     /// A completion was lost.
     overrun: bool,
+    /// The place of a completion that cannot be read.
+    spoiled: Option<usize>,
+    /// The number of completions in front of the place where it was resized, at which a poll ends.
+    cut: Option<usize>,
     /// The ring that its completions are in instead, if the device is an instant one.
     ring: Option<Ring>,
     /// The number of queues of queue pairs that complete here.
@@ -63,13 +67,16 @@ pub(super) struct Completion {
     pub(super) shared: Option<usize>,
 }
 
+/// The vendor error of a completion that failed, to which its status is added.
+const VENDOR_ERROR: u32 = 0x5000;
+
 impl Completion {
     pub(super) fn to_raw(self) -> ibv_wc {
         ibv_wc {
             wr_id: self.id,
             status: self.status,
             opcode: self.opcode,
-            vendor_err: 0,
+            vendor_err: if self.status == wc::SUCCESS { 0 } else { VENDOR_ERROR | self.status },
             byte_len: self.bytes,
             imm_data_invalidated_rkey_union: imm_data_invalidated_rkey_union { imm_data: self.word },
             qp_num: self.number,
@@ -86,7 +93,7 @@ impl Completion {
 impl World {
     /// Adds a completion to a queue.
     pub(super) fn complete(&mut self, at: usize, completion: Completion, solicited: bool) {
-        let full = self.script.overruns();
+        let (full, spoiled) = (self.script.overruns(), self.script.spoils());
         let Some(queue) = self.queues.get_mut(&at) else { return };
         if let Some(ring) = &queue.ring {
             let news = instant::push(ring, completion, solicited);
@@ -99,6 +106,9 @@ impl World {
             // The device writes to it no more.
             queue.overrun = true;
             return self.announce(at, News::Overrun);
+        }
+        if spoiled {
+            queue.spoiled = Some(queue.entries.len());
         }
         queue.entries.push_back(completion);
         if queue.armed.is_some_and(|arm| arm.tells(completion, solicited)) {
@@ -122,6 +132,7 @@ impl World {
     pub(super) fn discard(&mut self, at: usize, number: u32) {
         let Some(queue) = self.queues.get_mut(&at) else { return };
         let mut shared = queue.ring.as_ref().map(|ring| instant::discard(ring, number)).unwrap_or_default();
+        (queue.spoiled, queue.cut) = (None, None);
         queue.entries.retain(|completion| {
             let stays = completion.number != number;
             shared.extend(completion.shared.filter(|_| !stays));
@@ -166,6 +177,8 @@ unsafe extern "C" fn ibv_create_cq(
             room: entries as usize,
             armed: None,
             overrun: false,
+            spoiled: None,
+            cut: None,
             ring,
             users: 0,
         };
@@ -179,6 +192,7 @@ unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, entries: c_int) -> c_int {
     number_of(world::enter("ibv_resize_cq").and_then(|mut world| {
+        let cuts_off = world.script.cuts_off;
         let queue = live(&mut world.queues, raw);
         let room = usize::try_from(entries).unwrap_or(0);
         if room == 0 || room > MAX_CQE as usize || room < queue.entries.len() {
@@ -188,6 +202,7 @@ unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, entries: c_int) -> c_int {
             return Err(libc::EINVAL);
         }
         queue.room = room;
+        queue.cut = cuts_off.then_some(queue.entries.len());
         // SAFETY: the queue is live, and the caller lets nobody else read this meanwhile.
         unsafe { (*raw).cqe = entries };
         Ok(())
@@ -230,8 +245,19 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
     if queue.overrun && queue.entries.is_empty() {
         return -1;
     }
-    let count = queue.entries.len().min(usize::try_from(room).unwrap_or(0));
+    let room = usize::try_from(room).unwrap_or(0);
+    let count = queue.entries.len().min(room).min(queue.cut.unwrap_or(room));
+    // As mlx5 and cxgb4: the call fails, and those in front of the one that it cannot read are taken.
+    let fails = queue.spoiled.is_some_and(|at| at < room.min(queue.cut.unwrap_or(room)));
+    let count = queue.spoiled.filter(|_| fails).unwrap_or(count);
     let taken: Vec<Completion> = queue.entries.drain(..count).collect();
+    if fails {
+        let _unreadable = queue.entries.pop_front();
+    }
+    let gone = count + usize::from(fails);
+    queue.spoiled = queue.spoiled.filter(|_| !fails).map(|at| at - gone);
+    // As bnxt_re, which goes on in the new queue with the next call.
+    queue.cut = queue.cut.filter(|cut| *cut >= room).map(|cut| cut - gone);
     for (place, completion) in taken.into_iter().enumerate() {
         if let Some(shared) = completion.shared {
             world.give_back(shared);
@@ -240,6 +266,9 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
         let to = unsafe { to.add(place) };
         // SAFETY: as above.
         unsafe { to.write(completion.to_raw()) };
+    }
+    if fails {
+        return -2;
     }
     count as c_int
 }

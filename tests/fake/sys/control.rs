@@ -44,6 +44,14 @@ pub(super) struct Script {
     pub(super) silent: bool,
     /// The number of completions until the one that finds its queue full.
     pub(super) until_overrun: Option<usize>,
+    /// The number of completions until the one that no poll can read.
+    until_spoiled: Option<usize>,
+    /// A poll of a completion queue ends where the queue was resized.
+    pub(super) cuts_off: bool,
+    /// No queue pair tells of its errors.
+    pub(super) hides_errors: bool,
+    /// The number of messages with a solicited event that have arrived.
+    pub(super) solicited: usize,
     /// Calls of the connection manager that are answered by this kind of event, with this status.
     answers: Vec<(String, c_uint, c_int)>,
     /// The time after which a message that nobody answers is given up, if it is not the usual one.
@@ -91,6 +99,10 @@ impl Default for Script {
             cut_off: 0,
             silent: false,
             until_overrun: None,
+            until_spoiled: None,
+            cuts_off: false,
+            hides_errors: false,
+            solicited: 0,
             answers: Vec::new(),
             patience: None,
             dead: false,
@@ -170,6 +182,13 @@ impl Script {
         left == Some(0)
     }
 
+    /// Counts a completion. Returns whether no poll can read it.
+    pub(super) fn spoils(&mut self) -> bool {
+        let left = self.until_spoiled.take().map(|left| left.saturating_sub(1));
+        self.until_spoiled = left.filter(|left| *left > 0);
+        left == Some(0)
+    }
+
     /// A line that concerns calls.
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -206,11 +225,14 @@ impl Script {
             }
             ["pace", "none"] => self.pace = None,
             ["pace", seed] => self.pace = Some(parse(seed)?),
+            ["cut", "off"] => self.cuts_off = true,
             ["cut", messages] => self.cut_off = parse(messages)?,
             ["expire", "addresses", count] => self.expiring[Step::Address as usize] = parse(count)?,
             ["expire", "routes", count] => self.expiring[Step::Route as usize] = parse(count)?,
             ["expiring"] => return Ok(self.expiring.iter().sum::<usize>() as i64),
             ["overrun", nth] => self.until_overrun = Some(parse(nth)?),
+            ["spoil", nth] => self.until_spoiled = Some(parse(nth)?),
+            ["solicited"] => return Ok(self.solicited as i64),
             ["answer", call, kind, status] => {
                 self.answers.push((call.to_owned(), parse(kind)?, parse(status)?));
             }
@@ -219,9 +241,13 @@ impl Script {
             }
             ["forgive"] => self.forgiving = true,
             ["lose", "last_receives"] => self.silent = true,
+            ["lose", "errors"] => self.hides_errors = true,
             ["lose", "messages"] => self.mute = true,
             ["lose", "addresses"] => self.unresolved = true,
-            ["lose", "nothing"] => (self.mute, self.unresolved, self.silent) = (false, false, false),
+            ["lose", "nothing"] => {
+                (self.mute, self.unresolved) = (false, false);
+                (self.silent, self.hides_errors) = (false, false);
+            }
             _ => return Err(libc::EINVAL),
         }
         Ok(0)

@@ -346,6 +346,7 @@ fn received(world: &mut World, at: usize, done: Completion, solicited: bool) {
     let queue_pair = &world.queue_pairs[&at];
     let done = Completion { number: queue_pair.number, shared: queue_pair.shared, ..done };
     let queue = queue_pair.receive_queue;
+    world.script.solicited += usize::from(solicited);
     world.complete(queue, done, solicited);
     // Over iWARP the connection ends with the request.
     if done.status != wc::SUCCESS && !world.is_iwarp() {
@@ -357,7 +358,9 @@ fn received(world: &mut World, at: usize, done: Completion, solicited: bool) {
 fn refuse(world: &mut World, at: usize, event: u32, status: u32) -> Stop {
     if let Some(queue_pair) = world.queue_pairs.get(&at) {
         let context = queue_pair.context;
-        world.asynchronous(context, event, at);
+        if !world.script.hides_errors {
+            world.asynchronous(context, event, at);
+        }
         if !world.is_iwarp() {
             world.fail(at);
         }

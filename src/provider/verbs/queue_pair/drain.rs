@@ -227,10 +227,10 @@ impl QueuePair {
         let Some((ticket, payload)) = draining.receives.take(id.sequence) else { return };
         let completed = match status_of(result.status, true, self.adapter.quirks()) {
             Status::SUCCESS => {
-                Completed { extra: result.extra(), ..Completed::done(result.bytes as usize, payload) }
+                Completed { extra: result.extra(), ..Completed::done(result.received(&payload), payload) }
             }
-            Status::CANCELED => Completed::failed(draining.status, payload),
-            status => Completed::failed(status, payload),
+            Status::CANCELED => result.failed(draining.status, payload),
+            status => result.failed(status, payload),
         };
         inner.receives.sink.complete(ticket, completed, &mut found.wakes);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use super::{Inner, QueuePair};
-use crate::error::Reason;
+use crate::error::{Reason, WcError};
 use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::device_qp::DeviceQp;
@@ -14,8 +14,8 @@ use crate::provider::verbs::found::{Found, News};
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::CompletionHandler;
 use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
-use crate::status::Status;
-use crate::sys::{Told, wc_status};
+use crate::status::{Status, WcStatus};
+use crate::sys::Told;
 
 /// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw tells of
 /// both from threads of its own. Otherwise it is the disconnect timeout.
@@ -47,11 +47,11 @@ impl QueuePair {
         if received {
             self.data_arrived();
         }
-        if let Some((status, key)) = broken {
-            self.broke(status, key);
+        if let Some((error, key)) = broken {
+            self.broke(error, key);
         }
-        if let Some((status, key)) = silent {
-            self.silent(key, Reason::Completion(status));
+        if let Some((error, key)) = silent {
+            self.silent(key, Reason::Completion(error));
         }
     }
 
@@ -94,7 +94,7 @@ impl QueuePair {
     fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found<'_, '_>) {
         let RequestId { key, receive, sequence } = id;
         if sequence == RequestId::KEEPALIVE {
-            return self.probed(inner, key, result.status, found);
+            return self.probed(inner, key, result, found);
         }
         // Nearly always it is the oldest.
         if let Some(outstanding) = inner.queue(receive).pop_if(sequence) {
@@ -132,9 +132,10 @@ impl QueuePair {
         }
         if status != Status::SUCCESS {
             // First the connection is over, then its requests fail (`X3`).
-            inner.failed.push((receive, ticket, Completed::failed(status, payload)));
-            if !std::mem::replace(&mut inner.broken, true) {
-                found.queue_pair.broken = Some((result.status, key));
+            inner.failed.push((receive, ticket, result.failed(status, payload)));
+            if let (None, Some(error)) = (inner.broken, result.error()) {
+                inner.broken = Some(error);
+                found.queue_pair.broken = Some((error, key));
             }
             return;
         }
@@ -151,7 +152,7 @@ impl QueuePair {
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
         let bytes =
-            if receive { result.bytes as usize } else { copied as usize + inflight::length(&payload) };
+            if receive { result.received(&payload) } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
         if receive && inner.state == QueuePairState::Associated {
             found.queue_pair.received = true;
@@ -164,8 +165,14 @@ impl QueuePair {
         inner.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
     }
 
+    /// Returns the report of the device on the first request that failed, if one did, and the status of that.
+    pub(crate) fn failure(&self) -> Option<(Status, WcError)> {
+        let error = self.lock().broken?;
+        Some((status_of(error.status, false, self.adapter.quirks()), error))
+    }
+
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
-    pub(super) fn broke(&self, completion: u32, key: u32) {
+    pub(super) fn broke(&self, error: WcError, key: u32) {
         let inner = self.lock();
         // Its attempt may be over by now, and the queue pair as good as new.
         if inner.device.as_ref().is_none_or(|device| device.key() != key) {
@@ -175,10 +182,10 @@ impl QueuePair {
             return self.finish_apart(inner, Status::CANCELED);
         };
         drop(inner);
-        debug!(connection = %cm.connection(), status = wc_status::name(completion), "request failed");
-        let status = status_of(completion, false, self.adapter.quirks());
-        let reason = Reason::Completion(completion);
-        if completion != wc_status::WR_FLUSH_ERR {
+        debug!(connection = %cm.connection(), %error, "request failed");
+        let status = status_of(error.status, false, self.adapter.quirks());
+        let reason = Reason::Completion(error);
+        if error.status != WcStatus::WR_FLUSH_ERR {
             cm.broken_by(key, status, reason);
             return;
         }

@@ -14,15 +14,15 @@
 use tracing::debug;
 
 use super::{Inner, QueuePair};
-use crate::error::Reason;
+use crate::error::{Reason, WcError};
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::context::AdapterContext;
 use crate::provider::verbs::found::Found;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::routes::{CompletionHandler, TICKS};
-use crate::provider::verbs::work_queue::nothing;
-use crate::status::Status;
-use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest, wc_status};
+use crate::provider::verbs::work_queue::{WcResult, nothing};
+use crate::status::{Status, WcStatus};
+use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 
 /// The silence of a peer, in ticks.
 #[derive(Default)]
@@ -65,14 +65,10 @@ impl Silence {
 impl QueuePair {
     /// One of [`TICKS`] parts of the path timeout has passed.
     pub(super) fn count_silence(&self) {
-        // A completion is a sign of life, also where the program has not looked for it yet. Under the lock: who ends the
-        // queue pair of the device has to be the last who has it.
-        if let Some(device) = &self.lock().device {
-            device.collect();
-        }
-        self.progress();
+        // A completion is a sign of life, also where the program has not looked for it yet.
+        self.look();
         let mut inner = self.lock();
-        if inner.state != QueuePairState::Connected || inner.broken || inner.refused {
+        if inner.state != QueuePairState::Connected || inner.broken.is_some() || inner.refused {
             return;
         }
         if !inner.silence.tick() {
@@ -86,6 +82,15 @@ impl QueuePair {
         if let Some(key) = key {
             self.silent(key, Reason::PathTimeout);
         }
+    }
+
+    /// Takes what the device has completed by now.
+    pub(crate) fn look(&self) {
+        // Under the lock: who ends the queue pair of the device has to be the last who has it.
+        if let Some(device) = &self.lock().device {
+            device.collect();
+        }
+        self.progress();
     }
 
     /// The peer is given up, by us or by the device.
@@ -123,10 +128,10 @@ impl QueuePair {
     }
 
     /// The empty request has completed.
-    pub(super) fn probed(&self, inner: &mut Inner, key: u32, status: u32, found: &mut Found<'_, '_>) {
+    pub(super) fn probed(&self, inner: &mut Inner, key: u32, result: WcResult, found: &mut Found<'_, '_>) {
         let probe = inner.silence.probe.take();
-        match status {
-            wc_status::SUCCESS => {
+        match result.error() {
+            None => {
                 inner.silence.heard();
                 // Of those before it that are not told of it tells, so that the next probe is alone.
                 if let Some(Probe { next, .. }) = probe {
@@ -135,10 +140,10 @@ impl QueuePair {
                 }
             }
             // For a reason that an event, or the request that failed, tells.
-            wc_status::WR_FLUSH_ERR => {}
-            _ => {
-                inner.broken = true;
-                found.queue_pair.silent = Some((status, key));
+            Some(WcError { status: WcStatus::WR_FLUSH_ERR, .. }) => {}
+            Some(error) => {
+                inner.broken.get_or_insert(error);
+                found.queue_pair.silent = Some((error, key));
             }
         }
     }
