@@ -196,9 +196,9 @@ impl Connection {
     /// Resolves when the connection ends, for any reason (`IND2Connector::NotifyDisconnect`).
     ///
     /// Resolves immediately if the connection has already ended, or if this side has called
-    /// [`disconnect`](Self::disconnect). If the peer disconnects, this future is ready before the outstanding requests
-    /// complete with `CANCELED`; if one task waits for it and another for a request, either may run first. Any number of
-    /// tasks may wait.
+    /// [`disconnect`](Self::disconnect). If the peer disconnects, this future is ready, and [`is_connected`](Self::is_connected) is
+    /// `false`, by the time that the first outstanding request completes with `CANCELED`. If one task waits for this future and
+    /// another for a request, either may run first: that is the scheduler's choice. Any number of tasks may wait.
     ///
     /// # Detecting a dead peer
     /// The `soft` provider probes a peer that has been silent for a while, see `SoftConfig::path_timeout`.

@@ -33,10 +33,14 @@ use crate::types::{Access, OpKind};
 /// Requests of one queue start in the order of the calls and complete in that order. There is no order between the two
 /// queues.
 ///
-/// If the peer disconnects, [`Connection::disconnected`](crate::cm::Connection::disconnected) is ready first. Then all
-/// outstanding requests complete with [`Status::CANCELED`]. If the connection ends because of a request, that request may
-/// complete with another status: see [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors). If
-/// the adapter is removed, outstanding requests complete with [`Status::DEVICE_REMOVED`].
+/// If the peer disconnects, all outstanding requests complete with [`Status::CANCELED`]. The end is known by the time that the first
+/// of them completes: [`Connection::is_connected`](crate::cm::Connection::is_connected) is `false`, and
+/// [`Connection::disconnected`](crate::cm::Connection::disconnected) is ready. Which task runs first is the scheduler's choice.
+///
+/// If the connection ends because of a request, that request may complete with another status: see
+/// [`AdapterInfo::per_request_errors`](crate::cm::AdapterInfo::per_request_errors). On devices
+/// [`CompletionError::device`](crate::error::CompletionError::device) is the report of the device. If the adapter is removed,
+/// outstanding requests complete with [`Status::DEVICE_REMOVED`].
 ///
 /// # Cloning and dropping
 /// `QueuePair` is a cheap handle; clones refer to the same queue pair. Dropping the last handle disconnects, and

@@ -9,16 +9,19 @@ mod silence;
 
 use common::deviation::*;
 use common::life::*;
+use common::raw::failure;
 use common::*;
 
 use std::pin::pin;
-use std::task::Poll;
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Wake, Waker};
 
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio_rdma::error::{AcceptError, BindError, ConnectError, DisconnectError, PostErrorKind, Reason};
 use tokio_rdma::{
-    AcceptParams, Access, ConnectParams, Connection, DisconnectReason, ReadLimits, Status, WorkOptions,
+    AcceptParams, Access, CompletionQueueConfig, ConnectParams, Connection, DisconnectReason, NotifyKind,
+    QueuePairConfig, ReadLimits, Status, WorkOptions,
 };
 
 /// Waits for the end and says how it was.
@@ -206,6 +209,70 @@ async fn a_disconnect_leaves_no_request_of_its_own_outstanding() {
             "{end:?}"
         );
     }
+}
+
+/// A waker that records what a connection says of its end at the moment when it is first run.
+struct Witness {
+    connection: Connection,
+    seen: OnceLock<(bool, Option<DisconnectReason>)>,
+}
+
+impl Wake for Witness {
+    fn wake(self: Arc<Self>) {
+        let connected = self.connection.is_connected();
+        self.seen.get_or_init(|| (connected, self.connection.disconnected().now_or_never()));
+    }
+}
+
+// X3: which task runs first is the scheduler's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_is_known_when_the_first_request_is_canceled() {
+    device::run_clock();
+    let adapter = adapter();
+    for _ in 0..often(100, 10) {
+        let Pair { active, passive } = connected(&adapter).await;
+        let mut waiting = Vec::new();
+        for end in [&active, &passive] {
+            let connection = end.connection.clone();
+            let witness = Arc::new(Witness { connection, seen: OnceLock::new() });
+            let mut receive = end.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+            assert!(poll_with(&mut receive, &Waker::from(witness.clone())).is_pending());
+            waiting.push((witness, receive));
+        }
+        within(active.connection.disconnect()).await.expect("in order");
+        for ((witness, receive), reason) in
+            waiting.into_iter().zip([DisconnectReason::Local, DisconnectReason::Peer])
+        {
+            eventually("the receive is over", || witness.seen.get().is_some()).await;
+            assert_eq!(witness.seen.get(), Some(&(false, Some(reason))));
+            assert_eq!(failure(receive).await, Status::CANCELED);
+        }
+    }
+}
+
+// X3: the same for a program that polls, which need not wait for anything else.
+#[tokio::test]
+async fn the_end_is_known_when_a_polled_request_is_canceled() {
+    let adapter = adapter();
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let passive = adapter.queue_pair(QueuePairConfig::default().receive_completions(&results));
+    let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+    let passive = passive.expect("a queue pair");
+    let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, connect, accept).await;
+    let receive = pair.passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut found = Vec::new();
+    let polled = async {
+        results.notify(NotifyKind::Any).await.expect("it lives");
+        assert_eq!(results.poll(1, &mut found), 1);
+        let connection = &pair.passive.connection;
+        (connection.is_connected(), connection.disconnected().now_or_never())
+    };
+    let (disconnected, seen) =
+        within(async { tokio::join!(pair.active.connection.disconnect(), polled) }).await;
+    disconnected.expect("in order");
+    assert_eq!(seen, (false, Some(DisconnectReason::Peer)));
+    assert_eq!(found[0].status, Status::CANCELED);
+    assert_eq!(failure(receive).await, Status::CANCELED);
 }
 
 // X3
