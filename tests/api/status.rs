@@ -72,7 +72,7 @@ const STATUSES: &[(u32, &str, &str, StatusClass)] = &[
     (0xC000_02B6, "DEVICE_REMOVED", "STATUS_DEVICE_REMOVED", StatusClass::Error),
 ];
 
-// ERR-08: the table of the guide, row by row.
+// ERR-02: the table of the guide, row by row.
 #[test]
 fn the_guide_has_every_status_of_a_completion() {
     let page = include_str!("../../docs/guide/src/porting-outcomes.md");

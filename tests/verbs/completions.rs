@@ -155,7 +155,7 @@ fn failed(status: Status, device: WcError) -> CompletionError {
     error
 }
 
-// ERR-08, SEC-11: the status of the device and the error code of its vendor are in the error of the request, in the polled result, and in
+// ERR-05, SEC-11: the status of the device and the error code of its vendor are in the error of the request, in the polled result, and in
 // the cause of the loss. The side that refused the request has the event of its queue pair.
 #[tokio::test]
 async fn a_failure_has_the_report_of_the_device() {
@@ -199,4 +199,29 @@ async fn a_failure_has_the_report_of_the_device() {
         );
         assert_eq!(failure(receive).await, Status::CANCELED);
     }
+}
+
+// QP-15: a device that refuses a request behind the doorbell has those before it, and the connection ends.
+#[tokio::test]
+async fn a_refused_doorbell_ends_the_connection() {
+    if !alone(module_path!(), "a_refused_doorbell_ends_the_connection") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    let batch = pair.active.queue_pair.batch();
+    let sends = [b"first", b"other", b"third"].map(|text| batch.send(bytes(&adapter, text)).expect("posted"));
+    fake(&format!("fail ibv_post_send 2 {}", libc::EINVAL));
+    drop(batch);
+    let mut statuses = Vec::new();
+    for send in sends {
+        statuses.push(within(send).await.0.map_or_else(|error| error.status(), |_| Status::SUCCESS));
+    }
+    assert_eq!(statuses, [Status::SUCCESS, Status::CANCELED, Status::CANCELED]);
+    assert_eq!(&success(receive).await.1[..5], b"first");
+    let reason = Reason::Local("the device refused requests behind the doorbell");
+    let ended = within(pair.active.connection.disconnected()).await;
+    assert_eq!(ended, lost(Status::INVALID_DEVICE_REQUEST, reason));
 }

@@ -154,6 +154,9 @@ pub(super) unsafe extern "C" fn post_send(
 /// A request as C posts it.
 unsafe fn add_send(world: &mut World, raw: *mut ibv_qp, request: &ibv_send_wr) -> Answer<()> {
     let iwarp = world.is_iwarp();
+    if let (false, (_, Some(error))) = (world.script.dead, world.script.called("ibv_post_send")) {
+        return Err(error);
+    }
     let queue_pair = live(&mut world.queue_pairs, raw);
     match queue_pair.state {
         IBV_QPS_RTS | IBV_QPS_ERR => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::{Inner, QueuePair};
+use super::{Borrower, Inner, QueuePair};
 use crate::error::{Reason, WcError};
 use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
@@ -173,15 +173,7 @@ impl QueuePair {
 
     /// A request has failed. Its connection is told; the others wait for what that makes of it.
     pub(super) fn broke(&self, error: WcError, key: u32) {
-        let inner = self.lock();
-        // Its attempt may be over by now, and the queue pair as good as new.
-        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
-            return;
-        }
-        let Some(cm) = inner.borrower() else {
-            return self.finish_apart(inner, Status::CANCELED);
-        };
-        drop(inner);
+        let Some(cm) = self.borrower_of(key) else { return };
         debug!(connection = %cm.connection(), %error, "request failed");
         let status = status_of(error.status, false, self.adapter.quirks());
         let reason = Reason::Completion(error);
@@ -200,5 +192,28 @@ impl QueuePair {
                 cm.broken_by(key, status, reason);
             }
         });
+    }
+
+    /// The device has refused requests behind the doorbell. Nothing can be posted behind them, so the connection ends.
+    pub(super) fn doorbell_refused(&self, key: u32) {
+        const REASON: Reason = Reason::Local("the device refused requests behind the doorbell");
+        if let Some(cm) = self.borrower_of(key) {
+            cm.broken_by(key, Status::INVALID_DEVICE_REQUEST, REASON);
+        }
+    }
+
+    /// Returns the connector that has the queue pair, while it uses that of the device with this key. Without a connector the requests
+    /// finish.
+    fn borrower_of(&self, key: u32) -> Option<Arc<dyn Borrower>> {
+        let inner = self.lock();
+        // Its attempt may be over by now, and the queue pair as good as new.
+        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
+            return None;
+        }
+        let cm = inner.borrower();
+        if cm.is_none() {
+            self.finish_apart(inner, Status::CANCELED);
+        }
+        cm
     }
 }

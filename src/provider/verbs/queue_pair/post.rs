@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Inner, QueuePair};
-use crate::error::{PostErrorKind, RegisterError, WcError};
+use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
@@ -16,7 +16,7 @@ use crate::provider::verbs::window::{Free, Window};
 use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, nothing, receive_entries};
 use crate::provider::work::{Flags, InlineRequest, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
-use crate::status::{Status, WcStatus};
+use crate::status::Status;
 use crate::sys::{
     self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags,
     SendRequest,
@@ -25,9 +25,6 @@ use crate::types::{Access, OpKind, QueueKind};
 
 /// The maximum number of requests that wait for the doorbell.
 const DEFERRED: usize = 64;
-
-/// The failure of requests that the device has refused behind the doorbell.
-const REFUSED: WcError = WcError::new(WcStatus::LOC_QP_OP_ERR, 0);
 
 /// A request that waits for the doorbell. The memory of its entries belongs to the outstanding requests
 /// already.
@@ -220,7 +217,7 @@ impl QueuePair {
         }?;
         drop(inner);
         if refused {
-            self.broke(REFUSED, key);
+            self.doorbell_refused(key);
         }
         Ok(())
     }
@@ -260,7 +257,7 @@ impl QueuePair {
         }
         drop(inner);
         if posted? {
-            self.broke(REFUSED, key);
+            self.doorbell_refused(key);
         }
         Ok(())
     }
@@ -401,7 +398,7 @@ impl QueuePair {
         let key = inner.device.as_ref().map(|device| device.key());
         drop(inner);
         if let (true, Some(key)) = (refused, key) {
-            self.broke(REFUSED, key);
+            self.doorbell_refused(key);
         }
     }
 
@@ -506,7 +503,7 @@ impl QueuePair {
     /// Ends the connection, without the lock, because a request was refused.
     fn broke_later(&self, key: u32) {
         if let Some(me) = self.me.upgrade() {
-            self.adapter.runtime.spawn(async move { me.broke(REFUSED, key) });
+            self.adapter.runtime.spawn(async move { me.doorbell_refused(key) });
         }
     }
 
