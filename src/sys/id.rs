@@ -56,12 +56,12 @@ impl RawCmId {
         Self { raw, channel: channel.clone(), own: Mutex::default() }
     }
 
-    fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
+    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
         self.raw.as_ptr()
     }
 
     /// Locks the plain fields: against the other calls on this identifier, and against the events of the channel.
-    fn fields(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, ()>) {
+    pub(super) fn fields(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, ()>) {
         (self.own.lock(), self.channel.fields())
     }
 

@@ -45,6 +45,7 @@ mod call;
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod device;
+pub(crate) mod ece;
 pub(crate) mod ffi;
 pub(crate) mod id;
 pub(crate) mod memory;

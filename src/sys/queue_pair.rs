@@ -93,7 +93,7 @@ impl QueuePair {
         })
     }
 
-    fn as_ptr(&self) -> *mut ffi::ibv_qp {
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()
     }
 

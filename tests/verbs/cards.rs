@@ -71,6 +71,36 @@ async fn a_connection_finds_its_partition_where_it_has_moved() {
     assert!(ours.is_err() && theirs.is_err(), "{ours:?} {theirs:?}");
 }
 
+// CM-35: the ends of a connection use the options of their vendor that both have, as those of librdmacm's own queue pairs. Each end has some
+// that the other has not. With an end of another vendor, or without options, there are none.
+#[tokio::test]
+async fn both_ends_use_the_options_of_their_vendor_that_both_have() {
+    if !alone(module_path!(), "both_ends_use_the_options_of_their_vendor_that_both_have") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (mellanox, other) = (0x15b3, 0x1425);
+    let own = |vendor: u32, options: u32| format!("ece {vendor} {options}");
+    for (active, passive, used, count) in [
+        (own(mellanox, 0b0111), own(mellanox, 0b1110), 0b0110, 2),
+        (own(mellanox, 0b0111), own(mellanox, 0b1000), 0, 2),
+        (own(mellanox, 0b0111), own(other, 0b0111), 0, 2),
+        (own(mellanox, 0b0111), "ece none".to_owned(), 0, 1),
+        ("ece none".to_owned(), own(mellanox, 0b0111), 0, 1),
+        ("ece none".to_owned(), "ece none".to_owned(), 0, 0),
+    ] {
+        let [one, two] = [&active, &passive].map(|line| {
+            fake(line);
+            queue_pair(&adapter)
+        });
+        let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+        let pair = connected_queue_pairs(&adapter, one, two, connect, accept).await;
+        exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+        assert_eq!(fake(&format!("ece {used}")), Some(count), "{active}, {passive}");
+    }
+}
+
 /// The ends of a connection in the middle of a message: the passive side is in the middle of its receive.
 #[derive(Clone, Copy, Debug)]
 enum Cause {

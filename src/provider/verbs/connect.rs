@@ -358,7 +358,11 @@ impl Connector {
     pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
         let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
         if !self.adapter.is_iwarp() {
-            let number = inner.queue_pair.as_ref()?.lend_number()?;
+            let device = inner.queue_pair.as_ref()?.lend()?;
+            device.tell_options(&id);
+            let number = device.queue_pair.number();
+            // The call only tells it to the peer.
+            drop(device);
             let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
             if outcome.is_ok() {
                 inner.dialing = Dialing::Waiting;

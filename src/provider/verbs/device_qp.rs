@@ -7,7 +7,9 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
+use tracing::debug;
 
+use super::cm_id::CmId;
 use super::completions::{CompletionGroup, Ready, Room};
 use super::context::AdapterContext;
 use super::routes::CompletionHandler;
@@ -145,6 +147,30 @@ impl DeviceQp {
     pub(crate) fn when_destroyed(&self, then: impl FnOnce(bool) + Send + 'static) -> Arc<Sequel> {
         *self.destroyed.then.0.lock() = Some(Box::new(then));
         self.destroyed.then.clone()
+    }
+
+    /// Takes the options that the peer has told, in its request or in its reply, as far as they are of the same vendor. They are
+    /// in effect from the next change of its state on.
+    ///
+    /// # Errors
+    /// Those of ibv_set_ece(3).
+    pub(crate) fn agree_on_options(&self, id: &CmId) -> io::Result<()> {
+        let Some(own) = self.queue_pair.ece() else { return Ok(()) };
+        match self.queue_pair.set_ece(own.agreed(id.remote_ece())) {
+            // A driver that has some and takes none.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Has the next request or reply tell the peer the options of its vendor that it has, if there are any.
+    pub(crate) fn tell_options(&self, id: &CmId) {
+        if let Some(own) = self.queue_pair.ece()
+            && let Err(error) = id.set_local_ece(own)
+        {
+            // The peer then uses none.
+            debug!(%error, "options of the vendor not offered");
+        }
     }
 
     /// Returns whether its completions are looked for. Whoever learns that a queue has lost one marks it before it looks for the queue

@@ -333,13 +333,6 @@ impl QueuePair {
         inner.device.clone()
     }
 
-    /// The number of the device's queue pair for a call that only tells it to the peer. It is good for one attempt, too.
-    pub(crate) fn lend_number(&self) -> Option<u32> {
-        let mut inner = self.lock();
-        inner.used = true;
-        inner.device.as_ref().map(|device| device.queue_pair.number())
-    }
-
     /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE the
     /// kernel looks for the peer's hardware address meanwhile, which may take long.
     ///
@@ -355,7 +348,10 @@ impl QueuePair {
         // Limits are capped to the device, which knows no more than 255.
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        device.agree_on_options(id)?;
         device.modify(&opened.initial_for(id)?)?;
+        // For the reply of the passive side: the driver has accepted some of them.
+        device.tell_options(id);
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
         if let Some(code) = options.rnr_timer() {

@@ -1,6 +1,6 @@
 //! The functions of the two libraries by the bindings of `rdma-sys`, which are linked.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 pub(in crate::sys) use rdma_sys::{
     atomic_t, bind_mw_t, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_close_device,
@@ -25,7 +25,7 @@ pub(in crate::sys) use rdma_sys::ibv_query_qp;
 #[cfg(test)]
 pub(in crate::sys) use rdma_sys as every;
 
-use super::RegDmabufMr;
+use super::{EceFunctions, RegDmabufMr};
 
 /// Nothing has to be loaded.
 pub(super) fn load_libraries() -> Result<(), &'static str> {
@@ -76,8 +76,32 @@ pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
 
 /// `ibv_reg_dmabuf_mr`, if the library has it. Bindings made from older headers do not, so it is looked for.
 pub(in crate::sys) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
-    // SAFETY: the name is a string, and the library, which has no unloading code of its own, stays loaded.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_reg_dmabuf_mr".as_ptr()) };
     // SAFETY: this is the type of the function of that name since its first version.
-    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, RegDmabufMr>(found) })
+    unsafe { find(c"ibv_reg_dmabuf_mr") }
+}
+
+/// The functions for options of vendors, if the libraries have them. Bindings made from older headers do not.
+pub(in crate::sys) fn ece() -> Option<EceFunctions> {
+    Some(EceFunctions {
+        // SAFETY: this is the type of the function of that name since its first version.
+        query: unsafe { find(c"ibv_query_ece") }?,
+        // SAFETY: as above.
+        set: unsafe { find(c"ibv_set_ece") }?,
+        // SAFETY: as above.
+        set_local: unsafe { find(c"rdma_set_local_ece") }?,
+        // SAFETY: as above.
+        get_remote: unsafe { find(c"rdma_get_remote_ece") }?,
+    })
+}
+
+/// Looks for a function in the libraries, which have no unloading code of their own and stay loaded.
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+unsafe fn find<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the name is a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: the caller's; both are pointers.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
 }

@@ -10,8 +10,8 @@ use libc::sockaddr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use tracing::debug;
 
-use super::RegDmabufMr;
 use super::types::*;
+use super::{EceFunctions, RegDmabufMr};
 
 const MISSING: &str =
     "libibverbs.so.1 and librdmacm.so.1 cannot be loaded: install rdma-core (Debian: librdmacm1)";
@@ -173,10 +173,25 @@ unsafe fn find<F: Copy>(library: &Library, name: &str) -> Option<F> {
     found.inspect_err(|error| debug!(%error, "function not found")).ok().map(|function| *function)
 }
 
+/// Finds the functions for options of vendors, if all of them are there.
+fn find_ece(ibverbs: &Library, rdmacm: &Library) -> Option<EceFunctions> {
+    Some(EceFunctions {
+        // SAFETY: this is the type of the function of that name since its first version.
+        query: unsafe { find(ibverbs, "ibv_query_ece") }?,
+        // SAFETY: as above.
+        set: unsafe { find(ibverbs, "ibv_set_ece") }?,
+        // SAFETY: as above.
+        set_local: unsafe { find(rdmacm, "rdma_set_local_ece") }?,
+        // SAFETY: as above.
+        get_remote: unsafe { find(rdmacm, "rdma_get_remote_ece") }?,
+    })
+}
+
 /// The libraries, which stay loaded to the end of the process.
 struct Loaded {
     functions: Functions,
     reg_dmabuf_mr: Option<RegDmabufMr>,
+    ece: Option<EceFunctions>,
     _libraries: [Library; 2],
 }
 
@@ -190,6 +205,7 @@ impl Loaded {
                 functions: Functions::find(&ibverbs, &rdmacm)?,
                 // SAFETY: this is the type of the function of that name since its first version.
                 reg_dmabuf_mr: unsafe { find(&ibverbs, "ibv_reg_dmabuf_mr") },
+                ece: find_ece(&ibverbs, &rdmacm),
                 _libraries: [ibverbs, rdmacm],
             })
         })
@@ -250,6 +266,11 @@ pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
 /// `ibv_reg_dmabuf_mr`, if the library has it.
 pub(in crate::sys) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
     loaded().reg_dmabuf_mr
+}
+
+/// The functions for options of vendors, if the libraries have them.
+pub(in crate::sys) fn ece() -> Option<EceFunctions> {
+    loaded().ece
 }
 
 /// Calls a function of the driver: the inline functions of the C header.

@@ -49,6 +49,26 @@ pub(super) type RegDmabufMr = unsafe extern "C" fn(
     access: c_int,
 ) -> *mut ibv_mr;
 
+/// `struct ibv_ece` of rdma-core 31 and newer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ibv_ece {
+    pub(in crate::sys) vendor_id: u32,
+    pub(in crate::sys) options: u32,
+    pub(in crate::sys) comp_mask: u32,
+}
+
+/// The functions for options of vendors, which libraries older than rdma-core 31 do not have.
+#[derive(Clone, Copy)]
+pub(super) struct EceFunctions {
+    /// `ibv_query_ece` and `ibv_set_ece`.
+    pub(in crate::sys) query: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_ece) -> c_int,
+    pub(in crate::sys) set: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_ece) -> c_int,
+    /// `rdma_set_local_ece` and `rdma_get_remote_ece`.
+    pub(in crate::sys) set_local: unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_ece) -> c_int,
+    pub(in crate::sys) get_remote: unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_ece) -> c_int,
+}
+
 /// Returns the kind of an event as an integer: the value of `event_type`, which need not be one that the bindings know.
 ///
 /// # Safety

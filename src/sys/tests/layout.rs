@@ -276,6 +276,24 @@ fn the_registration_of_a_dmabuf_is_that_of_c() {
     assert_eq!(answers_of_c(&flags, &[(declared.into(), 1, expression.into())]), [1], "{declared}");
 }
 
+// HW-18, CM-35: the same, from rdma-core 31 on.
+#[test]
+fn the_options_of_a_vendor_are_those_of_c() {
+    let Some(flags) = compiler_flags() else { return };
+    // As [`EceFunctions`](crate::sys::ffi::EceFunctions) has them.
+    let functions = [
+        ("ibv_query_ece", "struct ibv_qp *"),
+        ("ibv_set_ece", "struct ibv_qp *"),
+        ("rdma_set_local_ece", "struct rdma_cm_id *"),
+        ("rdma_get_remote_ece", "struct rdma_cm_id *"),
+    ];
+    let questions = functions.map(|(name, object)| {
+        let expression = format!("({{ extern int {name}({object}, struct ibv_ece *); 1; }})");
+        (format!("int {name}({object}, struct ibv_ece *)"), 1, expression)
+    });
+    assert_eq!(answers_of_c(&flags, &questions), [1; 4]);
+}
+
 #[test]
 #[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
 fn the_registration_of_a_dmabuf_is_found() {

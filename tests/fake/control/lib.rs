@@ -14,6 +14,9 @@
 //! | `send_queue BYTES ERRNO` | a send queue that would have more bytes than this is refused with this error. Requests with more entries or inline bytes are longer, as those of mlx5 |
 //! | `shared_queue BYTES ERRNO` | the same for shared receive queues |
 //! | `inline_clamp BYTES` | a queue pair for which more inline bytes are asked gets so many, and no error, as with hns; with 0 there are none |
+//! | `ece VENDOR OPTIONS` | new queue pairs have these options of this vendor (ibv_query_ece(3)) |
+//! | `ece none` | new queue pairs have none, as without the line |
+//! | `ece OPTIONS` | the number of connected queue pairs that use these options |
 //! | `dmabuf` | the driver knows dma-bufs: files of memory stand for them (memfd_create(2)). Only the flags are accepted that the kernel accepts for them |
 //! | `fixed shared` | the length of a shared receive queue cannot be changed, as with nearly every card |
 //! | `partitions KEY KEY` | the P_Key table is written anew: the numbers of the P_Keys at both indices, `none` for an empty entry; `0 1` at first |

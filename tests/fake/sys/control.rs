@@ -289,6 +289,20 @@ impl World {
                 self.card.inline = Some(parse(bytes)?);
                 Ok(0)
             }
+            ["ece", vendor, options] => {
+                self.card.ece = Some((parse(vendor)?, parse(options)?));
+                Ok(0)
+            }
+            ["ece", "none"] => {
+                self.card.ece = None;
+                Ok(0)
+            }
+            ["ece", options] => {
+                let options: u32 = parse(options)?;
+                let all = self.queue_pairs.values().filter(|queue_pair| queue_pair.state == IBV_QPS_RTS);
+                let has = all.filter_map(|queue_pair| queue_pair.options);
+                Ok(has.filter(|has| has.used == options).count() as i64)
+            }
             ["dmabuf"] => {
                 self.card.dmabuf = true;
                 Ok(0)

@@ -74,6 +74,8 @@ pub(super) struct Card {
     pub(super) dmabuf: bool,
     /// The length of a shared receive queue is fixed.
     pub(super) fixed_shared: bool,
+    /// The vendor of the options that new queue pairs have, and these options.
+    pub(super) ece: Option<(u32, u32)>,
 }
 
 /// The bytes that a queue of the device may have, and the error of one that would have more. `None`: any number.
@@ -124,6 +126,7 @@ impl Default for Card {
             inline: None,
             dmabuf: false,
             fixed_shared: false,
+            ece: None,
         }
     }
 }

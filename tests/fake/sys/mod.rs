@@ -19,6 +19,8 @@ mod completion;
 mod control;
 mod device;
 mod dress;
+#[allow(non_camel_case_types, reason = "the name is that of the C header")]
+mod ece;
 mod events;
 mod execute;
 mod instant;

@@ -12,7 +12,7 @@ use super::status::{QPS_RESET, asynchronous, attribute, opcode, wc};
 use super::timers::Timer;
 use super::types::*;
 use super::world::{self, World, live};
-use super::{Answer, cm, device, dress, dress::Dress, execute, number_of, objects, pointer};
+use super::{Answer, cm, device, dress, dress::Dress, ece, execute, number_of, objects, pointer};
 use crate::sys::completion::Completion;
 
 /// The time after which a queue pair in the error state gives back the receives that are cut off.
@@ -47,6 +47,8 @@ pub(super) struct QueuePair {
     /// receiver is not ready.
     pub(super) unanswered: u8,
     pub(super) not_ready: u8,
+    /// The options of its vendor, if it has any.
+    pub(super) options: Option<ece::Options>,
 }
 
 impl QueuePair {
@@ -200,6 +202,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, asked: *mut ibv_qp_init_
             lingered: false,
             unanswered: 0,
             not_ready: 0,
+            options: world.card.ece.map(ece::Options::new),
         };
         world.queue_pairs.insert(raw.expose_provenance(), queue_pair);
         world.numbers.insert(number, raw.addr());
@@ -317,6 +320,9 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
         if next == IBV_QPS_ERR {
             world.fail(raw.addr());
             return Ok(());
+        }
+        if let Some(options) = queue_pair.options.as_mut() {
+            options.apply();
         }
         queue_pair.state = next;
         // SAFETY: the queue pair is live, and the world is locked.

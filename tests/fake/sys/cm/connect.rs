@@ -80,12 +80,13 @@ impl World {
         let own = &self.cm.ids[&listener];
         // SAFETY: an id in the table is live. Its context does not change while it listens.
         let &rdma_cm_id { channel, context, .. } = unsafe { &*own.raw };
-        let Id { source, destination, raw: active, .. } = self.cm.ids[&from];
+        let Id { source, destination, raw: active, local_options, .. } = self.cm.ids[&from];
         let device = destination.and_then(|to| self.devices.owner(to));
         let child = self.new_id(channel, context);
         let id = live(&mut self.cm.ids, child);
         (id.source, id.destination, id.backlog) = (destination, source, CHILD);
         (id.phase, id.peer, id.theirs, id.heard) = (Phase::RequestReceived, Some(from), terms, false);
+        id.remote_options = local_options;
         if let Some(device) = device {
             self.attach(child, device);
         }
@@ -163,10 +164,13 @@ unsafe extern "C" fn rdma_accept(raw: *mut rdma_cm_id, parameters: *mut rdma_con
         let (Phase::RequestReceived, Some(peer)) = (id.phase, id.peer) else { return Err(libc::EINVAL) };
         (id.own, id.phase) = (terms, Phase::ReplySent);
         let serial = id.serial;
+        // The vendor is that of the request.
+        let options = (id.remote_options.0, id.local_options.1);
         world.await_answer(serial);
         let lost = world.loses(peer);
         if let Some(active) = world.cm.ids.get_mut(&peer).filter(|_| !lost) {
             (active.theirs, active.phase) = (terms, Phase::ReplyReceived);
+            active.remote_options = options;
             let data = world.private_data(&data, REPLY_DATA);
             world.tell(peer, kind::CONNECT_RESPONSE, 0, data, terms.swapped());
         }

@@ -96,6 +96,9 @@ pub(super) struct Id {
     peer: Option<usize>,
     own: Terms,
     theirs: Terms,
+    /// The options of the vendor that its message tells the peer, and those that the peer has told: the vendor, and the options.
+    pub(super) local_options: (u32, u32),
+    pub(super) remote_options: (u32, u32),
     /// Its user hears of it: not before a request is accepted.
     heard: bool,
     /// It waits for the answer of its peer, and cannot be destroyed meanwhile, over iWARP.
@@ -152,6 +155,8 @@ impl World {
             peer: None,
             own: Terms::default(),
             theirs: Terms::default(),
+            local_options: (0, 0),
+            remote_options: (0, 0),
             heard: true,
             waits: false,
             taken: 0,
