@@ -199,17 +199,27 @@ pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Optio
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
 }
 
-/// The payload of a receive as the device sees it.
-///
-/// # Errors
-/// `NotSupported` for memory of another device, unless the device receives in place; `ForeignMemory` as for [`entries`].
-pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Result<Entries, PostErrorKind> {
-    if !quirks.receives_in_place && !payload.iter().all(Slice::can_be_copied) {
-        return Err(PostErrorKind::NotSupported(
-            "receives into memory of another device: the library of this device may copy the bytes",
-        ));
+/// The payload of a receive as the device sees it; `None` as for [`entries`], and for memory of another device unless the device receives
+/// in place.
+pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
+    if copies(payload, quirks) { None } else { entries(payload, true, quirks) }
+}
+
+/// Returns whether the library of the device might copy bytes to an address of this payload that is none of this process.
+fn copies(payload: &Payload, quirks: &Quirks) -> bool {
+    !quirks.receives_in_place && !payload.as_slice().iter().all(Slice::can_be_copied)
+}
+
+/// The reason why a receive has no entries.
+#[cold]
+pub(crate) fn no_entries(payload: &Payload, quirks: &Quirks) -> PostErrorKind {
+    if copies(payload, quirks) {
+        PostErrorKind::NotSupported(
+            "a receive into memory of another device, on a device whose library may copy the bytes",
+        )
+    } else {
+        PostErrorKind::ForeignMemory
     }
-    entries(payload, true, quirks).ok_or(PostErrorKind::ForeignMemory)
 }
 
 fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {

@@ -13,7 +13,9 @@ use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
 use crate::provider::verbs::request_id::RequestId;
 use crate::provider::verbs::window::{Free, Window};
-use crate::provider::verbs::work_queue::{Entries, Held, Outstanding, entries, nothing, receive_entries};
+use crate::provider::verbs::work_queue::{
+    Entries, Held, Outstanding, entries, no_entries, nothing, receive_entries,
+};
 use crate::provider::work::{Flags, InlineRequest, Operation, Refused, RemoteAddress, WorkRequest};
 use crate::provider::{self, Registration};
 use crate::status::Status;
@@ -125,8 +127,8 @@ impl QueuePair {
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
-        if let Err(kind) = receive_entries(&payload, self.adapter.quirks()) {
-            return Err(Refused { kind, payload });
+        if receive_entries(&payload, self.adapter.quirks()).is_none() {
+            return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
         }
         inner.waiting.push_back(Outstanding::new(ticket, payload));
         Ok(())
@@ -144,10 +146,9 @@ impl QueuePair {
     ) -> Result<(), Refused> {
         let sequence = inner.receives.next();
         let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let entries = receive_entries(&payload, self.adapter.quirks());
-        let posted = match (full, inner.device.as_ref(), entries) {
+        let posted = match (full, inner.device.as_ref(), receive_entries(&payload, self.adapter.quirks())) {
             (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
-            (_, Some(device), Ok(entries)) => {
+            (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
                 let request = ReceiveRequest { id: id.pack(), entries: &entries };
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
@@ -156,7 +157,9 @@ impl QueuePair {
                 unsafe { device.queue_pair.post_receive(&[request]) }
             }
             (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
-            (_, _, Err(kind)) => return Err(Refused { kind, payload }),
+            (_, _, None) => {
+                return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
+            }
         };
         match posted {
             Ok(()) => {
