@@ -124,8 +124,8 @@ fn a_test_may_have_a_shorter_limit() {
 struct Planted(#[source] std::io::Error);
 
 #[test]
-fn an_error_is_told_with_its_text_its_cause_and_the_place() {
-    if !alone(module_path!(), "an_error_is_told_with_its_text_its_cause_and_the_place") {
+fn an_error_is_printed_with_text_cause_and_place() {
+    if !alone(module_path!(), "an_error_is_printed_with_text_cause_and_place") {
         return;
     }
     // The hook is for the whole process.
