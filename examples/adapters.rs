@@ -96,6 +96,8 @@ fn join(addresses: &[IpAddr]) -> String {
 /// `NdAdapterInfo`'s output, more or less.
 fn show(info: &AdapterInfo) {
     println!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
+    println!("    vendor_id                 {:#x}", info.vendor_id);
+    println!("    device_id                 {:#x}", info.device_id);
     println!("    addresses                 {}", join(&info.addresses));
     println!(
         "    max_read_limits           {} inbound, {} outbound",
@@ -135,6 +137,7 @@ fn show(info: &AdapterInfo) {
         ("memory_windows", info.memory_windows),
         ("checks_window_bounds", info.checks_window_bounds),
         ("atomics", info.atomics),
+        ("global_atomics", info.global_atomics),
         ("invalidates", info.invalidates),
         ("solicited_events", info.solicited_events),
         ("waits_for_shared_receives", info.waits_for_shared_receives),

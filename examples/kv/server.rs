@@ -38,7 +38,7 @@ impl Store {
 
     /// Makes a change. A client may read the bucket at the same time, and then sees by the checksum that it is torn. The
     /// checksum detects any order in which the bytes become visible, so that no fence is needed between the writes. The answer
-    /// to the change is posted after them, so that whoever has it reads the new bucket.
+    /// to the change is posted after them, so that a client that has it reads the new bucket.
     ///
     /// `halfway` is called in the middle of the copy, where the scheduler may stop a thread at any time. The demonstration
     /// waits there.

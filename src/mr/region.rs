@@ -223,8 +223,8 @@ impl Region {
     /// Adds `value` to the number in the eight bytes at `offset`, in host byte order, and returns the number before, like
     /// [`AtomicU64::fetch_add`]. The sum wraps around.
     ///
-    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) tells whether atomics of peers and this one do not
-    /// overlap.
+    /// Atomics of peers and this one do not overlap if
+    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) is `true`.
     ///
     /// # Errors
     /// Those of [`load_u64`](Self::load_u64). Nothing is changed then.
@@ -235,8 +235,8 @@ impl Region {
     /// Replaces the number in the eight bytes at `offset`, in host byte order, by `new` if it is `current`, like
     /// [`AtomicU64::compare_exchange`]. Returns the number before: inside `Ok` if it was `current`, and inside `Err` otherwise.
     ///
-    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) tells whether atomics of peers and this one do not
-    /// overlap.
+    /// Atomics of peers and this one do not overlap if
+    /// [`AdapterInfo::global_atomics`](crate::AdapterInfo::global_atomics) is `true`.
     ///
     /// # Errors
     /// Those of [`load_u64`](Self::load_u64). Nothing is changed then.

@@ -42,6 +42,8 @@ async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
         let number = |limit: usize| limit.to_string();
         let timeout = info.answer_timeout.map_or("none".to_owned(), |limit| format!("{} s", limit.as_secs()));
         let expected = [
+            ("vendor_id", format!("{:#x}", info.vendor_id)),
+            ("device_id", format!("{:#x}", info.device_id)),
             ("addresses", addresses.join(" ")),
             ("max_read_limits", format!("{inbound} inbound, {outbound} outbound")),
             ("max_request_data", number(info.max_request_data)),
@@ -72,6 +74,7 @@ async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
             ("memory_windows", yes(info.memory_windows)),
             ("checks_window_bounds", yes(info.checks_window_bounds)),
             ("atomics", yes(info.atomics)),
+            ("global_atomics", yes(info.global_atomics)),
             ("invalidates", yes(info.invalidates)),
             ("solicited_events", yes(info.solicited_events)),
             ("waits_for_shared_receives", yes(info.waits_for_shared_receives)),

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use bytes::BytesMut;
-use common::device::variants;
+use common::deviation::all_adapters;
+use common::device::{Device, variants};
 use common::raw::{bytes, room, success};
 use common::*;
 use futures::future::join_all;
 use tokio_rdma::error::WordError;
 use tokio_rdma::types::TooShort;
-use tokio_rdma::{Access, Adapter, Region, RemoteRegion, Status, WorkOptions};
+use tokio_rdma::{Access, Adapter, QueuePair, Region, RemoteRegion, Status, WorkOptions};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
@@ -22,6 +23,13 @@ fn at(region: &Region, offset: usize) -> RemoteRegion {
     region.remote_part(offset..offset + 8).expect("in bounds")
 }
 
+/// Reads a number of the peer, into memory that any adapter takes for that.
+async fn fetch(adapter: &Adapter, queue_pair: &QueuePair, there: &RemoteRegion) -> u64 {
+    let sink = adapter.register(8, Access::LOCAL_WRITE | Access::READ_SINK).await.expect("registered");
+    success(queue_pair.read(sink.slice(0..8).expect("in bounds"), there).expect("posted")).await;
+    sink.load_u64(0, Acquire).expect("aligned")
+}
+
 // QP-23
 #[tokio::test]
 async fn the_owner_and_a_peer_exchange_numbers() {
@@ -30,13 +38,13 @@ async fn the_owner_and_a_peer_exchange_numbers() {
         let (here, queue_pair) = (rights(&adapter), &pair.active.queue_pair);
         let region = adapter.register(24, here).await.expect("registered");
         region.store_u64(8, 0x0102_0304_0506_0708, Release).expect("in bounds");
-        let (_, found) = success(queue_pair.read(room(&adapter, 8), &at(&region, 8)).expect("posted")).await;
-        assert_eq!(found[..], 0x0102_0304_0506_0708_u64.to_ne_bytes(), "in host byte order");
+        let found = fetch(&adapter, queue_pair, &at(&region, 8)).await;
+        assert_eq!(found, 0x0102_0304_0506_0708, "in host byte order");
 
         let written = bytes(&adapter, &41_u64.to_ne_bytes());
         success(queue_pair.write(written, &at(&region, 8)).expect("posted")).await;
         // The answer of a read that follows the write says that the write is there.
-        success(queue_pair.read(room(&adapter, 8), &at(&region, 8)).expect("posted")).await;
+        assert_eq!(fetch(&adapter, queue_pair, &at(&region, 8)).await, 41);
         assert_eq!(region.load_u64(8, Acquire), Ok(41));
         assert_eq!(region.fetch_add(8, 2, AcqRel), Ok(41));
         assert_eq!(region.compare_exchange(8, 41, 7, SeqCst, Relaxed), Ok(Err(43)), "it is not 41");
@@ -49,11 +57,14 @@ async fn the_owner_and_a_peer_exchange_numbers() {
     }
 }
 
+/// An access to the number at an offset.
+type Call = fn(&Region, usize) -> Result<(), WordError>;
+
 #[tokio::test]
 async fn a_number_is_aligned_and_within_its_region() {
     let adapter = adapter();
     let region = adapter.register(23, Access::REMOTE_WRITE).await.expect("registered");
-    let calls: [fn(&Region, usize) -> Result<(), WordError>; 4] = [
+    let calls: [Call; 4] = [
         |region, offset| region.load_u64(offset, Relaxed).map(drop),
         |region, offset| region.store_u64(offset, 1, Relaxed),
         |region, offset| region.fetch_add(offset, 1, Relaxed).map(drop),
@@ -151,4 +162,19 @@ async fn atomics_of_owner_and_peer_lose_nothing() {
     peer.await;
     within(owner).await.expect("no panic");
     assert_eq!(region.load_u64(0, SeqCst), Ok(2 * CHANGES), "no change is lost");
+}
+
+// AD-01
+#[tokio::test]
+async fn atomics_are_announced_as_those_of_processors_where_they_are() {
+    let is_soft = Device::under_test().is_soft();
+    // The device of `tests/fake` executes them by instructions of the processor.
+    let are_global = is_soft || Device::under_test() == Device::Fake;
+    for adapter in all_adapters() {
+        let info = adapter.info();
+        // `rxe` has a lock of its own around its atomics, and reports IBV_ATOMIC_HCA, as cards do.
+        assert_eq!(info.global_atomics, are_global, "{info:?}");
+        assert!(info.atomics || !info.global_atomics, "{info:?}");
+        assert_eq!((info.vendor_id, info.device_id) == (0, 0), is_soft, "{info:?}");
+    }
 }

@@ -380,7 +380,8 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         to.max_qp_rd_atom = MAX_READS.into();
         to.max_qp_init_rd_atom = MAX_READS.into();
         to.max_res_rd_atom = c_int::from(MAX_READS) << 16;
-        to.atomic_cap = 1;
+        // IBV_ATOMIC_GLOB: they are instructions of the processor.
+        to.atomic_cap = 2;
         to.max_mw = 1 << 16;
         to.max_srq = 1 << 16;
         to.max_srq_wr = MAX_SRQ_WR as c_int;
