@@ -16,7 +16,7 @@ use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, Connector, Listener, QueuePair, ReadLimits,
 };
 
-use crate::tools::{Call, Side, alive, assert_nothing_left, close, ms, must_end, open};
+use crate::tools::{Call, Kind, Side, alive, assert_nothing_left, close, ms, must_end, open};
 use crate::{PATH_TIMEOUT, PORT, hosts, queue_pair};
 use Side::{Active, Passive};
 
@@ -158,7 +158,7 @@ impl Stage {
     }
 
     /// Waits for a call, and notes its result.
-    async fn call<T, E: fmt::Debug>(
+    async fn call<T, E: Kind>(
         &self,
         side: Side,
         call: Call,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
+use tokio_rdma::error::{AcceptError, ConnectError, DisconnectError};
 use tokio_rdma::sim::{Host, Network};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::{AcceptorConfig, Adapter, Listener, Request};
+use tokio_rdma::{AcceptorConfig, Adapter, DisconnectReason, Listener, Request};
 
 use crate::{PATH_TIMEOUT, PORT};
 
@@ -52,15 +53,46 @@ async fn alone<F: Future>(future: F) -> F::Output {
 }
 
 /// Waits for a call, which must end. Returns its result, and the name of the result.
-pub(crate) async fn must_end<T, E: Debug>(
+pub(crate) async fn must_end<T, E: Kind>(
     call: Call,
     future: impl Future<Output = Result<T, E>>,
     context: &impl Debug,
 ) -> (Result<T, E>, String) {
     let outcome = timeout(PATIENCE, alone(future)).await;
     let outcome = outcome.unwrap_or_else(|_| panic!("{call:?} has no result: {context:?}"));
-    let name = outcome.as_ref().map_or_else(variant, |_| "Ok".into());
-    (outcome, name)
+    let name = outcome.as_ref().map_or_else(Kind::kind, |_| "Ok");
+    (outcome, name.into())
+}
+
+/// A result of a call other than success, of which the tables have the kind.
+pub(crate) trait Kind {
+    /// Returns the name of the variant.
+    fn kind(&self) -> &'static str;
+}
+
+macro_rules! kinds {
+    ($($error:ident { $($variant:ident)+ })+) => {$(
+        impl Kind for $error {
+            fn kind(&self) -> &'static str {
+                match self {
+                    $($error::$variant { .. } => stringify!($variant),)+
+                    other => panic!("{other:?} is in no table"),
+                }
+            }
+        }
+    )+};
+}
+
+kinds! {
+    ConnectError {
+        Refused Rejected NetworkUnreachable HostUnreachable TimedOut InvalidBufferSize Active QueuePairActive Invalid Canceled
+        Aborted DeviceRemoved InvalidAddress ForeignQueuePair AddressAlreadyExists Bind NotSupported Other
+    }
+    AcceptError {
+        Refused Aborted TimedOut InvalidBufferSize Active ForeignQueuePair Canceled NotListening DeviceRemoved NotSupported Other
+    }
+    DisconnectError { Lost Invalid Canceled TimedOut DeviceRemoved }
+    DisconnectReason { Peer Local Lost DeviceRemoved Canceled }
 }
 
 /// The adapter of a host, with few ports.
@@ -96,11 +128,6 @@ pub(crate) async fn assert_nothing_left(network: &Network, hosts: &[Host; 2], ta
 pub(crate) fn close(listener: Option<Listener>) {
     let answer = |_: Request| async { Ok(()) };
     drop(listener.map(|listener| listener.acceptor(AcceptorConfig::default(), answer)));
-}
-
-/// The name of the variant of an error.
-fn variant(value: &impl Debug) -> String {
-    format!("{value:?}").split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().into()
 }
 
 /// The number of tasks of the runtime.

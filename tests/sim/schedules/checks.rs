@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_rdma::error::{AcceptError, ConnectError, DisconnectError};
 use tokio_rdma::{DisconnectReason, ReadLimits, Status};
 
-use crate::tools::{Call, Side, must_end};
+use crate::tools::{Call, Kind, Side, must_end};
 
 /// The read limits of an adapter.
 const ADAPTER: ReadLimits = ReadLimits::new(128, 128);
@@ -66,7 +66,7 @@ pub(super) fn number_in(data: &[u8]) -> Option<u16> {
 
 impl Facts {
     /// Waits for a call, which must end, and counts its result.
-    pub(super) async fn call<T, E: Debug>(
+    pub(super) async fn call<T, E: Kind>(
         &self,
         call: Call,
         future: impl Future<Output = Result<T, E>>,
