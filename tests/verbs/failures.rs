@@ -236,7 +236,7 @@ async fn talk(
     Status::CONNECTION_INVALID
 }
 
-// DIS-11: each end learns of it by what it cannot send. An end that sends nothing does not without a path timeout, except from
+// DIS-11, HW-16: each end learns of it by what it cannot send. An end that sends nothing does not without a path timeout, except from
 // `siw`, which hears of its interface.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
