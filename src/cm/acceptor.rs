@@ -104,7 +104,9 @@ impl AcceptorConfig {
 ///
 /// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned. The end of the runtime
 /// in which the `Acceptor` was created closes the listener, too.
-/// [`Listener::cancel`] of another handle ends the `Acceptor` and closes the listener, because it cancels the wait for requests.
+/// [`Listener::cancel`] of another handle cancels the wait for requests, which ends the `Acceptor` and closes the listener. Like
+/// any cancel it does nothing if nobody waits at that moment: the task of the `Acceptor` may be taking a request, or may not have
+/// run yet. Drop the `Acceptor` to end it.
 ///
 /// `Acceptor` is a [`Stream`] of connections. If the listener fails, it yields one error and then `None`.
 #[must_use = "streams do nothing unless polled"]
