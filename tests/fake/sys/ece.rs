@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use super::types::*;
 use super::world::{self, live};
-use super::{Answer, minus_one, number_of};
+use super::{minus_one, number_of};
 
 /// `struct ibv_ece`.
 #[repr(C)]
@@ -83,10 +83,9 @@ unsafe extern "C" fn rdma_set_local_ece(raw: *mut rdma_cm_id, from: *mut ibv_ece
 /// As its manual page says.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_remote_ece(raw: *mut rdma_cm_id, to: *mut ibv_ece) -> c_int {
-    minus_one(world::enter("rdma_get_remote_ece").and_then(|mut world| -> Answer<()> {
+    minus_one(world::enter("rdma_get_remote_ece").map(|mut world| {
         let (vendor_id, options) = live(&mut world.cm.ids, raw).remote_options;
         // SAFETY: the caller's structure.
         unsafe { to.write(ibv_ece { vendor_id, options, comp_mask: 0 }) };
-        Ok(())
     }))
 }
