@@ -9,7 +9,7 @@ use common::results::collect;
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{CompletionError, Reason, WcError};
-use tokio_rdma::status::{DeviceEvent, WcStatus};
+use tokio_rdma::status::{CmEvent, DeviceEvent, WcStatus};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Access, CompletionQueueConfig, ConnectParams, DisconnectReason, QueuePairConfig,
@@ -224,4 +224,40 @@ async fn a_refused_doorbell_ends_the_connection() {
     let reason = Reason::Local("the device refused requests behind the doorbell");
     let ended = within(pair.active.connection.disconnected()).await;
     assert_eq!(ended, lost(Status::INVALID_DEVICE_REQUEST, reason));
+}
+
+// SEC-11: whatever the device has said by the time that a disconnect is handled is the cause, also where the disconnect was reported first.
+#[tokio::test]
+async fn what_the_device_has_said_comes_before_a_disconnect() {
+    if !alone(module_path!(), "what_the_device_has_said_comes_before_a_disconnect") {
+        return;
+    }
+    const DISCONNECTED: u32 = CmEvent::DISCONNECTED.code();
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let refused = Reason::Completion(WcError::new(WcStatus::REM_ACCESS_ERR, 0x500a));
+    for hidden in [false, true] {
+        let pair = connected(&adapter).await;
+        let receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+        if hidden {
+            fake("lose errors");
+        }
+        // No task has a turn until all of it has been reported.
+        fake(&format!("report {DISCONNECTED} 0"));
+        let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 8);
+        let write = pair.active.queue_pair.write(room(&adapter, 8), &nowhere).expect("posted");
+        let passive = if hidden {
+            Reason::Completion(WcError::new(WcStatus::WR_FLUSH_ERR, 0x5005))
+        } else {
+            Reason::Event(DeviceEvent::QP_ACCESS_ERR)
+        };
+        let reason = within(pair.active.connection.disconnected()).await;
+        assert_eq!(reason, lost(Status::ACCESS_VIOLATION, refused));
+        let reason = within(pair.passive.connection.disconnected()).await;
+        assert_eq!(reason, lost(Status::CANCELED, passive), "hidden: {hidden}");
+        assert_eq!(
+            (failure(write).await, failure(receive).await),
+            (Status::ACCESS_VIOLATION, Status::CANCELED)
+        );
+    }
 }
