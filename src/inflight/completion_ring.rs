@@ -45,12 +45,21 @@ pub(crate) struct Polled {
 )]
 pub(crate) struct Polling<'a> {
     ring: &'a CompletionRing,
-    /// The number of results that are asked for.
+    /// The number of results that were asked for.
+    #[cfg(feature = "soft")]
+    most: usize,
+    /// The number of results that are still asked for.
     room: usize,
     take: &'a mut dyn FnMut(Polled),
 }
 
 impl Polling<'_> {
+    /// Returns whether no result has been found.
+    #[cfg(feature = "soft")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.room == self.most
+    }
+
     /// Returns whether the ring holds as many results as are asked for.
     #[cfg(feature = "soft")]
     pub(crate) fn is_satisfied(&self) -> bool {
@@ -239,7 +248,13 @@ impl CompletionRing {
             room -= self.take(room, &mut take);
         }
         if room > 0 {
-            let mut polling = Polling { ring: self, room, take: &mut take };
+            let mut polling = Polling {
+                ring: self,
+                #[cfg(feature = "soft")]
+                most,
+                room,
+                take: &mut take,
+            };
             look(&mut polling);
             room = polling.room;
         }

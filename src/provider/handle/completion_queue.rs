@@ -25,7 +25,7 @@ impl CompletionQueue {
             #[cfg(feature = "soft")]
             Self::Soft(queue) => {
                 if let Some(queue) = queue {
-                    queue.poll(|| false);
+                    queue.progress(|| false);
                 }
             }
             #[cfg(feature = "verbs")]
@@ -39,7 +39,7 @@ impl CompletionQueue {
             #[cfg(feature = "soft")]
             Self::Soft(queue) => {
                 if let Some(queue) = queue {
-                    queue.poll(|| polling.is_satisfied());
+                    queue.poll(polling.is_empty(), || polling.is_satisfied());
                 }
             }
             #[cfg(feature = "verbs")]
@@ -51,7 +51,11 @@ impl CompletionQueue {
     pub(crate) fn begin_wait(&self) {
         match self {
             #[cfg(feature = "soft")]
-            Self::Soft(_) => {}
+            Self::Soft(queue) => {
+                if let Some(queue) = queue {
+                    queue.begin_wait();
+                }
+            }
             #[cfg(feature = "verbs")]
             Self::Verbs(group) => group.begin_wait(),
         }

@@ -1,8 +1,10 @@
 //! Completion queues that the program polls: the connections whose sockets a poll reads and writes.
 //!
 //! A connection has a task that waits for its socket. A program that polls a queue in a loop may leave no thread to that task, or
-//! to the runtime that would wake it. So a poll that finds the queue empty has a turn at the sockets itself.
+//! to the runtime that would wake it. So a poll that finds the queue empty again has a turn at the sockets itself. One that waits when
+//! the queue is empty has none: it leaves the thread to the task.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use slab::Slab;
@@ -18,6 +20,8 @@ const SOCKETS: usize = 16;
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     members: Mutex<Members>,
+    /// The last poll found nothing, and no wait has begun since. Only a hint: it guards nothing.
+    was_empty: AtomicBool,
 }
 
 #[derive(Default)]
@@ -34,9 +38,26 @@ impl CompletionQueue {
         Membership { queue: self.clone(), place }
     }
 
+    /// The program polls, and has found nothing if `is_empty`. The second poll in a row that finds nothing makes
+    /// [`progress`](Self::progress).
+    pub(crate) fn poll(&self, is_empty: bool, is_satisfied: impl Fn() -> bool) {
+        let was_empty = self.was_empty.load(Ordering::Relaxed);
+        if was_empty != is_empty {
+            self.was_empty.store(is_empty, Ordering::Relaxed);
+        }
+        if was_empty && is_empty {
+            self.progress(is_satisfied);
+        }
+    }
+
+    /// The program begins to wait for completions.
+    pub(crate) fn begin_wait(&self) {
+        self.was_empty.store(false, Ordering::Relaxed);
+    }
+
     /// Has a turn at the sockets of the next few connections, until `is_satisfied`. The connection behind the last of them is the
     /// first of the next poll.
-    pub(crate) fn poll(&self, is_satisfied: impl Fn() -> bool) {
+    pub(crate) fn progress(&self, is_satisfied: impl Fn() -> bool) {
         let connections = self.next_connections();
         for (place, connection) in &connections {
             connection.poll_now();
