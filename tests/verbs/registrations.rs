@@ -67,7 +67,7 @@ const PAGE: u64 = 4096;
 const OFFSET: u64 = PAGE + 64;
 const ADDRESS: u64 = 0x7fff_ffff_ffff_f040;
 
-// MR-03, MR-06: memory of another device, given as a dma-buf, is the source and the sink of requests of either side. The kernel takes only
+// MR-03, MR-06, MR-11: memory of another device, given as a dma-buf, is the source and the sink of requests of either side. The kernel takes only
 // some of the flags for it: no window is bound to it, although the adapter has windows.
 #[tokio::test]
 async fn memory_of_another_device_is_transferred() {
