@@ -105,7 +105,7 @@ impl Siw {
 pub struct Machine<'a> {
     /// Its parts.
     pub image: &'a Image,
-    /// The devices that it has: some of [`suite::DEVICES`](crate::suite::DEVICES).
+    /// The devices that it has: some of [`suite::DEVICES`].
     pub devices: &'a [&'static str],
     /// The build of siw that it loads, if it has that device.
     pub siw: Siw,

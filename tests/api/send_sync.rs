@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, Excerpt,
     NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
-    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError, WcError,
+    RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError, WcError, WordError,
 };
 use tokio_rdma::io::{ConnectionInfo, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 use tokio_rdma::mr::{
@@ -168,6 +168,7 @@ fn errors_go_to_any_thread() {
     error::<Retained<ConnectError, Reply>>();
     error::<StateError>();
     error::<TooShort>();
+    error::<WordError>();
 }
 
 /// The names that a file of the library makes public: its own types, and those that it exports again.
