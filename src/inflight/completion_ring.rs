@@ -33,7 +33,7 @@ pub enum NotifyKind {
 pub(crate) struct Polled {
     pub(crate) label: Option<RequestMeta>,
     pub(crate) status: Status,
-    pub(crate) bytes: usize,
+    pub(crate) bytes: u32,
     pub(crate) extra: CompletionInfo,
 }
 

@@ -21,7 +21,7 @@ pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};
 pub(crate) use receive_counter::{ReceiveCounter, Watch};
-pub(crate) use table::{Completed, CompletionInfo, RequestMeta, Table, Ticket};
+pub(crate) use table::{Completed, CompletionInfo, Note, RequestMeta, Table, Ticket};
 pub(crate) use wake_list::WakeList;
 
 use smallvec::SmallVec;

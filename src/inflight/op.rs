@@ -101,7 +101,6 @@ pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access
 #[must_use = "dropping this discards the result; the request still runs"]
 pub struct Op<B: WorkBuffer> {
     progress: Progress,
-    kind: OpKind,
     /// `None` once the output has been given.
     state: Option<B::State>,
 }
@@ -109,18 +108,23 @@ pub struct Op<B: WorkBuffer> {
 /// The way in which the completion reaches the future.
 enum Progress {
     /// The completion comes to this slot.
-    Posted { table: Arc<Table>, ticket: Ticket },
-    /// The posting call has executed the request: the payload, the number of bytes, and the context of the queue pair.
-    Completed { payload: Payload, bytes: usize, queue_pair: u64 },
+    Posted { table: Arc<Table>, ticket: Ticket, kind: OpKind },
+    /// The posting call has executed the request: the payload, the context of the queue pair, and the number of bytes.
+    Completed { payload: Payload, queue_pair: u64, bytes: u32, kind: OpKind },
 }
 
 impl Progress {
+    fn kind(&self) -> OpKind {
+        let (Self::Posted { kind, .. } | Self::Completed { kind, .. }) = self;
+        *kind
+    }
+
     /// The completion, once.
     #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
         match self {
-            Self::Posted { table, ticket } => table.poll(*ticket, cx),
-            Self::Completed { payload, bytes, queue_pair } => {
+            Self::Posted { table, ticket, .. } => table.poll(*ticket, cx),
+            Self::Completed { payload, bytes, queue_pair, .. } => {
                 Poll::Ready(Some(done(*bytes, *queue_pair, std::mem::take(payload))))
             }
         }
@@ -130,7 +134,7 @@ impl Progress {
 impl<B: WorkBuffer> Op<B> {
     /// The future of a request that was posted with this ticket.
     pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, state: B::State) -> Self {
-        Self { progress: Progress::Posted { table, ticket }, kind, state: Some(state) }
+        Self { progress: Progress::Posted { table, ticket, kind }, state: Some(state) }
     }
 
     /// The future of a request that has completed already, of a queue pair with this context.
@@ -140,7 +144,8 @@ impl<B: WorkBuffer> Op<B> {
         kind: OpKind,
         state: B::State,
     ) -> Self {
-        Self { progress: Progress::Completed { payload, bytes, queue_pair }, kind, state: Some(state) }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Self { progress: Progress::Completed { payload, queue_pair, bytes, kind }, state: Some(state) }
     }
 
     /// Takes the result and the buffer of a request that has completed, as awaiting the future returns them.
@@ -168,12 +173,11 @@ impl<B: WorkBuffer> Op<B> {
     ///
     /// # Panics
     /// If the future has resolved.
-    #[expect(clippy::result_large_err, reason = "the error is the future, which is as large as the result")]
     pub fn take(mut self) -> Result<(Result<Completion, CompletionError>, B), Self> {
         assert!(self.state.is_some(), "work request taken after completion");
         let completed = match &mut self.progress {
-            Progress::Posted { table, ticket } => table.take(*ticket),
-            Progress::Completed { payload, bytes, queue_pair } => {
+            Progress::Posted { table, ticket, .. } => table.take(*ticket),
+            Progress::Completed { payload, bytes, queue_pair, .. } => {
                 Some(done(*bytes, *queue_pair, std::mem::take(payload)))
             }
         };
@@ -190,21 +194,23 @@ impl<B: WorkBuffer> Op<B> {
         };
         let result = match completed.status {
             Status::SUCCESS => Ok(Completion {
-                kind: self.kind,
-                bytes: completed.bytes,
-                immediate: completed.extra.immediate,
-                invalidated: completed.extra.invalidated.map(RemoteKey),
+                kind: self.progress.kind(),
+                bytes: completed.bytes as usize,
+                immediate: completed.extra.note.immediate(),
+                invalidated: completed.extra.note.invalidated(),
                 queue_pair_context: completed.extra.queue_pair,
             }),
-            status => Err(CompletionError { device: completed.extra.device, ..CompletionError::new(status) }),
+            status => {
+                Err(CompletionError { device: completed.extra.note.report(), ..CompletionError::new(status) })
+            }
         };
         (result, B::reclaim(sealed::LentList { payload: completed.payload, state }))
     }
 }
 
 /// The completion of a request that the posting call has executed.
-fn done(bytes: usize, queue_pair: u64, payload: Payload) -> Completed {
-    let mut completed = Completed::done(bytes, payload);
+fn done(bytes: u32, queue_pair: u64, payload: Payload) -> Completed {
+    let mut completed = Completed::done(bytes as usize, payload);
     completed.extra.queue_pair = queue_pair;
     completed
 }
@@ -227,7 +233,7 @@ impl<B: WorkBuffer> Future for Op<B> {
 
 impl<B: WorkBuffer> Drop for Op<B> {
     fn drop(&mut self) {
-        if let (Some(_), Progress::Posted { table, ticket }) = (self.state.take(), &self.progress) {
+        if let (Some(_), Progress::Posted { table, ticket, .. }) = (self.state.take(), &self.progress) {
             table.abandon(*ticket);
         }
     }
@@ -235,6 +241,9 @@ impl<B: WorkBuffer> Drop for Op<B> {
 
 impl<B: WorkBuffer> fmt::Debug for Op<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Op").field("kind", &self.kind).field("finished", &self.state.is_none()).finish()
+        f.debug_struct("Op")
+            .field("kind", &self.progress.kind())
+            .field("finished", &self.state.is_none())
+            .finish()
     }
 }

@@ -8,7 +8,7 @@ use super::{Payload, WakeList};
 use crate::error::WcError;
 use crate::status::Status;
 use crate::sync::Mutex;
-use crate::types::OpKind;
+use crate::types::{OpKind, RemoteKey};
 
 /// The number of slots that stay allocated when none is in use.
 const KEEP: usize = 32;
@@ -22,7 +22,7 @@ pub(crate) struct Ticket(usize);
 pub(crate) struct Completed {
     pub(crate) status: Status,
     /// Bytes received, sent, written or read; 0 when it failed.
-    pub(crate) bytes: usize,
+    pub(crate) bytes: u32,
     pub(crate) payload: Payload,
     pub(crate) extra: CompletionInfo,
 }
@@ -33,8 +33,9 @@ impl Completed {
         Self { status, bytes: 0, payload, extra: CompletionInfo::default() }
     }
 
-    /// One that did.
+    /// One that did. No provider transfers more than 4 GiB at once.
     pub(crate) fn done(bytes: usize, payload: Payload) -> Self {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         Self { status: Status::SUCCESS, bytes, payload, extra: CompletionInfo::default() }
     }
 
@@ -51,14 +52,38 @@ pub(crate) struct CompletionInfo {
     pub(crate) solicited: bool,
     /// Its success is not to be reported.
     pub(crate) silent: bool,
-    /// Immediate data that came with the message.
-    pub(crate) immediate: Option<u32>,
-    /// The key of the window that the message has invalidated.
-    pub(crate) invalidated: Option<u32>,
+    /// What has come with it.
+    pub(crate) note: Note,
     /// The context of the queue pair, which the sink knows.
     pub(crate) queue_pair: u64,
-    /// The report of the device, if it failed there.
-    pub(crate) device: Option<WcError>,
+}
+
+/// What comes with a completion: at most one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Note {
+    #[default]
+    Nothing,
+    /// Immediate data of the message.
+    Immediate(u32),
+    /// The key of the window that the message has invalidated.
+    Invalidated(u32),
+    /// The report of the device on a request that has failed there.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices report"))]
+    Report(WcError),
+}
+
+impl Note {
+    pub(crate) fn immediate(self) -> Option<u32> {
+        if let Self::Immediate(data) = self { Some(data) } else { None }
+    }
+
+    pub(crate) fn invalidated(self) -> Option<RemoteKey> {
+        if let Self::Invalidated(key) = self { Some(RemoteKey(key)) } else { None }
+    }
+
+    pub(crate) fn report(self) -> Option<WcError> {
+        if let Self::Report(error) = self { Some(error) } else { None }
+    }
 }
 
 /// The properties of a work request that its completion reports.

@@ -124,12 +124,12 @@ impl From<Polled> for WorkCompletion {
         Self {
             status,
             kind,
-            bytes,
+            bytes: bytes as usize,
             queue_pair_context: extra.queue_pair,
             context,
-            immediate: extra.immediate,
-            invalidated: extra.invalidated.map(RemoteKey),
-            device: extra.device,
+            immediate: extra.note.immediate(),
+            invalidated: extra.note.invalidated(),
+            device: extra.note.report(),
         }
     }
 }

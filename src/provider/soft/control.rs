@@ -7,7 +7,7 @@ use super::receive::Receiver;
 use super::remote_keys::{Grant, Intent};
 use super::send::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
-use crate::inflight::{Completed, Ticket, WakeList};
+use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::provider::stream::{StreamSend, WORD};
 use crate::status::Status;
 use crate::types::Role;
@@ -127,7 +127,7 @@ impl Receiver {
                 let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
                 let receive = receive.ok_or_else(|| named(Terminate::NO_BUFFER))?;
                 let mut completed = Completed::done(0, receive.payload);
-                completed.extra.immediate = Some(value);
+                completed.extra.note = Note::Immediate(value);
                 completed.extra.solicited = solicited;
                 self.finish_receive(receive.ticket, completed, wakes);
                 Ok(())

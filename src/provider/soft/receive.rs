@@ -22,7 +22,7 @@ use super::remote_keys::Intent;
 use super::shared::Receive;
 use super::staging::Staging;
 use super::turn::{Stop, TURN, Turn, Turned, cost_of, reject};
-use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, Note, Payload, Ticket, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::{StreamRoom, WORD};
@@ -769,8 +769,8 @@ impl Receiver {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
                     let mut completed = Completed::done(bytes, payload);
                     completed.extra.solicited = solicited;
-                    completed.extra.invalidated = invalidate.as_ref().map(|binding| binding.key());
                     if let Some(binding) = invalidate {
+                        completed.extra.note = Note::Invalidated(binding.key());
                         // Before the receiver hears of it.
                         self.connection.keys.unbind(&binding);
                     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::request_id::RequestId;
 use super::window::{Bound, Window};
 use crate::error::{PostErrorKind, WcError};
-use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Payload, Ticket};
+use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket};
 use crate::memory::Slice;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Quirks, ScatterEntry, Told};
@@ -90,18 +90,18 @@ impl WcResult {
     /// Returns a request with this status that the device has completed and that did not succeed.
     pub(crate) fn failed(&self, status: Status, payload: Payload) -> Completed {
         let mut completed = Completed::failed(status, payload);
-        completed.extra.device = self.error();
+        completed.extra.note = self.error().map_or(Note::Nothing, Note::Report);
         completed
     }
 
     /// For the completion of a receive. No device tells which message was solicited: each may have been.
     pub(crate) fn extra(&self) -> CompletionInfo {
-        let (immediate, invalidated) = match self.told {
-            Some(Told::Immediate(immediate)) => (Some(immediate), None),
-            Some(Told::Invalidated(key)) => (None, Some(key)),
-            Some(Told::VendorError(_)) | None => (None, None),
+        let note = match self.told {
+            Some(Told::Immediate(data)) => Note::Immediate(data),
+            Some(Told::Invalidated(key)) => Note::Invalidated(key),
+            Some(Told::VendorError(_)) | None => Note::Nothing,
         };
-        CompletionInfo { solicited: true, immediate, invalidated, ..CompletionInfo::default() }
+        CompletionInfo { solicited: true, note, ..CompletionInfo::default() }
     }
 }
 
