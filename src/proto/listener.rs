@@ -252,12 +252,31 @@ impl<R> Listener<R> {
         std::mem::take(&mut self.waiters).into()
     }
 
+    /// Returns whether it was closed, or its adapter removed.
+    #[cfg(any(feature = "verbs", test))]
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Closed | State::Dead)
+    }
+
+    /// The port could not be opened after all: it is bound, as before. Has no effect behind its end.
+    #[cfg(any(feature = "verbs", test))]
+    pub(crate) fn withdraw(&mut self) -> Leftovers<R> {
+        if self.state == State::Listening {
+            self.state = State::Bound;
+        }
+        self.leftovers()
+    }
+
     /// It stops for good (P3, P4). Requests that were fetched and connections are not affected.
     pub(crate) fn end(&mut self, end: End) -> Leftovers<R> {
         self.state = match (self.state, end) {
             (State::Dead, End::Closed) | (_, End::Removed) => State::Dead,
             (State::Idle | State::Bound | State::Listening | State::Closed, End::Closed) => State::Closed,
         };
+        self.leftovers()
+    }
+
+    fn leftovers(&mut self) -> Leftovers<R> {
         Leftovers {
             waiters: self.cancel_all(),
             requests: std::mem::take(&mut self.queue).into_values().collect(),

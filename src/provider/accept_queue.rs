@@ -54,6 +54,13 @@ impl<R> Requests<R> {
         (self.fail(&waiters, status), requests)
     }
 
+    /// Takes a Listen back that the provider could not carry out, like [`end`](Self::end).
+    #[cfg(feature = "verbs")]
+    pub(crate) fn withdraw(&mut self) -> (Vec<Waker>, Vec<R>) {
+        let Leftovers { waiters, requests } = self.machine.withdraw();
+        (self.fail(&waiters, Status::CANCELED), requests)
+    }
+
     /// Ends these waits with an error, and returns the futures to wake.
     fn fail(&mut self, waiters: &[WaiterId], status: Status) -> Vec<Waker> {
         waiters.iter().filter_map(|id| self.answer(*id, Err(status))).collect()

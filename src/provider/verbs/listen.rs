@@ -28,6 +28,8 @@ pub(crate) struct Listener {
     adapter: Arc<AdapterContext>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
+    /// One call that listens at a time. It may wait in the driver, and requests arrive meanwhile: taken before `inner`.
+    listens: Mutex<()>,
     _registered: Registered,
 }
 
@@ -46,6 +48,7 @@ impl Listener {
             adapter,
             me: me.clone(),
             inner: Mutex::new(Inner { requests: Requests::new(), ids: Vec::new(), local: None }),
+            listens: Mutex::default(),
             _registered: registered,
         })
     }
@@ -101,25 +104,32 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
+        let listens = self.listens.lock();
         let mut inner = self.inner.lock();
         let local = inner.local;
         inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
         if self.adapter.is_stopped() {
             return Err(BindError::InvalidState(Reason::RUNTIME_ENDED_TEXT));
         }
+        // First: a request may come at one address while the driver still waits for another.
+        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        let ids = inner.ids.clone();
+        drop(inner);
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog. The kernel has no word for
         // "not now" when its own is full, so that is as long as it permits (`net.rdma_ucm.max_backlog`).
-        for id in &inner.ids {
-            id.listen(i32::MAX).map_err(|source| match source.raw_os_error() {
+        if let Err(source) = ids.iter().try_for_each(|id| id.listen(i32::MAX)) {
+            let left = self.inner.lock().requests.withdraw();
+            drop(listens);
+            leave(left);
+            return Err(match source.raw_os_error() {
                 Some(libc::EADDRINUSE) => {
                     BindError::SharingViolation(local.unwrap_or_else(|| ([0, 0, 0, 0], 0).into()))
                 }
                 _ => BindError::Os { call: "rdma_listen", source: source.into() },
-            })?;
+            });
         }
-        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
         // A subscriber may call this listener.
-        drop(inner);
+        drop(listens);
         info!(local = local.map(tracing::field::display), backlog, "listening");
         Ok(())
     }
@@ -141,12 +151,11 @@ impl Listener {
 
     fn end(&self, end: End) {
         let mut inner = self.inner.lock();
-        let (wakers, requests) = inner.requests.end(end);
+        let left = inner.requests.end(end);
         let ids = std::mem::take(&mut inner.ids);
         drop(inner);
         drop(ids);
-        wakers.into_iter().for_each(Waker::wake);
-        requests.into_iter().for_each(|cm| cm.release());
+        leave(left);
     }
 
     /// The address of an id has moved to another port of the device, as that of a bond does: the id stays with the port that
@@ -154,20 +163,35 @@ impl Listener {
     ///
     /// Requests that have arrived and that nobody has fetched from the kernel are refused with the old id.
     fn address_moved(&self, key: u64) {
+        let calls = self.listens.lock();
         let mut inner = self.inner.lock();
         let Some(place) = inner.ids.iter().position(|id| id.key() == key) else { return };
         let Some(local) = inner.ids.get(place).and_then(|id| id.local_addr()) else { return };
-        // The port is free when the old id is gone.
-        drop(inner.ids.swap_remove(place));
+        let old = inner.ids.swap_remove(place);
         let listens = inner.requests.machine.local_address_ready().is_ok();
+        drop(inner);
+        // The port is free when the old id is gone.
+        drop(old);
         let bound = self.bound_id(local, true).map_err(io::Error::from).and_then(|(id, _)| {
             if listens {
                 id.listen(i32::MAX)?;
             }
             Ok(id)
         });
-        let bound = bound.map(|id| inner.ids.push(id));
-        drop(inner);
+        let bound = bound.map(|id| {
+            let mut inner = self.inner.lock();
+            // One that was closed meanwhile has no ids.
+            let is_open = !inner.requests.machine.is_over();
+            let unused = if is_open {
+                inner.ids.push(id);
+                None
+            } else {
+                Some(id)
+            };
+            drop(inner);
+            drop(unused);
+        });
+        drop(calls);
         match bound {
             Ok(()) => info!(%local, "address moved to another port; listening there"),
             Err(error) => warn!(%local, %error, "address moved to where it cannot be served"),
@@ -188,6 +212,12 @@ impl Listener {
         debug!(connection = %cm.id, peer = cm.peer_addr().ok().map(tracing::field::display), "request arrived");
         self.enqueue(cm, |queued| !queued.is_pending());
     }
+}
+
+/// Wakes those who waited for requests, and refuses the requests that nobody fetched. Without the lock.
+fn leave((wakers, requests): (Vec<Waker>, Vec<Arc<Connector>>)) {
+    wakers.into_iter().for_each(Waker::wake);
+    requests.into_iter().for_each(|cm| cm.release());
 }
 
 impl AsMut<Requests<Arc<Connector>>> for Inner {
@@ -220,7 +250,11 @@ impl EventHandler for Listener {
         match event.kind {
             event::CONNECT_REQUEST => self.arrived(event),
             event::DEVICE_REMOVAL => self.adapter.remove(),
-            event::ADDR_CHANGE => self.address_moved(event.key),
+            // The driver may wait in there.
+            event::ADDR_CHANGE => {
+                let setup = self.adapter.setup.clone();
+                setup.run(Box::new(move || self.address_moved(event.key)));
+            }
             kind => debug!(event = event::name(kind), status = event.status, "event ignored"),
         }
     }
