@@ -214,22 +214,15 @@ impl CompletionQueue {
     /// `EIO` if a completion cannot be read. The batch then has those before it: `mlx5`, `mlx4`, `hns`, `irdma`, `cxgb4` and `mana`
     /// fail behind completions that they have consumed and stored, and do not return their number.
     pub(crate) fn poll(&self, into: &mut Batch, most: usize) -> io::Result<usize> {
-        for entry in &mut into.entries[..into.length] {
-            entry.wr_id = Batch::EMPTY;
-        }
+        into.entries[..into.length].iter_mut().for_each(Batch::clear);
         into.length = 0;
         into.invalidated = self.invalidated;
         let room = into.entries.len().min(most) as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
         let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
-        if let Ok(count) = usize::try_from(count) {
-            into.length = count;
-            return Ok(count);
-        }
-        // A negative number says that it failed; which one, is up to the driver. Each stores an id only when nothing
-        // of the completion can fail any more.
-        into.length = into.entries.iter().take_while(|entry| entry.wr_id != Batch::EMPTY).count();
-        Err(io::Error::from_raw_os_error(libc::EIO))
+        let Ok(count) = usize::try_from(count) else { return Err(into.salvage()) };
+        into.length = count;
+        Ok(count)
     }
 }
 
@@ -263,7 +256,7 @@ impl Default for Batch {
     fn default() -> Self {
         // SAFETY: all members are integers, for which zero is a value.
         let mut entries: [ffi::ibv_wc; BATCH] = std::array::from_fn(|_| unsafe { mem::zeroed() });
-        entries.iter_mut().for_each(|entry| entry.wr_id = Self::EMPTY);
+        entries.iter_mut().for_each(Self::clear);
         Self { entries: Box::new(entries), length: 0, invalidated: flag::WC_WITH_INV }
     }
 }
@@ -271,6 +264,22 @@ impl Default for Batch {
 impl Batch {
     /// The id of no request, in the entries without a completion.
     const EMPTY: u64 = u64::MAX;
+    /// The status of no completion, in the same entries.
+    const NO_STATUS: u32 = u32::MAX;
+
+    fn clear(entry: &mut ffi::ibv_wc) {
+        (entry.wr_id, entry.status) = (Self::EMPTY, Self::NO_STATUS);
+    }
+
+    /// Keeps the completions before the one that could not be read. A negative number says that it failed; which one, is up to the
+    /// driver. The last that each stores is the id or, as `cxgb4` does, the status: only when nothing of the completion can fail any
+    /// more.
+    #[cold]
+    fn salvage(&mut self) -> io::Error {
+        let stored = |entry: &&ffi::ibv_wc| entry.wr_id != Self::EMPTY && entry.status != Self::NO_STATUS;
+        self.length = self.entries.iter().take_while(stored).count();
+        io::Error::from_raw_os_error(libc::EIO)
+    }
 
     /// Returns the number of completions of the last poll.
     pub(crate) fn len(&self) -> usize {

@@ -251,9 +251,8 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
     let fails = queue.spoiled.is_some_and(|at| at < room.min(queue.cut.unwrap_or(room)));
     let count = queue.spoiled.filter(|_| fails).unwrap_or(count);
     let taken: Vec<Completion> = queue.entries.drain(..count).collect();
-    if fails {
-        let _unreadable = queue.entries.pop_front();
-    }
+    // As cxgb4: the id of the one that cannot be read is stored before that is known.
+    let unreadable = if fails { queue.entries.pop_front() } else { None };
     let gone = count + usize::from(fails);
     queue.spoiled = queue.spoiled.filter(|_| !fails).map(|at| at - gone);
     // As bnxt_re, which goes on in the new queue with the next call.
@@ -266,6 +265,13 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
         let to = unsafe { to.add(place) };
         // SAFETY: as above.
         unsafe { to.write(completion.to_raw()) };
+    }
+    if let Some(unreadable) = unreadable {
+        let raw = unreadable.to_raw();
+        // SAFETY: the caller's array has room for it.
+        let to = unsafe { to.add(count) };
+        // SAFETY: as above.
+        unsafe { (*to).wr_id = raw.wr_id };
     }
     if fails {
         return -2;
