@@ -4,11 +4,12 @@
 //! Runs on: fake, fake-iwarp
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::cm::{abandon, connecting as connect, outcome, requested};
 use common::life::{eventually, poll_once};
 use common::process::alone;
-use common::raw::room;
+use common::raw::{bytes, room, success};
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio::task::JoinHandle;
@@ -81,6 +82,36 @@ async fn memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair() {
     }
     drop(adapter);
     nothing_is_left().await;
+}
+
+// CM-18: the time limit of a connect counts while its queue pair is being renewed, which waits for that thread.
+#[tokio::test]
+async fn a_connect_ends_in_time_while_its_queue_pair_is_renewed() {
+    if !alone(module_path!(), "a_connect_ends_in_time_while_its_queue_pair_is_renewed") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
+    fake("keep requests");
+    abandon(accepting).await;
+    let (listener, address) = listening(&adapter);
+    let connector = adapter.connector();
+    let params = ConnectParams::default().timeout(Duration::from_millis(100));
+    let error =
+        within(connector.connect(&passive, address, params)).await.expect_err("it has no queue pair yet");
+    assert_eq!(error.status(), Status::IO_TIMEOUT);
+    fake("reset");
+    drop(outcome(connecting).await);
+    // CM-21: both are used again, and the receive is as it was.
+    let other = queue_pair(&adapter);
+    let _ends = joined(
+        connector.connect_and_complete(&passive, address, ConnectParams::default()),
+        listener.accept_next(&other, AcceptParams::default()),
+    )
+    .await;
+    success(other.send(bytes(&adapter, b"message")).expect("posted")).await;
+    assert_eq!(success(receive).await.1[..7], *b"message");
 }
 
 // HW-04: the last holder, which is that thread, cannot destroy it.
