@@ -108,6 +108,11 @@ impl DeviceQp {
     /// # Errors
     /// Those of ibv_modify_qp(3); `ECANCELED` if it has ended.
     pub(crate) fn modify(&self, attributes: &QpAttributes) -> io::Result<()> {
+        self.change(|queue_pair| queue_pair.modify(attributes))
+    }
+
+    /// Makes a call that changes it, unless it has ended. The library expects one such call at a time.
+    fn change(&self, call: impl FnOnce(&sys::QueuePair) -> io::Result<()>) -> io::Result<()> {
         let canceled = || Err(io::Error::from_raw_os_error(libc::ECANCELED));
         let mut changes = self.changes.lock();
         if changes.ended {
@@ -116,7 +121,7 @@ impl DeviceQp {
         changes.busy = true;
         // Without the lock: on RoCE the kernel may look for the peer's hardware address for a second.
         drop(changes);
-        let outcome = self.queue_pair.modify(attributes);
+        let outcome = call(&self.queue_pair);
         let mut changes = self.changes.lock();
         changes.busy = false;
         let ended = changes.ended;
@@ -153,14 +158,16 @@ impl DeviceQp {
     /// in effect from the next change of its state on.
     ///
     /// # Errors
-    /// Those of ibv_set_ece(3).
+    /// Those of ibv_set_ece(3); `ECANCELED` if it has ended.
     pub(crate) fn agree_on_options(&self, id: &CmId) -> io::Result<()> {
-        let Some(own) = self.queue_pair.ece() else { return Ok(()) };
-        match self.queue_pair.set_ece(own.agreed(id.remote_ece())) {
-            // A driver that has some and takes none.
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-            outcome => outcome,
-        }
+        self.change(|queue_pair| {
+            let Some(own) = queue_pair.ece() else { return Ok(()) };
+            match queue_pair.set_ece(own.agreed(id.remote_ece())) {
+                // A driver that has some and takes none.
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+                outcome => outcome,
+            }
+        })
     }
 
     /// Has the next request or reply tell the peer the options of its vendor that it has, if there are any.

@@ -516,7 +516,7 @@ impl QueuePair {
         inner.initiator.reset();
         inner.silence = Silence::default();
         (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, None, false, 0);
-        inner.has_received = false;
+        (inner.has_received, inner.reads) = (false, 0);
         inner.device = Some(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
             let posted = match &self.shared {

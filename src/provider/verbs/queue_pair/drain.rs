@@ -182,12 +182,15 @@ impl QueuePair {
     /// request of it.
     pub(super) fn check_flushed(&self, inner: &Inner, wakes: &mut WakeList) {
         let Some(sequel) = inner.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
-        if inner.is_flushed()
-            && let Some(job) = sequel.take(true)
-        {
-            let teardown = self.adapter.teardown.clone();
-            // Without the locks of the caller, which the job may need if no thread can take it.
-            wakes.run(move || teardown.run_next(job));
+        if inner.is_flushed() {
+            let (sequel, teardown) = (sequel.clone(), self.adapter.teardown.clone());
+            // Without the locks of the caller, which the job may need if no thread can take it. One that is not run, because a waker
+            // has panicked, is left to the last holder.
+            wakes.run(move || {
+                if let Some(job) = sequel.take(true) {
+                    teardown.run_next(job);
+                }
+            });
         }
     }
 
@@ -249,6 +252,8 @@ impl QueuePair {
         };
         let Some(device) = device else { return };
         device.collect();
+        // Another holder may keep it for long.
+        self.progress();
         let me = self.clone();
         device.when_destroyed(move |free| me.finish_drained(key, free));
     }

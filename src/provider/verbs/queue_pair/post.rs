@@ -123,7 +123,8 @@ impl QueuePair {
     /// # Errors
     /// The reason, with the payload.
     fn post_later(&self, inner: &mut Inner, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let held = inner.receives.outstanding.len() + inner.failed.len() + inner.waiting.len();
+        let failed = inner.failed.iter().filter(|(receive, ..)| *receive).count();
+        let held = inner.receives.outstanding.len() + failed + inner.waiting.len();
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
