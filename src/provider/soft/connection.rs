@@ -299,9 +299,25 @@ impl ConnectionShared {
         }
         let Some(socket) = sending.socket() else { return false };
         let next = sending.begin(wakes);
-        let (transmitted, bytes) = self.write_batches(&socket, sending, next, (TURN_BYTES, true), wakes);
-        // As long as nothing is written, the driver that waits for room is not disturbed.
-        transmitted == Transmitted::Blocked && (bytes > 0 || self.send_queue().broken.is_some())
+        self.go_on_now(&socket, sending, next, wakes)
+    }
+
+    /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go on.
+    pub(super) fn go_on_now<'a>(
+        &'a self,
+        socket: &Socket,
+        sending: SendHalf<'a>,
+        next: Next,
+        wakes: &mut WakeList,
+    ) -> bool {
+        let (transmitted, bytes) = self.write_batches(socket, sending, next, (TURN_BYTES, true), wakes);
+        if transmitted == Transmitted::Idle || bytes > 0 {
+            return transmitted == Transmitted::Blocked;
+        }
+        // A driver that waits for room is not disturbed as long as there is none. One that waits for the writer is told that it is
+        // done.
+        let sending = self.send_queue();
+        sending.broken.is_some() || sending.halted
     }
 
     /// Writes from this step on, see [`transmit`](Self::transmit).

@@ -151,7 +151,8 @@ impl<O: Observer> Driver<O> {
                 self.connection.transmit_in_turn(self.connection.send_queue(), &mut wakes);
             wakes.wake_all();
             self.spent += cost;
-            let is_blocked = transmitted == Transmitted::Blocked;
+            // A poll of a completion queue may be writing, and tells nobody that it has found no room.
+            let is_blocked = transmitted == Transmitted::Blocked || self.connection.send_queue().blocked;
             if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
                 // Enough for one turn: look at the other direction, and come back when the sockets of others have been looked at.
                 let _ = pin!(yield_now()).poll(cx);

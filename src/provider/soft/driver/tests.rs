@@ -28,6 +28,7 @@ use crate::types::{Access, ConnectionId, OpKind};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
+mod polling;
 mod reading;
 
 /// Long enough for anything here.

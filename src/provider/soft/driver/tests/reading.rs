@@ -16,7 +16,7 @@ use crate::wire::ddp::Tagged;
 const KIB: usize = 1024;
 
 /// Polls the task until this holds of it. Its connection lasts so long.
-async fn drive(driver: &mut Driver<Log>, mut until: impl FnMut(&Driver<Log>) -> bool) {
+pub(super) async fn drive(driver: &mut Driver<Log>, mut until: impl FnMut(&Driver<Log>) -> bool) {
     let polls = std::future::poll_fn(|cx| {
         assert!(Pin::new(&mut *driver).poll(cx).is_pending(), "the connection lasts");
         if until(driver) {
@@ -34,7 +34,7 @@ fn unread(driver: &Driver<Log>, most: usize) -> usize {
 }
 
 /// Waits until so many bytes have come that were not read.
-async fn comes(driver: &Driver<Log>, bytes: usize) {
+pub(super) async fn comes(driver: &Driver<Log>, bytes: usize) {
     let comes = async {
         while unread(driver, bytes) < bytes {
             tokio::task::yield_now().await;
@@ -44,17 +44,17 @@ async fn comes(driver: &Driver<Log>, bytes: usize) {
 }
 
 /// Sends to the task, which reads all of it.
-async fn feed(end: &mut End, driver: &mut Driver<Log>, bytes: &[u8]) {
+pub(super) async fn feed(end: &mut End, driver: &mut Driver<Log>, bytes: &[u8]) {
     end.peer.write_all(bytes).await.expect("written");
     comes(driver, bytes.len()).await;
     drive(driver, |driver| unread(driver, 1) == 0).await;
 }
 
-async fn listener() -> TcpListener {
+pub(super) async fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener")
 }
 
-fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
+pub(super) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
     let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
     let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
     let table = Arc::<Table>::default();
