@@ -199,27 +199,18 @@ impl<O: Observer> Driver<O> {
         if let Some(stop) = receiver.take_stop() {
             return Poll::Ready(Err(stop));
         }
-        if receiver.take_has_read()
-            && let Some(path_timeout) = &mut self.path_timeout
-        {
-            path_timeout.received();
+        if receiver.take_has_read() {
+            // A message that has waited has gone on.
+            self.is_starved = false;
+            if let Some(path_timeout) = &mut self.path_timeout {
+                path_timeout.received();
+            }
         }
         let outcome = if receiver.has_unprocessed() {
             receiver.resume(&mut Turn::of_driver(wakes))
         } else if receiver.awaits_receive() {
             drop(receiver);
-            // `SRQ-02`: what has come stays where it is until there is a receive for it.
-            if self.connection.receives.poll_ready(self.connection.number, cx).is_pending() {
-                if let Some(error) = self.connection.send_queue().broken.take() {
-                    // The peer is gone, and the message with it: nobody would read the end of the stream.
-                    return Poll::Ready(Err(Stop::Broken(error)));
-                }
-                self.poll_starved(cx);
-                return Poll::Pending;
-            }
-            self.is_starved = false;
-            receiver = self.reader.receiver();
-            receiver.resume(&mut Turn::of_driver(wakes))
+            return self.poll_awaited(cx, wakes);
         } else {
             if let Err(error) = ready!(readable) {
                 return Poll::Ready(Err(Stop::Broken(error)));
@@ -248,12 +239,48 @@ impl<O: Observer> Driver<O> {
             }
             outcome
         };
-        self.awaits_socket = !receiver.has_unprocessed() && !receiver.awaits_receive();
+        let needs_socket = receiver.needs_socket();
         drop(receiver);
+        self.has_read(needs_socket);
+        Poll::Ready(outcome)
+    }
+
+    /// Processes the message that awaits a receive, as soon as there is one for it (`SRQ-02`): what has come stays where it is until
+    /// then. Between the look that has found it waiting and this a poll of a completion queue may have gone on with it.
+    fn poll_awaited(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
+        let ready = self.connection.receives.poll_ready(self.connection.number, cx);
+        let mut receiver = self.reader.receiver();
+        if !receiver.awaits_receive() {
+            drop(receiver);
+            // A receive that is granted to a connection that does not wait would be kept from the others.
+            self.connection.receives.forget(self.connection.number);
+            // Looks again at what there is, an end that the poll has met before anything else.
+            self.awaits_socket = false;
+            return Poll::Ready(Ok(Turned { read: false, established: false, cost: 1 }));
+        }
+        if ready.is_ready() {
+            self.is_starved = false;
+            let outcome = receiver.resume(&mut Turn::of_driver(wakes));
+            let needs_socket = receiver.needs_socket();
+            drop(receiver);
+            self.has_read(needs_socket);
+            return Poll::Ready(outcome);
+        }
+        drop(receiver);
+        if let Some(error) = self.connection.send_queue().broken.take() {
+            // The peer is gone, and the message with it: nobody would read the end of the stream.
+            return Poll::Ready(Err(Stop::Broken(error)));
+        }
+        self.poll_starved(cx);
+        Poll::Pending
+    }
+
+    /// The reader has had a turn, and may need the socket for the next one.
+    fn has_read(&mut self, needs_socket: bool) {
+        self.awaits_socket = needs_socket;
         if let Some(path_timeout) = &mut self.path_timeout {
             path_timeout.received();
         }
-        Poll::Ready(outcome)
     }
 
     /// Tells the peer now and then that this end is alive, while nothing of the peer's is read.
@@ -306,6 +333,7 @@ impl<O: Observer> Driver<O> {
         let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
         let mut receiver = self.reader.receiver();
         if receiver.take_has_read() {
+            self.is_starved = false;
             path_timeout.received();
         }
         let mut wakes = WakeList::default();

@@ -211,6 +211,11 @@ impl Receiver {
         self.unprocessed
     }
 
+    /// Returns whether the next turn is one that reads.
+    pub(super) fn needs_socket(&self) -> bool {
+        !self.unprocessed && !self.awaits_receive
+    }
+
     /// Processes staged bytes without a read.
     pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
         let heard = self.heard;

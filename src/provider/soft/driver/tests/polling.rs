@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::reading::{drive, feed};
+use super::reading::{comes, drive, feed, listener, shared_receives};
 use super::*;
 use crate::provider::soft::send::Next;
+use crate::provider::soft::shared::SharedReceives;
 
 /// Counts how often a task is woken.
 #[derive(Default)]
@@ -91,4 +92,56 @@ async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     };
     tokio::time::timeout(LIMIT, woken).await.expect("the task goes on");
     drop(driver);
+}
+
+/// Posts a receive to this shared queue.
+fn post(shared: &SharedReceives, table: &Table) -> Ticket {
+    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+    assert!(shared.post_receive(ticket, memory()).is_ok());
+    ticket
+}
+
+/// An end whose first message waits for a shared receive.
+async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
+    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
+    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let bytes = [&rtr_frame(Rtr::Write, false)[..], &message()].concat();
+    feed(&mut end, &mut driver, &bytes).await;
+    drive(&mut driver, |driver| driver.reader.receiver().awaits_receive()).await;
+    (end, driver)
+}
+
+// SRQ-02: between the look of the task at a message that waits and its wait for a receive, a poll goes on with the message.
+#[tokio::test]
+async fn no_receive_is_granted_to_a_message_that_a_poll_has_gone_on_with() {
+    let (shared, table) = shared_receives();
+    let (end, mut driver) = starved(&shared).await;
+    shared.forget(end.connection.number);
+    post(&shared, &table);
+    end.connection.poll_now();
+    assert!(!driver.reader.receiver().awaits_receive(), "the poll has gone on");
+    let mut wakes = WakeList::default();
+    _ = driver.poll_awaited(&mut Context::from_waker(Waker::noop()), &mut wakes);
+    let next = post(&shared, &table);
+    assert_eq!(shared.take(end.connection.number + 1).expect("free for others").ticket, next);
+}
+
+// SRQ-02: nor does the task read on behind an end that the poll has met.
+#[tokio::test]
+async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
+    let (shared, table) = shared_receives();
+    let (mut end, mut driver) = starved(&shared).await;
+    let bytes = [&terminate_fpdu(&Terminate::NO_BUFFER, false)[..], &message()].concat();
+    end.peer.write_all(&bytes).await.expect("written");
+    comes(&driver, bytes.len()).await;
+    post(&shared, &table);
+    end.connection.poll_now();
+    let left = post(&shared, &table);
+    let mut wakes = WakeList::default();
+    let awaited = driver.poll_awaited(&mut Context::from_waker(Waker::noop()), &mut wakes);
+    assert!(matches!(awaited, Poll::Ready(Ok(Turned { read: false, .. }))), "it looks again");
+    assert_eq!(shared.take(end.connection.number + 1).expect("nobody has taken it").ticket, left);
+    drop(awaited);
+    tokio::time::timeout(LIMIT, driver).await.expect("it ends");
+    assert_eq!(end.log.take(3).await, ["established", "ended: lost", "closed"]);
 }
