@@ -97,7 +97,8 @@ impl Reader {
     }
 
     /// Reads what has come, as much as belongs in a turn, for a caller that polls a completion queue. The socket is asked without
-    /// the runtime. Does nothing if another thread has the receiver or waits for it.
+    /// the runtime. Does nothing if another thread has the receiver or waits for it, or as long as the first message of the peer is
+    /// held back: nothing overtakes that.
     ///
     /// The runtime learns nothing of what is read here: the task of the connection may be woken for bytes that are gone, and never
     /// misses any.
@@ -108,6 +109,9 @@ impl Reader {
         }
         let Some(mut state) = self.state.try_lock() else { return polled };
         let State { receiver, stop, has_read, .. } = &mut *state;
+        if receiver.first.is_some() {
+            return polled;
+        }
         let mut spent = 0;
         while receiver.is_open() && spent < TURN {
             let resumes = receiver.has_unprocessed() || receiver.may_resume();

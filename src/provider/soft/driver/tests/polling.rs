@@ -145,3 +145,21 @@ async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
     tokio::time::timeout(LIMIT, driver).await.expect("it ends");
     assert_eq!(end.log.take(3).await, ["established", "ended: lost", "closed"]);
 }
+
+// CQ-03: the first message is held back until the connection is established, and a poll overtakes it with no other.
+#[tokio::test]
+async fn a_poll_does_not_overtake_the_first_message() {
+    let (mut end, driver) = End::passive().await;
+    let [first, second] = [(); 2].map(|()| end.ticket(OpKind::Receive));
+    for (ticket, name) in [(first, "first"), (second, "second")] {
+        assert!(end.connection.receives.post(Receive { ticket, payload: memory() }).is_ok());
+        assert!(end.is_pending(ticket, name));
+    }
+    let connection = end.connection.clone();
+    *end.log.at_established.lock() = Some(Box::new(move || connection.poll_now()));
+    let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 2, mo: 0 };
+    let next = [&header.encode(4)[..], b"next", &[0; 4]].concat();
+    end.peer.write_all(&[message(), next].concat()).await.expect("written");
+    tokio::spawn(driver);
+    assert_eq!(end.log.take(3).await, ["established", "first", "second"]);
+}
