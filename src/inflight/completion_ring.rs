@@ -235,8 +235,8 @@ impl CompletionRing {
         }
     }
 
-    /// Takes up to `most` results, oldest first, and hands the completion of each to its future. If there are fewer, `look` looks
-    /// for others.
+    /// Takes up to `most` results, oldest first, and hands the completion of each to its future. `look` looks for others, also when
+    /// there is no room for them.
     pub(crate) fn poll(
         &self,
         most: usize,
@@ -247,7 +247,7 @@ impl CompletionRing {
         if !self.is_idle() {
             room -= self.take(room, &mut take);
         }
-        if room > 0 {
+        if most > 0 {
             let mut polling = Polling {
                 ring: self,
                 #[cfg(feature = "soft")]

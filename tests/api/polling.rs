@@ -13,8 +13,8 @@ use futures::future::join_all;
 use tokio_rdma::error::OpenError;
 use tokio_rdma::types::OpKind;
 use tokio_rdma::{
-    AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind, Op,
-    QueuePairConfig, SharedReceiveConfig, SharedReceiveQueue, Status, WorkCompletion, WorkOptions,
+    AcceptParams, Access, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, NotifyKind,
+    Op, QueuePairConfig, SharedReceiveConfig, SharedReceiveQueue, Status, WorkCompletion, WorkOptions,
 };
 
 fn queue(adapter: &Adapter, depth: usize) -> CompletionQueue {
@@ -113,6 +113,40 @@ async fn a_loop_of_polls_moves_more_than_a_socket_holds() {
         assert!(buffer.iter().all(|byte| *byte == round as u8));
     }
     assert!(sends.into_iter().all(|send| send.take().is_ok()));
+}
+
+// CQ-01: so it is if the queue is never empty, as a send is posted for each that has completed.
+#[tokio::test]
+async fn a_loop_of_polls_that_always_finds_a_send_receives() {
+    if !arrives_by_itself() {
+        return;
+    }
+    for most in [1, 8] {
+        let (adapter, limit) = (adapter(), Instant::now() + patience());
+        let results = queue(&adapter, 1024);
+        let depths = |config: QueuePairConfig| config.send_depth(64).receive_depth(64);
+        let config = depths(QueuePairConfig::default()).completions(&results).context(1);
+        let pair = pair_with(&adapter, depths(QueuePairConfig::default()), config).await;
+        let region = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
+        let receive = pair.passive.queue_pair.receive_with(room(&adapter, 8), 7).expect("posted");
+        within(pair.active.queue_pair.send(bytes(&adapter, b"hello")).expect("posted"))
+            .await
+            .0
+            .expect("sent");
+        let (mut found, mut writes) = (Vec::new(), 0);
+        while !found.iter().any(|result: &WorkCompletion| result.context == 7) {
+            found.clear();
+            let write =
+                pair.passive.queue_pair.write_inline(&[b"x"], &region.remote(), WorkOptions::default());
+            drop(write.expect("posted"));
+            while results.poll(most, &mut found) == 0 {}
+            writes += 1;
+            // On soft the message is there before. More writes than these would fill the socket, and make a poll find nothing.
+            let is_late = if Device::under_test().is_soft() { writes > 200 } else { Instant::now() > limit };
+            assert!(!is_late, "asked for {most}: nothing is received");
+        }
+        assert_eq!(&receive.take().expect("polled").1[..5], b"hello");
+    }
 }
 
 // CQ-08: with more connections than one poll looks at, each has its turn, although the first ones always have something.

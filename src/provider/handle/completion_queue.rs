@@ -43,7 +43,11 @@ impl CompletionQueue {
                 }
             }
             #[cfg(feature = "verbs")]
-            Self::Verbs(group) => group.poll(polling),
+            Self::Verbs(group) => {
+                if polling.room() > 0 {
+                    group.poll(polling);
+                }
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! to the runtime that would wake it. So a poll that finds the queue empty again has a turn at the sockets itself. One that waits when
 //! the queue is empty has none: it leaves the thread to the task.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use slab::Slab;
@@ -15,13 +15,16 @@ use crate::sync::Mutex;
 
 /// The number of sockets that one poll looks at. Each costs a system call or two.
 const SOCKETS: usize = 16;
+/// A program that finds something at each poll has a turn at the sockets at each of so many polls.
+const POLLS: u32 = 32;
 
 /// The connections that complete in a queue.
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     members: Mutex<Members>,
-    /// The last poll found nothing, and no wait has begun since. Only a hint: it guards nothing.
-    was_empty: AtomicBool,
+    /// The number of polls that have found something since a turn at the sockets or the begin of a wait; [`POLLS`] if the last poll
+    /// has found nothing, and no wait has begun since. Only a hint: it guards nothing.
+    polls: AtomicU32,
 }
 
 #[derive(Default)]
@@ -39,20 +42,27 @@ impl CompletionQueue {
     }
 
     /// The program polls, and has found nothing if `is_empty`. The second poll in a row that finds nothing makes
-    /// [`progress`](Self::progress).
+    /// [`progress`](Self::progress), and so does now and then one of those that find something: a program that posts a request for
+    /// each that has completed may never find nothing.
     pub(crate) fn poll(&self, is_empty: bool, is_satisfied: impl Fn() -> bool) {
-        let was_empty = self.was_empty.load(Ordering::Relaxed);
-        if was_empty != is_empty {
-            self.was_empty.store(is_empty, Ordering::Relaxed);
+        let before = self.polls.load(Ordering::Relaxed);
+        let (after, is_due) = match (before, is_empty) {
+            (before, true) => (POLLS, before == POLLS),
+            (POLLS, false) => (1, false),
+            (before, false) if before + 1 == POLLS => (0, true),
+            (before, false) => (before + 1, false),
+        };
+        if before != after {
+            self.polls.store(after, Ordering::Relaxed);
         }
-        if was_empty && is_empty {
+        if is_due {
             self.progress(is_satisfied);
         }
     }
 
     /// The program begins to wait for completions.
     pub(crate) fn begin_wait(&self) {
-        self.was_empty.store(false, Ordering::Relaxed);
+        self.polls.store(0, Ordering::Relaxed);
     }
 
     /// Has a turn at the sockets of the next few connections, until `is_satisfied`. The connection behind the last of them is the
