@@ -275,31 +275,35 @@ impl ConnectionShared {
     }
 
     /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may have no thread to learn
-    /// that the socket has something, or room. What another thread is at is left to that.
+    /// that the socket has something, or room. What another thread is at is left to that, and a connection that this end has ended
+    /// to the task.
     pub(super) fn poll_now(&self) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let mut wakes = WakeList::default();
+        let Some(has_written) = self.write_now(&mut wakes) else { return };
         let read = reader.poll(&mut wakes);
         if read.established {
             self.release();
         }
-        // In any case, so that a peer that sends all the time does not keep this end from it.
-        let has_written = self.write_now(&mut wakes);
         if read.task_goes_on || has_written {
             self.wake_driver();
         }
         wakes.wake_all();
     }
 
-    /// Writes on if the socket was full and has room. Returns whether that was all, or an end: if the driver has to go on.
-    fn write_now(&self, wakes: &mut WakeList) -> bool {
+    /// Writes on if the socket was full and has room. Returns whether that was all, or an end: if the driver has to go on. `None` if
+    /// this end has ended the connection: what has come, and what was posted, is no more to succeed.
+    fn write_now(&self, wakes: &mut WakeList) -> Option<bool> {
         let mut sending = self.send_queue();
-        if !sending.blocked {
-            return false;
+        if sending.0.command.is_some() || sending.halted {
+            return None;
         }
-        let Some(socket) = sending.socket() else { return false };
+        if !sending.blocked {
+            return Some(false);
+        }
+        let socket = sending.socket()?;
         let next = sending.begin(wakes);
-        self.go_on_now(&socket, sending, next, wakes)
+        Some(self.go_on_now(&socket, sending, next, wakes))
     }
 
     /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go on.

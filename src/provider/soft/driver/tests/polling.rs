@@ -163,3 +163,22 @@ async fn a_poll_does_not_overtake_the_first_message() {
     tokio::spawn(driver);
     assert_eq!(end.log.take(3).await, ["established", "first", "second"]);
 }
+
+// CAN-08: nothing succeeds any more once the program has ended the connection.
+#[tokio::test]
+async fn a_poll_reads_nothing_after_a_command() {
+    for command in [Command::Abandon(Status::CANCELED), Command::Disconnect(deadline(LIMIT))] {
+        let (mut end, mut driver) = End::passive().await;
+        feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+        let receive = end.receive();
+        end.peer.write_all(&message()).await.expect("written");
+        comes(&driver, message().len()).await;
+        end.connection.command(command);
+        end.connection.poll_now();
+        assert!(end.table.take(receive).is_none(), "{command:?}");
+        tokio::spawn(driver);
+        assert_eq!(end.log.take(2).await[..2], ["established", "receive"]);
+        let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await;
+        assert_eq!(completed.expect("it was posted").status, Status::CANCELED, "{command:?}");
+    }
+}
