@@ -215,8 +215,13 @@ impl<O: Observer> Driver<O> {
     /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
     pub(super) fn flush(&mut self, first: Status, rest: Status) {
         // The reader lets go of the sink that it may be writing to, before the read completes.
-        let current = self.reader.receiver().take_receive();
         let mut wakes = WakeList::default();
+        let current = {
+            let mut receiver = self.reader.receiver();
+            // Still there if the report that the connection is established has panicked.
+            receiver.complete_first(&mut wakes);
+            receiver.take_receive()
+        };
         self.connection.flush(first, rest, &mut wakes);
         wakes.wake_all();
         self.flush_receives(current, rest);

@@ -182,3 +182,16 @@ async fn a_poll_reads_nothing_after_a_command() {
         assert_eq!(completed.expect("it was posted").status, Status::CANCELED, "{command:?}");
     }
 }
+
+// A program whose subscriber panics loses no buffer.
+#[tokio::test]
+async fn the_first_message_completes_if_its_report_panics() {
+    let (mut end, driver) = End::passive().await;
+    let receive = end.receive();
+    *end.log.at_established.lock() = Some(Box::new(|| std::panic::resume_unwind(Box::new("a subscriber"))));
+    end.peer.write_all(&message()).await.expect("written");
+    assert!(tokio::spawn(driver).await.is_err_and(|error| error.is_panic()));
+    assert_eq!(end.log.take(3).await, ["ended: lost", "receive", "closed"]);
+    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await.expect("it was posted");
+    assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+}
