@@ -108,7 +108,7 @@ impl Connection {
     /// Returns the queue pair of the connection. `None` if its last handle has been dropped.
     ///
     /// The handle that this returns keeps the queue pair like any other. It never is `None` for a handle of
-    /// [`keep_queue_pair`](Self::keep_queue_pair).
+    /// [`keep_queue_pair`](Self::keep_queue_pair) that was made while the queue pair had one.
     pub fn queue_pair(&self) -> Option<QueuePair> {
         self.kept.clone().or_else(|| self.attempt.queue_pair.as_ref()?.upgrade())
     }
