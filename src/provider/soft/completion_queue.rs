@@ -4,10 +4,9 @@
 //! to the runtime that would wake it. So a poll that finds the queue empty again has a turn at the sockets itself. One that waits when
 //! the queue is empty has none: it leaves the thread to the task.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use slab::Slab;
 use smallvec::SmallVec;
 
 use super::connection::ConnectionShared;
@@ -29,15 +28,23 @@ pub(crate) struct CompletionQueue {
 
 #[derive(Default)]
 struct Members {
-    connections: Slab<Weak<ConnectionShared>>,
+    connections: Vec<Member>,
     /// The place at which the next poll begins.
     next: usize,
+}
+
+struct Member {
+    connection: Weak<ConnectionShared>,
+    /// Where it is in the list. Written with the lock.
+    place: Arc<AtomicUsize>,
 }
 
 impl CompletionQueue {
     /// Polls the sockets of a connection that has been established, until what this returns is dropped.
     pub(super) fn add(self: &Arc<Self>, connection: &Arc<ConnectionShared>) -> Membership {
-        let place = self.members.lock().connections.insert(Arc::downgrade(connection));
+        let connections = &mut self.members.lock().connections;
+        let place = Arc::new(AtomicUsize::new(connections.len()));
+        connections.push(Member { connection: Arc::downgrade(connection), place: place.clone() });
         Membership { queue: self.clone(), place }
     }
 
@@ -81,14 +88,15 @@ impl CompletionQueue {
     /// The connections that are next, with their places. They may be dropped by the caller, which holds no lock.
     fn next_connections(&self) -> SmallVec<[(usize, Arc<ConnectionShared>); SOCKETS]> {
         let mut members = self.members.lock();
-        let (places, first) = (members.connections.capacity(), members.next);
+        let places = members.connections.len();
+        let first = members.next.min(places);
         let mut found = SmallVec::new();
-        for place in (first..places).chain(0..first.min(places)) {
+        for place in (first..places).chain(0..first) {
             if found.len() == SOCKETS {
                 members.next = place;
                 break;
             }
-            let connection = members.connections.get(place).and_then(Weak::upgrade);
+            let connection = members.connections[place].connection.upgrade();
             found.extend(connection.map(|connection| (place, connection)));
         }
         found
@@ -98,12 +106,18 @@ impl CompletionQueue {
 /// Takes a connection off the queue when it is dropped.
 pub(super) struct Membership {
     queue: Arc<CompletionQueue>,
-    place: usize,
+    place: Arc<AtomicUsize>,
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // Only the memory of a connection that has been dropped may go with it.
-        self.queue.members.lock().connections.remove(self.place);
+        let mut members = self.queue.members.lock();
+        let place = self.place.load(Ordering::Relaxed);
+        let left = members.connections.swap_remove(place);
+        if let Some(moved) = members.connections.get(place) {
+            moved.place.store(place, Ordering::Relaxed);
+        }
+        drop(members);
+        drop(left);
     }
 }

@@ -48,7 +48,6 @@ pub(crate) struct QueuePair {
     connection: OnceLock<Arc<ConnectionShared>>,
     /// The completion queues whose polls have turns at its socket.
     polled: SmallVec<[Arc<CompletionQueue>; 1]>,
-    memberships: OnceLock<SmallVec<[Membership; 1]>>,
     /// Notified of the return that [`settled`](Self::settled) waits for.
     returned: Arc<Notify>,
     _registered: Registered,
@@ -62,6 +61,8 @@ struct State {
     released: bool,
     /// The attempt has ended, and its driver is about to give the queue pair back.
     is_returning: bool,
+    /// As long as it is connected: an ended connection takes no turns from others.
+    memberships: SmallVec<[Membership; 1]>,
 }
 
 impl QueuePair {
@@ -97,12 +98,12 @@ impl QueuePair {
                 borrower: None,
                 released: false,
                 is_returning: false,
+                memberships: SmallVec::new(),
             }),
             returned: Arc::default(),
             connected: AtomicBool::new(false),
             connection: OnceLock::new(),
             polled,
-            memberships: OnceLock::new(),
             adapter,
             _registered: registered,
         })
@@ -189,13 +190,15 @@ impl QueuePair {
 
     /// From now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
-        if !self.polled.is_empty() {
-            self.memberships.get_or_init(|| self.polled.iter().map(|queue| queue.add(&connection)).collect());
-        }
-        let _ = self.connection.set(connection);
+        let _ = self.connection.set(connection.clone());
         let mut wakes = WakeList::default();
         self.change(QueuePairState::establish, &mut wakes);
         wakes.wake_all();
+        // Last, so that whoever polls a message can answer it.
+        let mut state = self.lock();
+        if state.phase == QueuePairState::Connected && state.memberships.is_empty() {
+            state.memberships.extend(self.polled.iter().map(|queue| queue.add(&connection)));
+        }
     }
 
     /// Ends the queue pair: nothing more can be posted. `wakes` is for the caller to wake without its locks.
@@ -213,6 +216,10 @@ impl QueuePair {
             let returned = self.returned.clone();
             wakes.run(move || returned.notify_waiters());
         }
+        let connected = state.phase == QueuePairState::Connected;
+        let left = if connected { SmallVec::new() } else { std::mem::take(&mut state.memberships) };
+        drop(state);
+        drop(left);
     }
 
     /// Posts a receive.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::reading::{comes, drive, feed, listener, shared_receives};
 use super::*;
+use crate::provider::soft::completion_queue::CompletionQueue;
 use crate::provider::soft::send::Next;
 use crate::provider::soft::shared::SharedReceives;
 
@@ -194,4 +195,27 @@ async fn the_first_message_completes_if_its_report_panics() {
     assert_eq!(end.log.take(3).await, ["ended: lost", "receive", "closed"]);
     let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await.expect("it was posted");
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+}
+
+// CQ-08: those that are left keep their turns, whichever of the others have ended.
+#[tokio::test]
+async fn connections_leave_a_queue_in_any_order() {
+    let queue = Arc::<CompletionQueue>::default();
+    let mut ends = Vec::new();
+    for _ in 0..5 {
+        let (mut end, mut driver) = End::passive().await;
+        feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+        let receive = end.receive();
+        let membership = Some(queue.add(&end.connection));
+        end.peer.write_all(&message()).await.expect("written");
+        comes(&driver, message().len()).await;
+        ends.push((end, driver, receive, membership));
+    }
+    for place in [1, 4, 0] {
+        ends[place].3 = None;
+    }
+    queue.progress(|| false);
+    let has_completed: Vec<_> =
+        ends.iter().map(|(end, _, receive, _)| end.table.take(*receive).is_some()).collect();
+    assert_eq!(has_completed, [false, false, true, true, false]);
 }
