@@ -248,7 +248,8 @@ impl CompletionQueue {
     ///
     /// If the queue holds fewer, this also polls the device, so that a completion need not wait for the reactor. With the soft
     /// provider, a poll that finds the queue empty for the second time in a row, without a wait in between, reads and writes the
-    /// sockets of the connections that report here: of up to 16 of them in a call, unless another thread does so. A call never waits.
+    /// sockets of the connections that report here: of up to 16 of them in a call, unless another thread does so. So does one of 32 polls
+    /// that find something, however many are asked for. A call never waits.
     ///
     /// So a loop around `poll` makes progress without awaiting anything, also on a runtime of one thread. It is only completions that
     /// it finds: connections are established, and their ends are noticed, by tasks of the runtime. A program that polls in a loop

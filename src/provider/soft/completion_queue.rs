@@ -2,7 +2,7 @@
 //!
 //! A connection has a task that waits for its socket. A program that polls a queue in a loop may leave no thread to that task, or
 //! to the runtime that would wake it. So a poll that finds the queue empty again has a turn at the sockets itself. One that waits when
-//! the queue is empty has none: it leaves the thread to the task.
+//! the queue is empty has none: it leaves the thread to the task. One that finds something at each poll has a turn now and then.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

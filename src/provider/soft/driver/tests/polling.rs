@@ -147,7 +147,7 @@ async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
     assert_eq!(end.log.take(3).await, ["established", "ended: lost", "closed"]);
 }
 
-// CQ-03: the first message is held back until the connection is established, and a poll overtakes it with no other.
+// QP-17: the first message is held back until the connection is established, and a poll overtakes it with no other.
 #[tokio::test]
 async fn a_poll_does_not_overtake_the_first_message() {
     let (mut end, driver) = End::passive().await;
@@ -165,7 +165,7 @@ async fn a_poll_does_not_overtake_the_first_message() {
     assert_eq!(end.log.take(3).await, ["established", "first", "second"]);
 }
 
-// CAN-08: nothing succeeds any more once the program has ended the connection.
+// DIS-06: nothing succeeds any more once the program has ended the connection.
 #[tokio::test]
 async fn a_poll_reads_nothing_after_a_command() {
     for command in [Command::Abandon(Status::CANCELED), Command::Disconnect(deadline(LIMIT))] {
