@@ -72,11 +72,10 @@ impl QueuePair {
         let mut polled = SmallVec::new();
         if parts.inbox.is_none() {
             for queue in [parts.send_queue, parts.receive_queue] {
-                let queue = match queue {
-                    provider::CompletionQueue::Soft(queue) => queue,
-                    #[cfg(feature = "verbs")]
-                    provider::CompletionQueue::Verbs(_) => None,
-                };
+                #[cfg(feature = "verbs")]
+                let provider::CompletionQueue::Soft(queue) = queue else { continue };
+                #[cfg(not(feature = "verbs"))]
+                let provider::CompletionQueue::Soft(queue) = queue;
                 polled.extend(queue.filter(|queue| !polled.iter().any(|other| Arc::ptr_eq(other, queue))));
             }
         }
