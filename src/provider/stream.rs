@@ -51,7 +51,6 @@ pub(crate) enum Streamed {
 
 /// The bytes of a connection that tell a slow path from a peer that does nothing for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider counts them"))]
 pub(crate) struct Progress {
     /// The number of bytes that the peer's kernel has acknowledged; `None` if it has acknowledged all.
     pub(crate) acknowledged: Option<u64>,

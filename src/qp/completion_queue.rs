@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::coop::cooperative;
 
 use crate::error::{NotifyError, OpenError, ResizeError, WcError};
-use crate::inflight::{CompletionRing, Notified, NotifyKind, Polled};
+use crate::inflight::{CompletionRing, Note, Notified, NotifyKind, Polled};
 use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -121,16 +121,15 @@ impl From<Polled> for WorkCompletion {
     fn from(Polled { label, status, bytes, extra }: Polled) -> Self {
         // Every request has a label until its completion is taken, which was done just now.
         let (kind, context) = label.map_or((OpKind::Receive, 0), |label| (label.kind, label.context));
-        Self {
-            status,
-            kind,
-            bytes: bytes as usize,
-            queue_pair_context: extra.queue_pair,
-            context,
-            immediate: extra.note.immediate(),
-            invalidated: extra.note.invalidated(),
-            device: extra.note.report(),
+        let (mut immediate, mut invalidated, mut device) = (None, None, None);
+        match extra.note {
+            Note::Nothing => {}
+            Note::Immediate(data) => immediate = Some(data),
+            Note::Invalidated(key) => invalidated = Some(RemoteKey(key)),
+            Note::Report(error) => device = Some(error),
         }
+        let (bytes, queue_pair_context) = (bytes as usize, extra.queue_pair);
+        Self { status, kind, bytes, queue_pair_context, context, immediate, invalidated, device }
     }
 }
 

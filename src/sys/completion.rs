@@ -211,20 +211,27 @@ impl CompletionQueue {
     /// Takes as many completions as there are and as fit, at most `most`, and says how many; 0 when there are none.
     ///
     /// # Errors
-    /// `EIO` if a completion cannot be read. The batch then has those before it: `mlx5`, `mlx4`, `hns`, `irdma`, `cxgb4` and `mana`
+    /// [`Unreadable`] if a completion cannot be read. The batch then has those before it: `mlx5`, `mlx4`, `hns`, `irdma`, `cxgb4` and `mana`
     /// fail behind completions that they have consumed and stored, and do not return their number.
-    pub(crate) fn poll(&self, into: &mut Batch, most: usize) -> io::Result<usize> {
+    pub(crate) fn poll(&self, into: &mut Batch, most: usize) -> Result<usize, Unreadable> {
         into.entries[..into.length].iter_mut().for_each(Batch::clear);
         into.length = 0;
         into.invalidated = self.invalidated;
         let room = into.entries.len().min(most) as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
         let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
-        let Ok(count) = usize::try_from(count) else { return Err(into.salvage()) };
+        let Ok(count) = usize::try_from(count) else {
+            into.salvage();
+            return Err(Unreadable);
+        };
         into.length = count;
         Ok(count)
     }
 }
+
+/// A completion that the library of the device has not been able to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
@@ -275,10 +282,9 @@ impl Batch {
     /// driver. The last that each stores is the id or, as `cxgb4` does, the status: only when nothing of the completion can fail any
     /// more.
     #[cold]
-    fn salvage(&mut self) -> io::Error {
+    fn salvage(&mut self) {
         let stored = |entry: &&ffi::ibv_wc| entry.wr_id != Self::EMPTY && entry.status != Self::NO_STATUS;
         self.length = self.entries.iter().take_while(stored).count();
-        io::Error::from_raw_os_error(libc::EIO)
     }
 
     /// Returns the number of completions of the last poll.

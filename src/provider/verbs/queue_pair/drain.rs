@@ -180,7 +180,15 @@ impl QueuePair {
 
     /// Has the end of the queue pair of the device go on, if that waits for a thread in a call and the device has completed every
     /// request of it.
+    #[inline]
     pub(super) fn check_flushed(&self, inner: &Inner, wakes: &mut WakeList) {
+        if inner.ending.is_some() {
+            self.check_ending(inner, wakes);
+        }
+    }
+
+    #[cold]
+    fn check_ending(&self, inner: &Inner, wakes: &mut WakeList) {
         let Some(sequel) = inner.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
         if inner.is_flushed() {
             let (sequel, teardown) = (sequel.clone(), self.adapter.teardown.clone());
