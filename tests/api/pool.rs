@@ -25,7 +25,7 @@ fn counts(pool: &Pool) -> (usize, usize) {
     (pool.allocated(), pool.in_use())
 }
 
-// MR-10
+// A pool makes no more buffers than are in use (MR-10).
 #[tokio::test]
 async fn buffers_are_made_when_they_are_needed_and_used_again() {
     let pool = pool(&adapter(), 64, 2);
@@ -61,7 +61,7 @@ async fn a_pool_of_nothing_is_refused() {
     assert!(pool(&adapter, 1, usize::MAX).maximum() > 1 << 32);
 }
 
-// MR-10
+// A buffer that comes back goes to who has waited longest (MR-10).
 #[tokio::test]
 async fn those_who_wait_are_served_in_turn() {
     let pool = pool(&adapter(), 8, 1);
@@ -137,7 +137,7 @@ async fn a_buffer_of_a_pool_does_what_any_buffer_does() {
     assert_eq!(pool.in_use(), 0);
 }
 
-// MR-10
+// Frozen bytes are not copied (MR-10).
 #[tokio::test]
 async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
     let adapter = adapter();
@@ -163,7 +163,7 @@ async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
     assert_eq!(adapter.buffer_from(b"alone").expect("memory").freeze(5), "alone");
 }
 
-// MR-10
+// A request sends frozen bytes out of the registered memory (MR-10).
 #[tokio::test]
 async fn bytes_of_the_pool_are_sent_as_they_are() {
     let adapter = adapter();
@@ -207,7 +207,7 @@ async fn bytes_of_the_pool_are_sent_as_they_are() {
     assert_eq!(counts(&pool), (1, 0));
 }
 
-// MR-10
+// Bytes that are not of the pool are copied once (MR-10).
 #[tokio::test]
 async fn bytes_of_others_are_copied_into_the_pool() {
     let adapter = adapter();

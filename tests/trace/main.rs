@@ -131,7 +131,7 @@ async fn one_connection_on(adapter: &tokio_rdma::Adapter) -> (ConnectionId, Conn
     ids
 }
 
-// OBS-01
+// A subscriber can tell the connections by their spans (OBS-01).
 #[tokio::test]
 async fn events_of_a_connection_are_in_its_span() {
     let log = Log::default();
@@ -145,7 +145,7 @@ async fn events_of_a_connection_are_in_its_span() {
     assert!(text.contains(&expected), "{text}");
 }
 
-// OBS-01
+// There is an event for each step of the active side (OBS-01).
 #[tokio::test]
 async fn every_step_of_the_active_side_is_told() {
     let log = Log::default();
@@ -162,7 +162,7 @@ async fn every_step_of_the_active_side_is_told() {
     assert_eq!(log.steps(active)[..expected.len()], steps(&expected));
 }
 
-// OBS-01
+// There is an event for each step of the passive side (OBS-01).
 #[tokio::test]
 async fn every_step_of_the_passive_side_is_told() {
     let log = Log::default();
@@ -211,7 +211,7 @@ async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
     }
 }
 
-// OBS-01
+// The event of a failure has its status (OBS-01).
 #[tokio::test]
 async fn a_failure_is_told_with_its_status() {
     let log = Log::default();
@@ -340,7 +340,7 @@ async fn a_refusal_is_told_with_its_reason() {
     }
 }
 
-// OBS-01
+// Logs do not hold what peers have said to each other (OBS-01).
 #[tokio::test]
 async fn private_data_is_not_told() {
     let log = Log::default();
@@ -431,7 +431,7 @@ fn a_program_that_does_not_ask_sees_nothing_on_stderr() {
     assert!(!output.stdout.is_empty());
 }
 
-// OBS-01
+// A program without a subscriber sees nothing (OBS-01).
 #[tokio::test]
 async fn nothing_is_told_before_and_after_somebody_listens() {
     let log = Log::default();

@@ -55,7 +55,7 @@ fn apart(test: impl AsyncFnOnce() + Send + 'static) {
     thread.join().expect("no panic");
 }
 
-// OBS-01
+// No event is emitted under a lock of its connection (OBS-01).
 #[test]
 fn subscriber_may_ask_the_connection_it_hears_of() {
     apart(async || {

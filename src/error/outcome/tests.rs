@@ -36,7 +36,7 @@ fn os(code: i32) -> Arc<io::Error> {
 
 const REASON: Reason = Reason::PathTimeout;
 
-// ERR-07
+// Each error of opening and binding leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_opening_and_binding() {
     let ip = peer().ip();
@@ -81,7 +81,7 @@ fn too_short() -> TooShort {
     TooShort { needed: 2, available: 1 }
 }
 
-// ERR-07
+// Each error of a connect leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_connecting() {
     let (peer, reason, status) = (peer(), REASON, Status::REMOTE_ERROR);
@@ -137,7 +137,7 @@ fn outcomes_of_connecting() {
     assert_eq!(retained.outcome(), Outcome::Canceled);
 }
 
-// ERR-07
+// Each error of an accept or a disconnect leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_accepting_and_disconnecting() {
     let (peer, reason, status) = (peer(), REASON, Status::REMOTE_ERROR);
@@ -178,7 +178,7 @@ fn outcomes_of_accepting_and_disconnecting() {
     }
 }
 
-// ERR-07
+// Each error of a request leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_requests() {
     let (queue, kind, maximum) = (QueueKind::Send, OpKind::Write, 1);
@@ -227,7 +227,7 @@ fn outcomes_of_requests() {
     }
 }
 
-// ERR-07
+// Each error of a queue or of memory leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_queues_and_memory() {
     let (length, maximum, limit) = (2, 1, 1);
@@ -263,7 +263,7 @@ fn outcomes_of_queues_and_memory() {
     assert_eq!(from.outcome(), RegisterError::Busy.outcome());
 }
 
-// ERR-07
+// Each error of a stream leads to its outcome (ERR-07).
 #[test]
 fn outcomes_of_streams() {
     let (peer, error) = (peer(), ProtocolError::Foreign);

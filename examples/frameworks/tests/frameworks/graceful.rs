@@ -73,7 +73,7 @@ async fn a_client_that_confirms_nothing_does_not_keep_axum() {
     .await;
 }
 
-// IO-03, IO-14
+// The same for tonic (IO-03, IO-14).
 #[tokio::test]
 async fn a_client_that_confirms_nothing_does_not_keep_tonic() {
     ends(async |listener, router, stopped| {
@@ -84,7 +84,7 @@ async fn a_client_that_confirms_nothing_does_not_keep_tonic() {
     .await;
 }
 
-// IO-03, IO-14
+// The same for hyper and its `GracefulShutdown` (IO-03, IO-14).
 #[tokio::test]
 async fn a_client_that_confirms_nothing_does_not_keep_hyper() {
     ends(async |listener, router, stopped| {
