@@ -8,17 +8,20 @@
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 #[cfg(feature = "verbs")]
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info};
 
-use crate::error::{DisconnectError, Reason, StateError};
+use crate::error::{ConnectError, DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
@@ -72,6 +75,8 @@ pub(crate) struct ConnectorState {
     loss: Option<(Status, Reason)>,
     /// A call of Connect has not returned: see [`ConnectCall`].
     connect_called: bool,
+    /// Number of calls of Connect that wait for their queue pair, before they begin: see [`ConnectorDriver::unless_canceled`].
+    waits: u32,
     /// The phase that the metrics count.
     phase: PhaseGuard,
     answers: Answers,
@@ -88,6 +93,7 @@ impl ConnectorState {
             ended: None,
             loss: None,
             connect_called: false,
+            waits: 0,
             phase,
             answers: Answers::default(),
         }
@@ -529,7 +535,43 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// CancelOverlappedRequests.
     fn cancel(&self) {
-        let _ = self.handle(Input::Cancel);
+        let _ = self.handle_if(|inner| {
+            let progress = inner.as_mut();
+            // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding.
+            let waits = progress.waits > 0 && matches!(progress.state(), State::Idle | State::Bound);
+            Some(if waits { Input::Release } else { Input::Cancel })
+        });
+        self.canceled().notify_waiters();
+    }
+
+    /// Returns the notification of the calls that wait in [`unless_canceled`](Self::unless_canceled).
+    fn canceled(&self) -> &Notify;
+
+    /// Waits for the queue pair of a Connect, unless [`cancel`](Self::cancel) ends the wait.
+    ///
+    /// # Errors
+    /// `Canceled`.
+    fn unless_canceled<T>(
+        &self,
+        ready: impl Future<Output = T> + Send,
+    ) -> impl Future<Output = Result<T, ConnectError>> + Send
+    where
+        Self: Sized,
+    {
+        async {
+            let mut ready = pin!(ready);
+            if let Some(value) = ready.as_mut().now_or_never() {
+                return Ok(value);
+            }
+            // In this order: a cancel that finds the wait also notifies it.
+            let canceled = self.canceled().notified();
+            let _wait = ConnectWait::new(self);
+            tokio::select! {
+                biased;
+                () = canceled => Err(ConnectError::Canceled),
+                value = ready => Ok(value),
+            }
+        }
     }
 
     /// The handle that owns the attempt or the connection is gone.
@@ -641,6 +683,22 @@ impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
             inner.as_mut().connect_called = false;
             canceled.then_some(Input::Cancel)
         });
+    }
+}
+
+/// A call of Connect that waits for its queue pair.
+struct ConnectWait<'a, D: ConnectorDriver>(&'a D);
+
+impl<'a, D: ConnectorDriver> ConnectWait<'a, D> {
+    fn new(connector: &'a D) -> Self {
+        connector.lock().as_mut().waits += 1;
+        Self(connector)
+    }
+}
+
+impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
+    fn drop(&mut self) {
+        self.0.lock().as_mut().waits -= 1;
     }
 }
 

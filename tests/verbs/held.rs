@@ -3,7 +3,9 @@
 //!
 //! Runs on: fake, fake-iwarp
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::cm::{abandon, connecting as connect, outcome, requested};
@@ -112,6 +114,32 @@ async fn a_connect_ends_in_time_while_its_queue_pair_is_renewed() {
     .await;
     success(other.send(bytes(&adapter, b"message")).expect("posted")).await;
     assert_eq!(success(receive).await.1[..7], *b"message");
+}
+
+// CAN-01, A13: a cancel ends a connect whose queue pair is being renewed, before the machine knows of it.
+#[tokio::test]
+async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
+    if !alone(module_path!(), "a_connect_is_canceled_while_its_queue_pair_is_renewed") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
+    fake("keep requests");
+    abandon(accepting).await;
+    let (_listener, address) = listening(&adapter);
+    let connector = adapter.connector();
+    let mut connect = pin!(connector.connect(&passive, address, ConnectParams::default()));
+    assert!(poll_once(&mut connect).is_pending(), "it has no queue pair yet");
+    connector.cancel();
+    let Poll::Ready(canceled) = poll_once(&mut connect) else { panic!("it waits on") };
+    assert!(matches!(canceled.expect_err("canceled"), ConnectError::Canceled));
+    // A13: the connector is not used again, as after the cancel of any other connect.
+    let other = queue_pair(&adapter);
+    let error = within(connector.connect(&other, address, ConnectParams::default())).await;
+    assert_eq!(error.expect_err("it was canceled").status(), Status::CONNECTION_ACTIVE);
+    fake("reset");
+    drop(outcome(connecting).await);
 }
 
 // HW-04: the last holder, which is that thread, cannot destroy it.

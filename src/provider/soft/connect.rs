@@ -142,7 +142,7 @@ impl Connector {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
         // The driver of an attempt that failed may not have given it back.
-        queue_pair.settled().await;
+        self.unless_canceled(queue_pair.settled()).await?;
         let call = self.begin(queue_pair, peer, params, deadline)?;
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::adapter::Adapter;
@@ -29,6 +30,8 @@ pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<Adapter>,
     inner: Mutex<Inner>,
+    /// Ends the calls of Connect that wait for their queue pair.
+    canceled: Notify,
     _registered: Registered,
 }
 
@@ -115,6 +118,7 @@ impl Connector {
             id,
             adapter,
             inner: Mutex::new(inner),
+            canceled: Notify::new(),
             _registered: registered,
         })
     }
@@ -320,6 +324,10 @@ impl ConnectorDriver for Connector {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    fn canceled(&self) -> &Notify {
+        &self.canceled
     }
 
     fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {

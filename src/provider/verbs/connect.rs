@@ -130,11 +130,12 @@ impl Connector {
         let limit = params.timeout.or_else(|| self.answer_limit());
         let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
         // After an attempt that failed it is being renewed, which may wait for a call of the driver.
+        let settled = self.unless_canceled(queue_pair.settled());
         match deadline {
-            None => queue_pair.settled().await,
+            None => settled.await?,
             Some(deadline) => {
-                let settled = tokio::time::timeout_at(deadline, queue_pair.settled()).await;
-                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })?;
+                let settled = tokio::time::timeout_at(deadline, settled).await;
+                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??;
             }
         }
         let call = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
@@ -40,6 +41,8 @@ pub(crate) struct Connector {
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
     inner: Mutex<Inner>,
+    /// Ends the calls of Connect that wait for their queue pair.
+    canceled: Notify,
     _registered: Registered,
 }
 
@@ -175,6 +178,7 @@ impl Connector {
                 role,
                 me: me.clone(),
                 inner: Mutex::new(inner),
+                canceled: Notify::new(),
                 _registered: registered,
             }
         })
@@ -624,6 +628,10 @@ impl ConnectorDriver for Connector {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    fn canceled(&self) -> &Notify {
+        &self.canceled
     }
 
     fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {
