@@ -2,12 +2,13 @@
 //!
 //! Runs on: fake, fake-iwarp
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::cm::{abandon, connect_on, connecting, exchange, outcome, requested};
 use common::life::eventually;
+use common::net::{ip, isolated};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::verbs::{fake, nothing_is_left};
@@ -193,6 +194,57 @@ async fn a_listener_that_is_slow_to_begin_keeps_no_event_waiting() {
     resume();
     let slow = within(listens).await.expect("no panic").expect("listening");
     slow.local_addr().expect("it listens");
+}
+
+// HW-05: the call for the second address of a listener keeps no request waiting at the first.
+#[test]
+fn a_listener_takes_requests_while_the_driver_begins_at_another_address() {
+    if !alone(module_path!(), "a_listener_takes_requests_while_the_driver_begins_at_another_address") {
+        return;
+    }
+    isolated(second_address_is_held);
+}
+
+/// Has the driver keep the second of two calls for one listener.
+async fn second_address_is_held() {
+    let Some(_) = fake("reset") else { return };
+    ip("address add 127.0.0.2/8 dev lo");
+    fake("place 127.0.0.2 1 0");
+    let adapter = adapter();
+    let listener = Arc::new(adapter.listener());
+    listener.bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bound");
+    let calls = fake("calls rdma_listen").expect("a number");
+    fake("hold rdma_listen 2");
+    let listens = tokio::task::spawn_blocking({
+        let listener = listener.clone();
+        move || listener.listen(8)
+    });
+    held(1).await;
+    assert_eq!(fake("calls rdma_listen"), Some(calls + 2), "one for each address");
+    let port = listener.local_addr().expect("it has begun").port();
+    // Which of the two addresses is the first, the kernel's list says.
+    let peers = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)].map(|ip| SocketAddr::from((ip, port)));
+    let (connector, active) = (adapter.connector(), queue_pair(&adapter));
+    let connect = async {
+        for peer in peers {
+            if connector.connect(&active, peer, ConnectParams::default()).await.is_ok() {
+                return;
+            }
+        }
+    };
+    let accept = async { listener.request().await.expect("a request, while the call is held") };
+    let request = within(async {
+        tokio::select! {
+            biased;
+            request = accept => request,
+            () = connect => panic!("no request came"),
+        }
+    })
+    .await;
+    assert!(!listens.is_finished());
+    drop(request);
+    resume();
+    within(listens).await.expect("no panic").expect("listening");
 }
 
 // HW-05, DIS-01: a disconnect takes as long as the driver does, and everything has completed when it returns.

@@ -23,6 +23,7 @@
 //! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error; each request that `ibv_post_send` takes counts as one |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long; the number may have a fraction |
 //! | `hold CALL` | no call of this function returns before `reset` |
+//! | `hold CALL N` | the same from the N-th call from now on |
 //! | `release CALL` | the calls of this function that do not return do now |
 //! | `held` | the number of calls that do not return because of that |
 //! | `refuse CALL ERRNO` | every call of this function fails |

@@ -1,6 +1,6 @@
 //! Orders of tests to the device, in lines of text, by the function `fake_control` or the variable `FAKE_CONTROL`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -28,8 +28,8 @@ pub(super) struct Script {
     delays: HashMap<String, Duration>,
     failures: Vec<Failure>,
     refusals: HashMap<String, c_int>,
-    /// Calls that do not return.
-    holds: HashSet<String>,
+    /// Calls that do not return, with the number of calls of the function that do before.
+    holds: HashMap<String, usize>,
     /// No message of the connection manager arrives.
     pub(super) mute: bool,
     /// Nobody answers who is asked where an address is.
@@ -145,9 +145,21 @@ impl Script {
         (delay, error)
     }
 
+    /// Counts a call to those that return before the ones that are held. Returns whether it is one of them.
+    pub(super) fn passes(&mut self, call: &str) -> bool {
+        let left = self.holds.get_mut(call).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    }
+
     /// Returns whether a call is not to return yet.
     pub(super) fn holds(&self, call: &str) -> bool {
-        self.holds.contains(call)
+        self.holds.get(call) == Some(&0)
+    }
+
+    /// Keeps the calls of a function behind so many.
+    fn hold(&mut self, call: &str, after: usize) {
+        self.holds.insert(call.to_owned(), after);
+        self.quiet = false;
     }
 
     /// The time that a request or an event waits, and others overtake it: half of them do not wait.
@@ -198,10 +210,8 @@ impl Script {
                 *self = Self { pace: self.pace, ..Self::default() };
                 world::CHANGED.notify_all();
             }
-            ["hold", call] => {
-                self.holds.insert(call.to_owned());
-                self.quiet = false;
-            }
+            ["hold", call] => self.hold(call, 0),
+            ["hold", call, nth] => self.hold(call, parse::<usize>(nth)?.saturating_sub(1)),
             ["release", call] => {
                 self.holds.remove(call);
                 world::CHANGED.notify_all();
