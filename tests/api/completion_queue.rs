@@ -611,14 +611,15 @@ async fn its_arguments_are_checked_and_numbered() {
     let most = adapter.info().max_completion_depth;
     let config = CompletionQueueConfig::default();
     // CQ-07: what no processor can be is refused, and what any may be is taken.
-    for (wrong, number) in
-        [(config.depth(0), 3), (config.depth(most + 1), 3), (config.affinity(usize::MAX), 5)]
-    {
+    for (wrong, number, range) in [
+        (config.depth(0), 3, format!("between 1 and {most}")),
+        (config.depth(most + 1), 3, format!("between 1 and {most}")),
+        (config.affinity(usize::MAX), 5, "between 0 and 8191".to_owned()),
+    ] {
         let error = adapter.completion_queue(wrong).expect_err("out of range");
-        assert!(
-            matches!(error, OpenError::InvalidParameter { argument, .. } if argument == number),
-            "{error:?}"
-        );
+        let OpenError::InvalidParameter { argument, what } = &error else { panic!("{error:?}") };
+        assert_eq!(*argument, number, "{error:?}");
+        assert!(what.ends_with(&range), "{what}");
     }
     assert_eq!(queue(&adapter, 1).affinity(), None);
     // CQ-07: a hint to a processor that this machine has, and to one that it has not: both queues serve.

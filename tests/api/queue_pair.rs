@@ -650,6 +650,10 @@ async fn local_memory_without_the_right_is_refused_inline() {
         let error = outcome.expect_err("another adapter's memory");
         assert_eq!((error.kind, &error.buffer[..]), (PostErrorKind::ForeignMemory, &b"kept"[..]));
     }
+    for outcome in [here.send(foreign().part(1..3)), here.receive(foreign().part(1..3))] {
+        let error = outcome.expect_err("a part of another adapter's memory");
+        assert_eq!((error.kind, &error.buffer[..]), (PostErrorKind::ForeignMemory, &b"ep"[..]));
+    }
     for outcome in [here.write(room(&adapter, 9), &remote), here.read(room(&adapter, 9), &remote)] {
         let error = outcome.expect_err("too long");
         assert_eq!(error.status(), Status::ACCESS_VIOLATION);
@@ -657,6 +661,9 @@ async fn local_memory_without_the_right_is_refused_inline() {
         let text = "the buffer of 9 bytes is longer than the peer's memory of 8 bytes";
         assert_eq!(error.to_string(), text);
     }
+    // No bytes fit into no memory.
+    let nothing = RemoteRegion::new(remote.address(), remote.key(), 0);
+    success(here.write((), &nothing).expect("posted")).await;
     let region = target.slice(0..4).expect("within");
     target.deregister().await.expect("deregistered");
     assert_eq!(here.send(region).expect_err("deregistered").kind, PostErrorKind::ForeignMemory);

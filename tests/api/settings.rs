@@ -46,6 +46,27 @@ async fn assert_connects_and_drops(adapter: &Adapter) {
     within(pair.passive.connection.disconnected()).await;
 }
 
+// A setting leaves those alone that were made before it (SEC-09 tries each by itself).
+#[test]
+fn settings_are_kept_together() {
+    let second = Duration::from_secs(1);
+    #[cfg(feature = "verbs")]
+    {
+        let config = tokio_rdma::verbs::VerbsConfig::default();
+        let config = config.devices("rxe0").path_timeout(Some(3 * second));
+        let shown = format!("{:?}", config.disconnect_timeout(5 * second).spin(7 * second));
+        for part in ["rxe0", "path_timeout: Some(3s)", "disconnect_timeout: 5s", "spin: 7s"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+    let config = StreamConfig::default().connect_timeout(Some(3 * second)).close_timeout(5 * second);
+    let config = config.spin(7 * second).send_depth(11).receive_depth(13).inline(17);
+    let shown = format!("{:?}", config.send_buffer(19).receive_buffer(23));
+    for part in ["Some(3s)", ": 5s", ": 7s", ": 11", ": 13", ": 17", "Some(19)", "Some(23)"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
+
 // SEC-09
 #[cfg(feature = "verbs")]
 #[tokio::test]

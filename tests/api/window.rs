@@ -311,6 +311,7 @@ async fn a_send_takes_the_window_of_the_peer_back() {
         }
         let region = region(&adapter, 64, ALL).await;
         let (window, remote) = bound(&adapter, owner, &region, 0..64, ALL).await;
+        let (other, _) = bound(&adapter, owner, &region, 0..64, ALL).await;
         success(peer.write(bytes(&adapter, &[3; 64]), &remote).expect("posted")).await;
         let options = WorkOptions::default().invalidate(remote.key());
         success(peer.send_with(bytes(&adapter, b"done"), options).expect("posted")).await;
@@ -323,6 +324,9 @@ async fn a_send_takes_the_window_of_the_peer_back() {
         region.read(0, &mut found).expect("as long");
         assert_eq!(found, [3; 64], "{variant}: what was written before is there");
         drop(window);
+        // The other window of the queue pair is bound as before.
+        let invalidate = owner.invalidate(&other, WorkOptions::default()).expect("posted");
+        within(invalidate).await.0.expect("invalidated");
         assert_refused_access(&pair, &adapter, &remote, false, variant).await;
     }
 }

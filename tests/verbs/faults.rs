@@ -2,15 +2,18 @@
 //!
 //! Runs on: fake
 
+use std::pin::pin;
 use std::time::Duration;
 
-use common::life::eventually;
+use common::cm::exchange;
+use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::resources::held;
 use common::verbs::fake;
 use common::*;
-use tokio_rdma::error::{DisconnectError, OpenError, Reason};
+use tokio_rdma::error::{DisconnectError, OpenError, PostErrorKind, Reason};
+use tokio_rdma::types::QueueKind;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
     AcceptParams, Access, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider, QueuePairConfig,
@@ -214,6 +217,8 @@ async fn a_device_that_goes_takes_everything_with_it() {
         (0..8).map(|_| pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted")).collect();
     let alone = queue_pair(&adapter);
     let unconnected = alone.receive(room(&adapter, 8)).expect("posted");
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    let late = room(&adapter, 8);
     let (listener, address) = listening(&adapter);
     let (connector, active) = (adapter.connector(), queue_pair(&adapter));
     let waiting = connector.connect(&active, address, ConnectParams::default());
@@ -228,8 +233,10 @@ async fn a_device_that_goes_takes_everything_with_it() {
     };
     let request = async {
         let _held = listener.request().await.expect("the connect above");
+        let mut next = pin!(listener.request());
+        assert!(poll_once(&mut next).is_pending(), "nothing else connects");
         fake("remove");
-        listener.request().await.map(drop).map_err(|error| error.status())
+        next.await.map(drop).map_err(|error| error.status())
     };
     let (waited, request, ()) = within(async { tokio::join!(waiting, request, load) }).await;
     assert_eq!(waited.expect_err("the device is gone").status(), Status::DEVICE_REMOVED);
@@ -243,7 +250,8 @@ async fn a_device_that_goes_takes_everything_with_it() {
     assert_eq!(within(pair.active.connection.disconnected()).await, DisconnectReason::DeviceRemoved);
     let error = adapter.queue_pair(QueuePairConfig::default()).map(drop).expect_err("gone");
     assert!(matches!(error, OpenError::DeviceRemoved), "{error:?}");
-    drop((pair, alone, active, connector, listener, adapter));
+    assert_eq!(shared.receive(late).expect_err("gone").kind, PostErrorKind::DeviceRemoved);
+    drop((pair, alone, active, connector, listener, shared, adapter));
     for kind in ["qp", "cq", "mr", "pd", "channel", "context", "cm_id"] {
         eventually(kind, || fake(&format!("count {kind}")) == Some(0)).await;
     }
@@ -266,4 +274,65 @@ async fn a_slow_command_is_only_slow() {
         within(pair.active.connection.disconnect()).await.expect("disconnected");
         fake("reset");
     }
+}
+
+// ERR-01: a post that the driver refuses names the reason, returns the buffer, and leaves the connection as it was.
+#[tokio::test]
+async fn posts_that_the_driver_refuses_name_the_reason() {
+    if !alone(module_path!(), "posts_that_the_driver_refuses_name_the_reason") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let here = &pair.active.queue_pair;
+    for (errno, kind) in
+        [(libc::ENOTCONN, PostErrorKind::ConnectionInvalid), (libc::EIO, PostErrorKind::Device(libc::EIO))]
+    {
+        fake(&format!("refuse ibv_post_recv {errno}"));
+        let error = here.receive(room(&adapter, 8)).expect_err("refused");
+        assert_eq!((&error.kind, error.buffer.len()), (&kind, 8));
+        fake("reset");
+    }
+    fake(&format!("refuse ibv_post_recv {}", libc::ENOMEM));
+    let error = here.receive(room(&adapter, 8)).expect_err("refused");
+    assert!(matches!(error.kind, PostErrorKind::QueueFull { queue: QueueKind::Receive, .. }), "{error:?}");
+    fake("reset");
+    exchange(&adapter, here, &pair.passive.queue_pair).await;
+}
+
+// HW-04: the device may write to the receives of a queue that it has not destroyed.
+#[tokio::test]
+async fn memory_of_a_shared_queue_that_cannot_be_destroyed_is_withheld() {
+    if !alone(module_path!(), "memory_of_a_shared_queue_that_cannot_be_destroyed_is_withheld") {
+        return;
+    }
+    let Some(_) = fake("forgive") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
+    let receive = queue.receive(room(&adapter, 8)).expect("posted");
+    let regions = fake("count mr");
+    fake(&format!("refuse ibv_destroy_srq {}", libc::EIO));
+    drop(queue);
+    let (outcome, buffer) = within(receive).await;
+    assert_eq!(outcome.expect_err("the queue is gone").status(), Status::CANCELED);
+    assert!(buffer.is_empty(), "the device may write to it");
+    assert_eq!(fake("count mr"), regions);
+}
+
+// DIS-01: an ended connection holds nothing of the connection manager, however long its handles are kept.
+#[tokio::test]
+async fn ended_connections_hold_no_id() {
+    if !alone(module_path!(), "ended_connections_hold_no_id") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let before = fake("count cm_id");
+    let pair = connected(&adapter).await;
+    assert!(fake("count cm_id") > before);
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    within(pair.passive.connection.disconnect()).await.expect("disconnected");
+    eventually("the ids are destroyed", || fake("count cm_id") == before).await;
+    drop(pair);
 }

@@ -295,4 +295,6 @@ async fn a_shared_queue_of_fixed_length_stays_as_it_is() {
     assert_eq!(source.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}");
     assert_eq!((error.status(), shared.depth()), (Status::NOT_SUPPORTED, 4));
     assert_eq!((fake("calls ibv_resize_cq"), fake("count cqe")), (Some(0), entries));
+    // The length that it has is no change, which a driver could refuse.
+    shared.modify(Some(4), Some(1)).expect("only the threshold changes");
 }

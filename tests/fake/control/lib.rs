@@ -20,7 +20,7 @@
 //! | `dmabuf` | the driver knows dma-bufs: files of memory stand for them (memfd_create(2)). Only the flags are accepted that the kernel accepts for them |
 //! | `fixed shared` | the length of a shared receive queue cannot be changed, as with nearly every card |
 //! | `partitions KEY KEY` | the P_Key table is written anew: the numbers of the P_Keys at both indices, `none` for an empty entry; `0 1` at first |
-//! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error; each request that `ibv_post_send` takes counts as one |
+//! | `fail CALL N ERRNO` | the N-th call of this function from now on fails with this error; each request that `ibv_post_send` or `ibv_post_recv` takes counts as one |
 //! | `delay CALL MILLISECONDS` | every call of this function takes so long; the number may have a fraction |
 //! | `hold CALL` | no call of this function returns before `reset` |
 //! | `hold CALL N` | the same from the N-th call from now on |

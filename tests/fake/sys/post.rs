@@ -212,6 +212,9 @@ pub(super) unsafe extern "C" fn post_recv(
 /// # Safety
 /// A request as C posts it.
 unsafe fn add_receive(world: &mut World, raw: *mut ibv_qp, request: &ibv_recv_wr) -> Answer<()> {
+    if let (false, (_, Some(error))) = (world.script.dead, world.script.called("ibv_post_recv")) {
+        return Err(error);
+    }
     let queue_pair = live(&mut world.queue_pairs, raw);
     if queue_pair.state == QPS_RESET || queue_pair.shared.is_some() {
         return Err(libc::EINVAL);

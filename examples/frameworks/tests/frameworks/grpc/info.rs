@@ -2,11 +2,13 @@
 //!
 //! Runs on: rxe
 
+use std::io::IoSlice;
 use std::sync::Mutex;
 
 use common::stream::listening;
 use common::{Device, adapter, within};
 use futures::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::io::ConnectionInfo;
 use tokio_rdma::{RdmaConnector, StreamConfig};
 use tonic::Request;
@@ -46,4 +48,25 @@ async fn a_request_gives_its_connection() {
         assert_eq!(accepted.lock().expect("no panic")[..], [info.connection]);
     }
     server.abort();
+}
+
+// The stream of a connection forwards each kind of write (IO-13: it is the stream with its information beside).
+#[tokio::test]
+async fn a_connection_of_tonic_writes_as_its_stream_does() {
+    let adapter = adapter();
+    let listener = listening(&adapter, &StreamConfig::default());
+    let address = listener.local_addr().expect("bound");
+    let connector = RdmaConnector::new().provider(Device::under_test().provider());
+    let mut incoming = listener.tonic();
+    let (connected, accepted) =
+        within(async { tokio::join!(connector.connect(address), incoming.next()) }).await;
+    let (mut peer, mut stream) = (connected.expect("connected"), accepted.expect("one").expect("accepted"));
+    assert!(stream.is_write_vectored());
+    within(stream.write_all(b"one ")).await.expect("written");
+    let parts = [IoSlice::new(b"t"), IoSlice::new(b"wo")];
+    assert_eq!(within(stream.write_vectored(&parts)).await.expect("written"), 3);
+    within(stream.shutdown()).await.expect("shut down");
+    let mut found = Vec::new();
+    within(peer.read_to_end(&mut found)).await.expect("read");
+    assert_eq!(found, b"one two");
 }
