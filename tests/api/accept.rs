@@ -95,7 +95,7 @@ async fn nd_large_private_data_the_request_survives_a_mistake() {
     exchange(&adapter, &asked.active, &passive).await;
 }
 
-// LS-17
+// No byte, one byte and the maximum arrive with the reject, over IPv4 and IPv6 (LS-17).
 #[tokio::test]
 async fn reject_carries_data_of_any_length() {
     let adapter = adapter();
@@ -113,7 +113,7 @@ async fn reject_carries_data_of_any_length() {
     }
 }
 
-// LS-17, PD-04
+// A reject that is too long is not sent, so the request can still be answered (LS-17, PD-04).
 #[tokio::test]
 async fn reject_with_too_much_data_gives_the_request_back() {
     let adapter = adapter();
@@ -126,7 +126,7 @@ async fn reject_with_too_much_data_gives_the_request_back() {
     assert_bytes(&adapter, error.private_data(), b"short");
 }
 
-// LS-18
+// An adapter that detects the withdrawal reports it, and on any other the reject succeeds (LS-18).
 #[tokio::test]
 async fn reject_sees_that_the_peer_left_before() {
     for ip in both() {
@@ -146,7 +146,7 @@ async fn reject_sees_that_the_peer_left_before() {
     }
 }
 
-// LS-22
+// The drop is no rejection by the application, so the peer may try again (LS-22).
 #[tokio::test]
 async fn dropping_a_request_refuses_the_peer() {
     for ip in both() {

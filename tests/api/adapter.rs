@@ -18,7 +18,7 @@ use tokio_rdma::{
     QueuePairConfig, ReadLimits, Status,
 };
 
-// AD-01
+// The ranges begin at what portable programs rely on and end at what the wire can carry (AD-01).
 #[tokio::test]
 async fn every_limit_is_one_that_a_program_can_live_with() {
     for adapter in all_adapters() {
@@ -56,7 +56,7 @@ async fn every_limit_is_one_that_a_program_can_live_with() {
     }
 }
 
-// AD-01
+// The default read limits and the default queue pair are within what the adapter reports (AD-01).
 #[tokio::test]
 async fn the_defaults_are_within_the_limits() {
     let adapter = adapter();
@@ -65,7 +65,7 @@ async fn the_defaults_are_within_the_limits() {
     assert!(adapter.queue_pair(QueuePairConfig::default()).is_ok());
 }
 
-// AD-01
+// A queue pair with every maximum at once is created, or the device lacks the memory for it (AD-01).
 #[tokio::test]
 async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
     let adapter = adapter();
@@ -86,7 +86,7 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
         }
     }
     for (over, number) in [
-        // QP-01
+        // Each parameter out of range is reported by its number in CreateQueuePair (QP-01).
         (most.clone().receive_completions(&foreign), 2),
         (most.clone().send_completions(&foreign), 3),
         (most.clone().receive_depth(0), 5),
@@ -128,7 +128,7 @@ async fn a_read_has_as_many_entries_as_the_adapter_says() {
     assert_eq!((refused.status(), refused.buffer.len()), (Status::DATA_OVERRUN, most + 1));
 }
 
-// AD-01
+// The error names the length and the limit (AD-01).
 #[tokio::test]
 async fn a_registration_above_the_limit_is_refused() {
     let adapter = adapter();
@@ -140,7 +140,7 @@ async fn a_registration_above_the_limit_is_refused() {
     );
 }
 
-// AD-01
+// Data of exactly the reported lengths arrives, and one more byte is refused (AD-01).
 #[tokio::test]
 async fn the_limits_of_private_data_are_those_that_travel() {
     let adapter = adapter();
@@ -165,7 +165,7 @@ async fn the_limits_of_private_data_are_those_that_travel() {
     );
 }
 
-// AD-01
+// Offers of `u32::MAX` on both sides end at the reported maximum (AD-01).
 #[tokio::test]
 async fn the_read_limits_are_those_that_more_is_capped_to() {
     let adapter = adapter();
@@ -177,7 +177,7 @@ async fn the_read_limits_are_those_that_more_is_capped_to() {
     assert_eq!(pair.passive.connection.read_limits(), most);
 }
 
-// AD-02
+// With the flag a program may poll the last byte instead of waiting for a message (AD-02).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
     const LENGTH: usize = 256 * 1024;
@@ -233,7 +233,7 @@ enum Event {
     Over(usize),
 }
 
-// AD-06
+// Two adapters, two listeners and many connections need one task, and each event resolves its own future alone (AD-06).
 #[tokio::test]
 async fn one_task_waits_on_many_objects_at_once() {
     let many = often(40, 10);

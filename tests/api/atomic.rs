@@ -77,7 +77,7 @@ async fn atomics_change_eight_bytes_and_tell_what_was_there() {
         let pair = connected(&adapter).await;
         let region = counters(&adapter, &[5, 0x0102_0304_0506_0708, u64::MAX, 7]).await;
         let queue_pair = &pair.active.queue_pair;
-        // QP-23
+        // A sum wraps around, a swap needs the expected value, and both return the value that was there before (QP-23).
         for (place, sum) in [(1, 0x0102_0304_0506_0709), (2, 0)] {
             let before = value(&region, place);
             let found = original(add(&adapter, queue_pair, &at(&region, place), 1), OpKind::FetchAdd).await;
@@ -108,7 +108,7 @@ async fn atomics_need_eight_aligned_bytes() {
         (8, whole.part(4..12).expect("in bounds"), 8),
         (8, whole.part(8..15).expect("in bounds"), 7),
     ] {
-        // QP-23
+        // An atomic has eight aligned bytes (RFC 7306), and any other is refused inline (QP-23).
         let error =
             pair.active.queue_pair.fetch_add(room(&adapter, length), &there, 1, WorkOptions::default());
         let error = error.expect_err("no atomic");
@@ -223,7 +223,7 @@ async fn without_reads_there_are_no_atomics() {
     let connect = ConnectParams::default().read_limits(none);
     let pair = connected_with(&adapter, connect, AcceptParams::default().read_limits(none)).await;
     let region = counters(&adapter, &[0]).await;
-    // QP-23
+    // An atomic counts against the read limits, which are zero here (QP-23).
     let error =
         pair.active.queue_pair.fetch_add(room(&adapter, 8), &at(&region, 0), 1, WorkOptions::default());
     assert_eq!(error.expect_err("none").kind, PostErrorKind::NoReads);
@@ -241,7 +241,7 @@ async fn an_atomic_needs_the_right() {
         let region = adapter.register(8, access).await.expect("registered");
         let refused = add(&adapter, &pair.active.queue_pair, &at(&region, 0), 1);
         let behind = add(&adapter, &pair.active.queue_pair, &at(&region, 0), 1);
-        // QP-21
+        // A region without the right for atomics is unchanged, and the connection ends (QP-21).
         let status = failure(refused).await;
         if per_request_errors(&adapter) {
             assert_eq!(status, Status::ACCESS_VIOLATION, "{variant}");
@@ -274,7 +274,7 @@ async fn a_write_with_immediate_data_takes_a_receive() {
             success(writer.write_with(bytes(&adapter, &fill), &remote, options(value)).expect("posted"))
                 .await;
             let (outcome, _) = within(receive).await;
-            // QP-23
+            // The value completes a receive, while the bytes are in the region (QP-23).
             let outcome = outcome.expect("received");
             assert_eq!((outcome.kind, outcome.immediate), (OpKind::Receive, Some(value)), "{variant}");
             // The bytes are in the region, also where there are more than the receive has room for.
@@ -308,7 +308,7 @@ async fn a_send_with_immediate_data_has_both() {
         let receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
         let options = WorkOptions::default().immediate(0xffff_fffe);
         let send = pair.active.queue_pair.send_with(bytes(&adapter, b"kept"), options);
-        // QP-23
+        // One receive completes with the message and the value (QP-23).
         if !adapter.info().immediate_send {
             let error = send.expect_err("not supported");
             assert!(matches!(error.kind, PostErrorKind::NotSupported(_)), "{variant}: {error}");

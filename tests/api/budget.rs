@@ -91,7 +91,8 @@ async fn requests_that_are_complete_yield() {
     }
 }
 
-// SEC-01
+// A `wait` for no result and a `notify` after an overrun resolve at once, and other tasks still have their turns
+// (SEC-01).
 #[tokio::test]
 async fn notifications_of_completion_queues_yield() {
     let adapter = adapter();
@@ -110,7 +111,7 @@ async fn notifications_of_completion_queues_yield() {
     drop(receives);
 }
 
-// SEC-01
+// A queue without receives is below its threshold, so the future resolves at once (SEC-01).
 #[tokio::test]
 async fn low_water_of_shared_receive_queues_yields() {
     let adapter = adapter();
@@ -122,7 +123,7 @@ async fn low_water_of_shared_receive_queues_yields() {
     assert_yields("below_threshold", async || shared.below_threshold().await.expect("there are none")).await;
 }
 
-// SEC-01
+// A connection that has ended resolves both calls at once (SEC-01).
 #[tokio::test]
 async fn the_ends_of_connections_yield() {
     let adapter = adapter();
@@ -163,7 +164,7 @@ async fn calls_of_connection_management_that_fail_yield() {
     .await;
 }
 
-// SEC-01
+// An answer with too much data fails at once and returns its handle for the next call (SEC-01).
 #[tokio::test]
 async fn answers_that_are_refused_yield() {
     let (adapter, too_long) = (adapter(), vec![0; 1 << 12]);
@@ -191,7 +192,7 @@ async fn answers_that_are_refused_yield() {
     .await;
 }
 
-// SEC-01
+// Each call succeeds or fails at once, without the network (SEC-01).
 #[tokio::test]
 async fn memory_yields() {
     let adapter = adapter();

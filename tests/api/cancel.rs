@@ -31,7 +31,7 @@ where
     request
 }
 
-// CAN-01, CAN-02
+// The wakers run in the order of the calls, and the listener still accepts afterwards (CAN-01, CAN-02).
 #[tokio::test]
 async fn listener_cancel_ends_waits_in_order() {
     let adapter = adapter();
@@ -56,7 +56,7 @@ async fn listener_cancel_ends_waits_in_order() {
     assert!(request.is_ok(), "it goes on");
 }
 
-// CAN-01, CAN-06
+// The reply belongs to the cancelled connector: the peer is refused, and `complete` fails (CAN-01, CAN-06).
 #[tokio::test]
 async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
     let adapter = adapter();
@@ -72,7 +72,7 @@ async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
     assert_eq!(error.status(), Status::CONNECTION_INVALID);
 }
 
-// CAN-01, CAN-05
+// `cancel` of either handle ends every wait with CANCELED, and messages still arrive (CAN-01, CAN-05).
 #[tokio::test]
 async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
     let adapter = adapter();
@@ -109,7 +109,7 @@ async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
     assert_eq!(within(peer.disconnected()).await, DisconnectReason::Peer);
 }
 
-// CAN-02
+// Waits on three listeners end in the order of the `cancel` calls, as in ndcq (CAN-02).
 #[tokio::test]
 async fn cancelled_waits_complete_in_order() {
     let adapter = adapter();
@@ -126,7 +126,7 @@ async fn cancelled_waits_complete_in_order() {
     }
 }
 
-// CAN-02
+// Receives complete in the order of their posts, and so do sends that were pending (CAN-02).
 #[tokio::test]
 async fn posted_work_completes_in_the_order_in_which_it_was_posted() {
     let adapter = adapter();
@@ -161,7 +161,7 @@ async fn posted_work_completes_in_the_order_in_which_it_was_posted() {
     }
 }
 
-// CAN-02
+// `flush` completes the receives in the order of their posts before it returns (CAN-02).
 #[tokio::test]
 async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
     let adapter = adapter();
@@ -180,7 +180,7 @@ async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
     }
 }
 
-// CAN-07
+// A post that fails inline wakes no other request and takes no place in its queue (CAN-07).
 #[tokio::test]
 async fn a_ready_call_wakes_nobody() {
     let adapter = adapter();
@@ -215,7 +215,7 @@ async fn a_ready_call_wakes_nobody() {
     assert!(again.into_iter().all(|receive| receive.now_or_never().is_some()));
 }
 
-// CAN-07
+// After the end of the connection the first poll returns the result, so the waker is never called (CAN-07).
 #[tokio::test]
 async fn a_completion_that_is_there_already_is_collected_without_a_wake() {
     let adapter = adapter();
@@ -234,7 +234,7 @@ async fn a_completion_that_is_there_already_is_collected_without_a_wake() {
     assert_eq!(log.lines(), [""; 0]);
 }
 
-// CAN-12
+// Requests in the backlog do not delay the drop of the listener, and their peers are refused (CAN-12).
 #[tokio::test]
 async fn a_listener_with_requests_that_nobody_fetched_goes_at_once() {
     const BACKLOG: usize = 20;
@@ -260,7 +260,7 @@ async fn a_listener_with_requests_that_nobody_fetched_goes_at_once() {
     within(join_all(queued)).await.into_iter().for_each(expect_refusal);
 }
 
-// CAN-12
+// Messages that were not collected do not delay the drop, and the peer sees an orderly end (CAN-12).
 #[tokio::test]
 async fn a_drop_with_unread_data_is_immediate() {
     let adapter = adapter();

@@ -18,14 +18,14 @@ fn soft() -> Provider {
     Provider::soft().expect("compiled in")
 }
 
-// PRV-01
+// The soft provider needs no device, so the catalogue contains it exactly once (PRV-01).
 #[test]
 fn the_catalogue_contains_soft_iwarp() {
     let kinds: Vec<_> = Provider::all().iter().map(Provider::kind).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == ProviderKind::Soft).count(), 1, "{kinds:?}");
 }
 
-// PRV-01
+// A missing device is an error of `Provider::verbs` alone, not of the catalogue (PRV-01).
 #[test]
 fn verbs_without_a_device_names_the_reason() {
     assert!(Provider::all().iter().all(Provider::is_software), "no device, so nothing but software");
@@ -34,7 +34,7 @@ fn verbs_without_a_device_names_the_reason() {
     assert_eq!(error.status(), Status::NOT_SUPPORTED);
 }
 
-// PRV-02
+// `Provider::is_software` is the filter (PRV-02).
 #[test]
 fn software_providers_can_be_left_out() {
     let hardware: Vec<_> = Provider::all().into_iter().filter(|provider| !provider.is_software()).collect();
@@ -42,7 +42,7 @@ fn software_providers_can_be_left_out() {
     assert!(soft().is_software());
 }
 
-// PRV-03
+// Interfaces that are down and link-local addresses are left out (PRV-03).
 #[test]
 fn the_addresses_are_those_of_interfaces_that_are_up() {
     isolated(async || {
@@ -61,7 +61,7 @@ fn the_addresses_are_those_of_interfaces_that_are_up() {
     });
 }
 
-// PRV-03
+// A slice that is too short stays unchanged, and the error contains the number of addresses (PRV-03).
 #[test]
 fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
     let all = soft().addresses().expect("known");
@@ -78,7 +78,7 @@ fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
     assert_eq!(place, [all, vec![nobodys]].concat());
 }
 
-// PRV-03
+// An address that is added between two calls makes the size from the first one too small (PRV-03).
 #[test]
 fn the_size_may_change_between_two_calls_so_callers_loop() {
     isolated(async || {
@@ -100,7 +100,7 @@ fn the_size_may_change_between_two_calls_so_callers_loop() {
     });
 }
 
-// PRV-04
+// `resolve` returns the same id each time, and the adapter with this id lists the address (PRV-04).
 #[tokio::test]
 async fn every_listed_address_belongs_to_an_adapter_that_can_be_opened() {
     let provider = soft();
@@ -113,7 +113,7 @@ async fn every_listed_address_belongs_to_an_adapter_that_can_be_opened() {
     }
 }
 
-// PRV-04
+// All of 127.0.0.0/8 is local on Linux, and an IPv4-mapped address stands for its IPv4 address (PRV-04).
 #[test]
 fn all_of_the_loopback_network_is_the_loopback_adapter() {
     let id = soft().resolve(LOCALHOST).expect("loopback");
@@ -122,7 +122,7 @@ fn all_of_the_loopback_network_is_the_loopback_adapter() {
     }
 }
 
-// PRV-04
+// Addresses of other hosts, unspecified, multicast and broadcast addresses have no adapter (PRV-04).
 #[tokio::test]
 async fn an_address_of_nobody_is_an_invalid_address() {
     for text in [NOBODYS, "2001:db8::77", "0.0.0.0", "::", "224.0.0.1", "255.255.255.255"] {
@@ -134,7 +134,7 @@ async fn an_address_of_nobody_is_an_invalid_address() {
     }
 }
 
-// PRV-04
+// `Provider::open` takes any number as an `AdapterId`, so it has to check it (PRV-04).
 #[tokio::test]
 async fn an_id_of_no_adapter_is_an_invalid_parameter() {
     for id in [0, u64::MAX] {
@@ -144,7 +144,7 @@ async fn an_id_of_no_adapter_is_an_invalid_parameter() {
     }
 }
 
-// PRV-04
+// An adapter runs its tasks on the current runtime, so `open` fails without one (PRV-04).
 #[test]
 fn opening_needs_a_runtime_and_says_so() {
     let id = soft().resolve(LOCALHOST).expect("loopback");
@@ -152,7 +152,7 @@ fn opening_needs_a_runtime_and_says_so() {
     assert_eq!(error.status(), Status::NOT_SUPPORTED, "{error:?}");
 }
 
-// PRV-05
+// The best local address for all of 127.0.0.0/8 is 127.0.0.1 (PRV-05).
 #[test]
 fn loopback_is_reached_from_loopback() {
     for text in ["127.0.0.1", "127.3.2.1", "::ffff:127.0.0.1"] {
@@ -160,7 +160,7 @@ fn loopback_is_reached_from_loopback() {
     }
 }
 
-// PRV-05
+// Of two interfaces the one with a route to the peer's network determines the local address (PRV-05).
 #[test]
 fn a_peer_is_reached_from_the_address_of_its_network() {
     isolated(async || {
@@ -177,7 +177,7 @@ fn a_peer_is_reached_from_the_address_of_its_network() {
     });
 }
 
-// PRV-05
+// The network namespace has no route but those of `lo` (PRV-05).
 #[test]
 fn without_a_route_a_peer_is_unreachable() {
     isolated(async || {
@@ -189,7 +189,7 @@ fn without_a_route_a_peer_is_unreachable() {
     });
 }
 
-// PRV-05
+// Unspecified, multicast and broadcast addresses fail as invalid, not as unreachable (PRV-05).
 #[test]
 fn addresses_that_no_peer_has_are_invalid() {
     for text in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"] {
@@ -198,7 +198,7 @@ fn addresses_that_no_peer_has_are_invalid() {
     }
 }
 
-// PRV-06
+// Every listed IPv4 address is usable, and so are the other addresses of 127.0.0.0/8 (PRV-06).
 #[test]
 fn an_address_is_usable_or_not() {
     for (text, usable) in [
@@ -218,7 +218,7 @@ fn an_address_is_usable_or_not() {
     }
 }
 
-// PRV-06
+// The answer follows the interface: down, up, and without the address (PRV-06).
 #[test]
 fn an_address_of_an_interface_that_is_down_is_not_usable() {
     isolated(async || {
@@ -233,7 +233,7 @@ fn an_address_of_an_interface_that_is_down_is_not_usable() {
     });
 }
 
-// PRV-07
+// Dropping the handles ends requests, tasks and listeners, and the adapter can be opened again (PRV-07).
 #[tokio::test]
 async fn dropped_adapters_leave_nothing_running() {
     let mut port = 0;
@@ -265,7 +265,7 @@ async fn dropped_adapters_leave_nothing_running() {
     }
 }
 
-// PRV-08
+// The tool prints what `Provider::addresses` returns, and a line for the verbs provider that is missing (PRV-08).
 #[test]
 fn the_catalogue_tool_lists_every_address() {
     let output = example("adapters", &[]);
@@ -277,14 +277,14 @@ fn the_catalogue_tool_lists_every_address() {
     assert!(text.contains("provider soft, software\n") && text.contains("provider verbs: "), "{text}");
 }
 
-// PRV-08, PRV-02
+// `--hardware` applies the filter `Provider::is_software` (PRV-08, PRV-02).
 #[test]
 fn the_catalogue_tool_leaves_software_out_on_request() {
     let output = example("adapters", &["--hardware"]);
     assert!(output.status.success() && !stdout(&output).contains("provider soft"), "{output:?}");
 }
 
-// PRV-08
+// `--check` prints what `is_usable` returns, and exits with 1 for an address that is not usable (PRV-08).
 #[test]
 fn the_catalogue_tool_checks_an_address() {
     for (text, usable) in [("127.0.0.1", true), (NOBODYS, false)] {
@@ -295,7 +295,7 @@ fn the_catalogue_tool_checks_an_address() {
     }
 }
 
-// PRV-08
+// `--from` prints what `local_for` returns, and fails without output for an invalid address (PRV-08).
 #[test]
 fn the_catalogue_tool_tells_the_best_local_address() {
     let output = example("adapters", &["--from", "127.3.2.1"]);

@@ -135,7 +135,8 @@ impl Side {
     }
 }
 
-// QP-17
+// Random sends, writes, reads and atomics, some silent, fenced, inline or batched, complete in the order of their posts
+// (QP-17).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn results_come_in_the_order_of_the_posts_whatever_they_are() {
     let seed = Dice::seed();

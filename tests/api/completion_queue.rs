@@ -63,12 +63,12 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
     assert_eq!(results.len(), 10);
     let mut receives = receives.into_iter();
     let mut expected = 0;
-    // CQ-01
+    // A poll takes up to the number asked for, and the rest stays in order (CQ-01).
     for (most, count) in [(4, 4), (1, 1), (100, 5), (100, 0)] {
         let taken = polled(&results, most);
         assert_eq!(taken.len(), count);
         for result in taken {
-            // CQ-09
+            // Each result names its kind, its queue pair, its request and its length (CQ-09).
             let WorkCompletion {
                 status,
                 kind,
@@ -330,7 +330,7 @@ async fn results_have_the_kinds_of_their_requests() {
 async fn the_queues_of_a_queue_pair_are_separate() {
     let adapter = adapter();
     let (sent, received) = (queue(&adapter, 8), queue(&adapter, 8));
-    // QP-01
+    // Each direction of a queue pair has a completion queue of its own (QP-01).
     let config = QueuePairConfig::default().send_completions(&sent).receive_completions(&received);
     let [active, passive] =
         [1, 2].map(|context| adapter.queue_pair(config.clone().context(context)).expect("a queue pair"));
@@ -392,7 +392,7 @@ async fn notifications_are_met_together_by_what_is_good_enough_for_one() {
     let pair = received_into(&adapter, &results, 0).await;
     let _receives = post(&adapter, &pair.passive.queue_pair, 20);
     let sender = &pair.active.queue_pair;
-    // CQ-03
+    // One completion releases every notification that was requested before it (CQ-03).
     let mut waits: Vec<_> = (0..3).map(|_| results.notify(NotifyKind::Any)).collect();
     assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_none()));
     send(&adapter, sender, b"any", WorkOptions::default()).await;
@@ -427,7 +427,7 @@ async fn a_solicited_event_is_for_who_waits_for_those() {
     let pair = received_into(&adapter, &results, 0).await;
     let _receives = post(&adapter, &pair.passive.queue_pair, 20);
     let sender = &pair.active.queue_pair;
-    // CQ-04
+    // A message that is not solicited does not release the notification, if the adapter distinguishes the two (CQ-04).
     let mut solicited = results.notify(NotifyKind::Solicited);
     send(&adapter, sender, b"any", WorkOptions::default()).await;
     within(results_len(&results, 1)).await;
@@ -436,7 +436,7 @@ async fn a_solicited_event_is_for_who_waits_for_those() {
     if told {
         solicited = results.notify(NotifyKind::Solicited);
     }
-    // QP-11
+    // The flag of the send releases the notification at the receiver (QP-11).
     send(&adapter, sender, b"solicited", WorkOptions::default().solicited()).await;
     within(solicited).await.expect("told");
     let lengths: Vec<_> = collect(&results, 2).await.iter().map(|result| result.bytes).collect();
@@ -507,7 +507,7 @@ async fn no_wake_up_is_lost() {
     let mut posted = 0;
     let mut receives = std::collections::VecDeque::new();
     let mut seen = 0;
-    // CQ-02
+    // A completion between the empty poll and the notification is not missed (CQ-02).
     within(async {
         while seen < total {
             while posted < (seen + WINDOW).min(total) {
@@ -539,7 +539,7 @@ async fn a_queue_that_overruns_ends_its_connections() {
     let other = received_into(&adapter, &results, 1).await;
     let receives = post(&adapter, &pair.passive.queue_pair, 3);
     let waiting = results.notify(NotifyKind::Errors);
-    // CQ-05
+    // The second message overruns a queue of depth 1 (CQ-05).
     for message in [b"1", b"2"] {
         let send = pair.active.queue_pair.send(bytes(&adapter, message)).expect("posted");
         // The second one may come too late for the peer, whose connection ends.
@@ -581,7 +581,7 @@ async fn resizing_loses_nothing() {
         send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
     }
     within(results_len(&results, 4)).await;
-    // CQ-06
+    // A depth below the number of held results is refused, and no change of the depth loses a result (CQ-06).
     let error = results.resize(3).expect_err("it holds more");
     assert!(matches!(error, ResizeError::TooSmall { asked: 3, held: 4 }), "{error:?}");
     assert_eq!((error.status(), results.depth(), results.len()), (Status::BUFFER_OVERFLOW, 4, 4));
@@ -646,7 +646,7 @@ async fn many_queue_pairs_share_one_and_the_flush_of_one_leaves_the_others() {
     for pair in &pairs {
         send(&adapter, &pair.active.queue_pair, b"one", WorkOptions::default()).await;
     }
-    // CQ-08
+    // Results name their queue pair, and the flush of one queue pair cancels nothing of the others (CQ-08).
     let mut owners: Vec<_> =
         collect(&results, 5).await.iter().map(|result| result.queue_pair_context).collect();
     owners.sort_unstable();
@@ -672,7 +672,7 @@ async fn one_task_waits_for_many_queues() {
         let receives = post(&adapter, &pair.passive.queue_pair, 2);
         ends.push((results, pair, receives));
     }
-    // CQ-11
+    // One future over the notifications of many queues does the work of a CNO (CQ-11).
     for chosen in [2, 0, 3, 3] {
         let waits = ends.iter().map(|(results, ..)| results.notify(NotifyKind::Any));
         let all = select_all(waits);
@@ -744,7 +744,7 @@ async fn a_queue_that_has_overrun_takes_no_further_queue_pair_into_use() {
     let config = QueuePairConfig::default().completions(&results);
     let first = adapter.queue_pair(config.clone()).expect("a queue pair");
     let receives = post(&adapter, &first, 2);
-    // CQ-05
+    // The flush of two receives overruns a queue of depth 1 (CQ-05).
     first.flush();
     assert_eq!(within(results.notify(NotifyKind::Errors)).await, Err(NotifyError::Overrun { depth: 1 }));
     drop(receives);

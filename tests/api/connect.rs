@@ -32,7 +32,7 @@ async fn the_peer_sees_the_address_that_was_bound() {
         let (ours, theirs) = within(async {
             tokio::join!(connector.connect_and_complete(&active, address, ConnectParams::default()), async {
                 let request = listener.request().await?;
-                // CM-01
+                // The request comes from the address and port of the bind (CM-01).
                 assert_eq!(request.peer_addr(), bound);
                 Ok(request.accept(&passive, AcceptParams::default()).await?)
             })
@@ -52,7 +52,7 @@ async fn port_zero_is_an_ephemeral_port_of_any_address() {
         let connector = adapter.connector();
         connector.bind(asked).expect("bound");
         let bound = connector.local_addr().expect("bound");
-        // CM-02
+        // The port is one of the ephemeral range, and the address stays the one that was given (CM-02).
         assert!(EPHEMERAL.contains(&bound.port()), "{bound}");
         assert_eq!(bound.ip(), asked.ip());
     }
@@ -70,7 +70,7 @@ async fn a_port_is_bound_once() {
     for ip in both() {
         let (first, second) = (adapter.connector(), adapter.connector());
         let taken = bind_somewhere(ip, |address| first.bind(address));
-        // CM-04
+        // Neither a connector nor a listener can bind a port that a connector holds (CM-04).
         let error = second.bind(taken).expect_err("taken");
         assert!(
             matches!(error, BindError::SharingViolation(_)) && error.status() == Status::SHARING_VIOLATION
@@ -125,7 +125,7 @@ async fn a_connect_without_a_bind_takes_an_ephemeral_port() {
     for ip in both() {
         let adapter = adapter();
         let open = half_open(&adapter, ip).await;
-        // CM-07, CM-31
+        // The implicit bind takes an ephemeral port at the local address, for IPv4 and IPv6 (CM-07, CM-31).
         assert_eq!(open.reply.local_addr().ip(), ip);
         assert!(EPHEMERAL.contains(&open.reply.local_addr().port()));
         let connection = within(open.reply.complete()).await.expect("complete");
@@ -145,7 +145,7 @@ async fn private_data_and_read_limits_cross_both_ways_and_messages_follow() {
         let accept = AcceptParams::default().private_data(&b"answer"[..]).read_limits(ReadLimits::new(4, 2));
         let passive_side = async {
             let request = listener.request().await.expect("a request");
-            // CM-08, CM-31
+            // Each side receives the data and the limits of the other, for IPv4 and IPv6 (CM-08, CM-31).
             assert_data(&adapter, request.private_data(), b"ask");
             assert_eq!(request.read_limits(), ReadLimits::new(5, 3));
             request.accept(&passive, accept).await.expect("accepted")
@@ -265,7 +265,7 @@ async fn a_traffic_class_is_taken_or_refused_at_once() {
     }
 }
 
-// CM-37
+// The kernel has MPTCP, or the connect fails at once and leaves connector and queue pair usable (CM-37).
 #[tokio::test]
 async fn multipath_connects_or_is_refused_at_once() {
     for ip in both() {
@@ -342,7 +342,7 @@ async fn addresses_are_known_at_their_moments() {
             request.accept(&passive, AcceptParams::default()).await.map(|accepted| (accepted, passive))
         });
         let reply = outcome(connecting).await.expect("the peer accepts");
-        // CM-26
+        // The address of the peer is known once the peer has accepted (CM-26).
         assert_eq!((reply.peer_addr(), connector.peer_addr()), (address, Ok(address)));
         let connection = within(reply.complete()).await.expect("complete");
         let (accepted, passive) = outcome(accepting).await.expect("accepted");
@@ -417,7 +417,7 @@ async fn connects_that_cross_are_settled_by_a_reject() {
     }
 }
 
-// CM-30
+// An adapter with the loopback flag connects to its own address (CM-30).
 #[tokio::test]
 async fn an_adapter_connects_to_itself() {
     for ip in both() {

@@ -28,14 +28,14 @@ async fn nobody_listens() {
         let adapter = adapter();
         let (connector, active) = (adapter.connector(), queue_pair(&adapter));
         let error = connect_error(&connector, &active, nobody(ip)).await;
-        // CM-15
+        // A refusal without a listener brings no private data and leaves the connector usable (CM-15).
         assert_eq!(error.status(), Status::CONNECTION_REFUSED);
         assert!(error.is_connector_usable() && error.private_data().is_empty());
         assert_eq!(connector.private_data(), Err(StateError::ConnectionInvalid));
-        // CM-33
+        // The reason is the report of the transport that no listener was there (CM-33).
         let ConnectError::Refused { reason, .. } = error else { panic!("{error:?}") };
         assert_is_no_listener(&reason);
-        // CM-21
+        // The failed connect leaves the queue pair as it was (CM-21).
         assert_usable(&adapter, &active).await;
     }
 }
@@ -58,7 +58,7 @@ async fn nd_conn_reject_by_the_passive_side_comes_with_data() {
             panic!("{error:?}")
         };
         assert_is_reject(&reason);
-        // CM-21
+        // The rejection leaves the queue pair as it was (CM-21).
         assert_usable(&adapter, &asked.active).await;
     }
 }
@@ -133,7 +133,7 @@ async fn a_timeout_around_the_future_cancels() {
         let (connector, active) = (adapter.connector(), queue_pair(&adapter));
         let connect = connector.connect(&active, address, ConnectParams::default());
         tokio::time::timeout(SHORT, connect).await.expect_err("no answer");
-        // CM-20
+        // The timeout has used up the connector, but not the queue pair (CM-20).
         assert_eq!(connect_error(&connector, &active, nobody(ip)).await.status(), Status::CONNECTION_ACTIVE);
         assert_usable(&adapter, &active).await;
     }
@@ -154,7 +154,7 @@ async fn dropping_connect_refuses_the_peer_and_frees_the_queue_pair() {
         let accepted = within(asked.request.accept(&passive, AcceptParams::default())).await;
         let connected = accepted.is_ok();
         assert_withdrawn(&adapter, accepted).await;
-        // CM-21
+        // The queue pair of the dropped connect is free again (CM-21).
         assert_usable(&adapter, &asked.active).await;
         if connected {
             assert_used_up(&adapter, &passive).await;
@@ -172,7 +172,7 @@ async fn cancel_ends_a_pending_connect() {
         asked.connector.cancel();
         let error = outcome(asked.connecting).await.expect_err("cancelled");
         assert!(matches!(error, ConnectError::Canceled) && error.status() == Status::CANCELED);
-        // CM-20
+        // A cancelled connector is used up (CM-20).
         assert!(!error.is_connector_usable());
         assert!(matches!(
             connect_error(&asked.connector, &asked.active, nobody(ip)).await,
@@ -191,7 +191,7 @@ async fn complete_without_a_queue_pair_is_cancelled() {
         drop(open.active);
         let error = within(open.reply.complete()).await.expect_err("nothing to complete it with");
         assert!(matches!(error, ConnectError::Canceled), "{error:?}");
-        // CM-20
+        // A cancelled connector is used up, also if its queue pair was dropped (CM-20).
         assert!(!error.is_connector_usable());
         assert_refused(&adapter, outcome(open.accepting)).await;
         assert_unused(&adapter, &open.passive).await;
@@ -367,10 +367,10 @@ async fn nd_conn_reject_by_the_active_side_after_connect() {
         let open = half_open(&adapter, ip).await;
         within(open.reply.reject(b"")).await.expect("rejected");
         assert_refused(&adapter, outcome(open.accepting)).await;
-        // CM-20
+        // Rejecting the peer's accept uses up the connector (CM-20).
         let error = connect_error(&open.connector, &open.active, nobody(v4())).await;
         assert!(matches!(error, ConnectError::Active));
-        // CM-21
+        // The connection was never completed, so the queue pair is free again (CM-21).
         assert_usable(&adapter, &open.active).await;
         assert_unused(&adapter, &open.passive).await;
     }
@@ -477,7 +477,7 @@ fn complete_after_the_peer_has_died() {
             word_has_spread(&adapter).await;
         }
         assert_abandoned(&adapter, within(reply.complete()).await, &active).await;
-        // CM-20
+        // A failed `complete` uses up the connector, also for a fresh queue pair (CM-20).
         let fresh = queue_pair(&adapter);
         assert!(matches!(connect_error(&connector, &fresh, nobody(v4())).await, ConnectError::Active));
     });
@@ -492,7 +492,7 @@ async fn complete_after_the_peer_took_its_accept_back() {
         take_back(&adapter, open.accepting).await;
         // The peer's word has been said, and arrived before another connection came and went if nothing overtakes it.
         assert_usable(&adapter, &queue_pair(&adapter)).await;
-        // CM-21
+        // The queue pair is free after a failed `complete`, or used up by a connection that has ended (CM-21).
         assert_abandoned(&adapter, within(open.reply.complete()).await, &open.active).await;
         assert_unused(&adapter, &open.passive).await;
     }

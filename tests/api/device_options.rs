@@ -30,7 +30,7 @@ async fn the_options_of_connect_are_had_or_refused_at_once() {
             assert!(matches!(error, ConnectError::NotSupported(_)), "{error:?}");
             assert!(error.status() == Status::NOT_SUPPORTED && error.is_connector_usable());
             drop(connect);
-            // CM-21
+            // The refusal leaves connector and queue pair usable (CM-21).
             let link = connect_on(&adapter, &active, &connector).await;
             exchange(&adapter, &active, &link.passive).await;
             continue;

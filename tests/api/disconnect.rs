@@ -29,7 +29,8 @@ async fn end_of(connection: &Connection) -> DisconnectReason {
     within(connection.disconnected()).await
 }
 
-// DIS-02
+// The peer's disconnect wakes the waker of `disconnected`, and the disconnect of this end does not wake it again
+// (DIS-02).
 #[tokio::test]
 async fn the_peer_is_told_exactly_once() {
     for ip in both() {
@@ -56,7 +57,7 @@ async fn the_peer_is_told_exactly_once() {
     }
 }
 
-// DIS-03
+// `disconnected` resolves at its first poll once the connection has ended, however often it is called (DIS-03).
 #[tokio::test]
 async fn asked_after_the_fact_it_answers_at_once() {
     let Pair { active, passive } = connected(&adapter()).await;
@@ -68,7 +69,7 @@ async fn asked_after_the_fact_it_answers_at_once() {
     }
 }
 
-// DIS-04
+// Each of 64 waiting tasks receives the reason (DIS-04).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_number_may_wait_and_all_are_told() {
     let Pair { active, passive } = connected(&adapter()).await;
@@ -88,7 +89,7 @@ async fn any_number_may_wait_and_all_are_told() {
     }
 }
 
-// DIS-05
+// Messages that were sent arrive, and only the receives beyond them are flushed (DIS-05).
 #[tokio::test]
 async fn sent_messages_arrive_before_the_end() {
     const MESSAGES: usize = 100;
@@ -120,7 +121,7 @@ async fn sent_messages_arrive_before_the_end() {
     assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
 }
 
-// DIS-06
+// Receives without a message complete with CANCELED at both ends, and their buffers are unchanged (DIS-06).
 #[tokio::test]
 async fn everything_outstanding_is_flushed_at_both_ends() {
     const RECEIVES: usize = 37;
@@ -300,7 +301,7 @@ async fn the_end_is_told_before_anything_is_flushed() {
     }
 }
 
-// DIS-07
+// Both calls return success, although each may find that the peer has begun a disconnect (DIS-07).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_may_disconnect_at_once() {
     let adapter = adapter();
@@ -355,7 +356,7 @@ async fn flushed_disconnect_returns_after_its_requests() {
     assert_eq!(outcome.expect_err("flushed").status(), Status::CANCELED);
 }
 
-// DIS-08
+// The peer's disconnect arrives after this end has begun its own, and the reason stays `Local` (DIS-08).
 #[tokio::test]
 async fn an_indication_that_comes_late_hurts_nobody() {
     let Pair { active, passive } = connected(&adapter()).await;
@@ -373,7 +374,7 @@ async fn an_indication_that_comes_late_hurts_nobody() {
     );
 }
 
-// DIS-09
+// A second disconnect fails, and a connection that the peer has ended takes exactly one (DIS-09).
 #[tokio::test]
 async fn disconnect_needs_a_connection() {
     let adapter = adapter();
@@ -411,7 +412,8 @@ async fn a_dropped_disconnect_cannot_be_awaited_again() {
     assert_eq!(end_of(&passive.connection).await, DisconnectReason::Peer);
 }
 
-// DIS-10
+// After a disconnect the queue pair takes no send and flushes receives, and nothing connects it or the connector again
+// (DIS-10).
 #[tokio::test]
 async fn neither_queue_pair_nor_connector_is_used_twice() {
     let adapter = adapter();
@@ -455,7 +457,7 @@ async fn neither_queue_pair_nor_connector_is_used_twice() {
     assert!(retained.handle.is_some(), "the request may be accepted otherwise");
 }
 
-// DIS-12
+// While connecting there is no `Connection`, so `Connector::cancel` ends the attempt and frees the queue pair (DIS-12).
 #[tokio::test]
 async fn to_disconnect_while_connecting_is_to_cancel() {
     let adapter = adapter();
@@ -504,7 +506,7 @@ enum Released {
     Both,
 }
 
-// DIS-13
+// Dropping the connection, the queue pair or both is an orderly disconnect, and the message before it arrives (DIS-13).
 #[tokio::test]
 async fn the_last_release_disconnects() {
     let adapter = adapter();
@@ -542,8 +544,7 @@ async fn the_last_release_disconnects() {
     }
 }
 
-/// A caller that loses patience with `disconnect()` and lets everything go has still said goodbye.
-// DIS-13
+// The dropped `disconnect()` has begun the disconnect, which stays orderly when the handles are dropped (DIS-13).
 #[tokio::test]
 async fn a_disconnect_that_is_left_alone_is_still_in_order() {
     let adapter = adapter();
@@ -624,7 +625,7 @@ async fn a_message_that_nobody_took_is_not_lost_in_silence() {
     }
 }
 
-// ERR-08
+// The error of `complete` contains the reason for which the peer's side ended, also in its text (ERR-08).
 #[tokio::test]
 async fn completing_what_the_peer_has_left_tells_how() {
     let adapter = adapter();
@@ -648,7 +649,7 @@ async fn completing_what_the_peer_has_left_tells_how() {
     assert!(told, "{error:?}");
 }
 
-// DIS-15
+// An orderly end is a SUCCESS at both ends, and the reason names the side that began it (DIS-15).
 #[tokio::test]
 async fn the_reason_tells_who_ended_it_in_order() {
     let Pair { active, passive } = connected(&adapter()).await;
@@ -659,7 +660,7 @@ async fn the_reason_tells_who_ended_it_in_order() {
     assert_eq!((&reason, reason.status()), (&DisconnectReason::Local, Status::SUCCESS));
 }
 
-// DIS-15
+// A flush is no orderly disconnect: this end reports `Lost` with CANCELED (DIS-15).
 #[tokio::test]
 async fn a_flush_of_a_connected_queue_pair_is_a_loss_of_local_making() {
     let Pair { active, passive } = connected(&adapter()).await;

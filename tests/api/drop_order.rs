@@ -101,7 +101,7 @@ fn drop_in(order: &[usize], things: Vec<Box<dyn Any + Send>>) {
     }
 }
 
-// CAN-10
+// Every order in which the six handles are dropped is an orderly end for the peer (CAN-10).
 #[tokio::test]
 async fn handles_may_be_dropped_in_any_order() {
     let peers = adapter();
@@ -123,7 +123,7 @@ async fn handles_may_be_dropped_in_any_order() {
     }
 }
 
-// CAN-10
+// A receive outlives its queue pair, and completes with CANCELED and its own bytes (CAN-10).
 #[tokio::test]
 async fn requests_finish_in_any_drop_order() {
     let peers = adapter();
@@ -147,7 +147,7 @@ async fn requests_finish_in_any_drop_order() {
     }
 }
 
-// CAN-10
+// A peer in the middle of a handshake is refused, whichever of the handles is dropped first (CAN-10).
 #[tokio::test]
 async fn a_handshake_may_be_dropped_in_any_order_too() {
     let peers = adapter();
@@ -183,7 +183,7 @@ async fn a_handshake_may_be_dropped_in_any_order_too() {
     }
 }
 
-// CAN-10
+// A reply does not keep its queue pair alive: the peer is refused, and `complete` is cancelled (CAN-10).
 #[tokio::test]
 async fn a_queue_pair_that_goes_takes_the_handshake_with_it() {
     let adapter = adapter();
@@ -198,7 +198,7 @@ async fn a_queue_pair_that_goes_takes_the_handshake_with_it() {
     assert_eq!(error.status(), Status::CANCELED);
 }
 
-// CAN-11
+// A waker runs inside of the crate, and handles that it drops cause no deadlock there (CAN-11).
 #[tokio::test]
 async fn a_waker_may_drop_everything() {
     let peers = adapter();
@@ -253,7 +253,7 @@ async fn a_waker_may_drop_everything() {
     }
 }
 
-// CAN-11
+// The peer sees an orderly end when the task that received its message drops all handles (CAN-11).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_handles_a_completion_may_drop_everything() {
     let peers = adapter();

@@ -36,7 +36,7 @@ fn all_descriptors() -> Vec<File> {
     }
 }
 
-// SEC-16
+// The process holds every descriptor of its limit: what needs one fails, and works again when they are closed (SEC-16).
 #[tokio::test]
 async fn descriptors() {
     if device::skips(Device::Sim, "a simulated network needs no descriptors") {
@@ -101,7 +101,7 @@ async fn descriptors() {
     exchange(&adapter, &active, &passive).await;
 }
 
-// SEC-16
+// RLIMIT_AS leaves a quarter of the memory that is asked for (SEC-16).
 #[tokio::test]
 async fn memory() {
     if !alone(module_path!(), "memory") {
@@ -134,7 +134,7 @@ async fn memory() {
     exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
 
-// SEC-16
+// A full queue returns the buffer, and takes as many requests again once they have completed (SEC-16).
 #[tokio::test]
 async fn queues() {
     const DEPTH: usize = 4;

@@ -74,7 +74,7 @@ async fn every_flag_is_that_of_the_guide() {
     assert!(compared >= 16, "{shown}");
 }
 
-// ERR-06
+// The numbers are those of the table in the guide (ERR-06).
 #[tokio::test]
 async fn room_for_private_data_is_that_of_the_guide() {
     let adapter = adapter();
@@ -89,7 +89,7 @@ async fn room_for_private_data_is_that_of_the_guide() {
     }
 }
 
-// ERR-06, AD-02
+// All devices but `rxe` and the fake RoCE device are iWARP, and only soft places bytes in order (ERR-06, AD-02).
 #[tokio::test]
 async fn transport_is_that_of_the_device() {
     let adapter = adapter();

@@ -76,7 +76,7 @@ async fn assert_idle_connections_are_small(crc: bool) {
     assert!(each <= LIMIT, "{each} bytes for each of 2 x {connections} ends, CRC {crc}");
 }
 
-// SEC-12
+// Each end has carried long messages, writes and batches, and keeps at most 16 KiB, with checksums (SEC-12).
 #[tokio::test]
 async fn connections_with_crc_give_back_what_they_used() {
     if alone(module_path!(), "connections_with_crc_give_back_what_they_used") {
@@ -84,7 +84,7 @@ async fn connections_with_crc_give_back_what_they_used() {
     }
 }
 
-// SEC-12
+// Each end has carried long messages, writes and batches, and keeps at most 16 KiB, without checksums (SEC-12).
 #[tokio::test]
 async fn connections_without_crc_give_back_what_they_used() {
     if alone(module_path!(), "connections_without_crc_give_back_what_they_used") {

@@ -215,7 +215,8 @@ async fn dropped_ends(adapter: &Adapter) {
     assert_eq!(active.connection.disconnected().now_or_never(), Some(DisconnectReason::Local));
 }
 
-// CAN-03, CAN-04
+// Each future is dropped after 0, 1, 2 and more polls, and what the process holds returns to what it was before
+// (CAN-03, CAN-04).
 #[tokio::test]
 async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
     if !alone(module_path!(), "futures_dropped_at_any_point_tell_the_peer_and_leak_nothing") {

@@ -55,7 +55,7 @@ impl Drop for Folder {
     }
 }
 
-// HW-12, HW-17
+// An empty file hides the library from the loader, and `check_up` and the tool report the same fault (HW-12, HW-17).
 #[test]
 fn missing_libraries_are_named_in_one_sentence() {
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
@@ -82,7 +82,7 @@ fn a_machine_without_a_device_has_no_fault() {
     assert!(!stdout.contains("fault: "), "{stdout}");
 }
 
-// HW-12, HW-17
+// A library without functions stands for an old one (HW-12, HW-17).
 #[test]
 fn libraries_that_are_too_old_are_named_in_one_sentence() {
     // Without functions. (Where it is libibverbs, the loader refuses librdmacm.)

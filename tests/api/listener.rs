@@ -64,7 +64,7 @@ async fn a_request_reaches_the_address_that_is_listened_on() {
     }
 }
 
-// LS-10
+// A listener that is only bound has no address either (LS-10).
 #[tokio::test]
 async fn a_listener_has_an_address_only_while_it_listens() {
     let adapter = adapter();
@@ -205,7 +205,7 @@ impl Wake for Told {
     }
 }
 
-// LS-06
+// A request that was delivered to a dropped wait goes to the next call (LS-06).
 #[tokio::test]
 async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
     let adapter = adapter();
@@ -317,7 +317,7 @@ async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
     let refused = !early && error.status() == Status::CONNECTION_REFUSED;
     assert!(refused || is_overdue(&adapter, begun, &error), "{error:?}");
     assert!(error.is_connector_usable());
-    // CM-21
+    // The refused connects leave their queue pairs usable (CM-21).
     for queue_pair in &unfetched {
         assert_usable(&adapter, queue_pair).await;
     }
@@ -376,7 +376,7 @@ async fn the_port_is_free_at_once_while_accepted_connections_live() {
     }
 }
 
-// LS-11, LS-12
+// Data, limits and addresses of the request are known before the program answers it (LS-11, LS-12).
 #[tokio::test]
 async fn a_request_is_inspected_before_it_is_accepted() {
     for ip in both() {
@@ -395,7 +395,7 @@ async fn a_request_is_inspected_before_it_is_accepted() {
                 async move { request.accept(&passive, accept).await.map(|theirs| (theirs, passive)) },
             );
         let reply = outcome(asked.connecting).await.expect("the peer accepts");
-        // LS-12
+        // The data and the limits of the accept arrive with the reply (LS-12).
         assert_data(&adapter, reply.private_data(), b"me");
         let served = if accept_limits_reads(&adapter) { 1 } else { 9 };
         assert_eq!(reply.read_limits(), ReadLimits::new(1, served));

@@ -18,7 +18,7 @@ fn has_devices() -> bool {
     some
 }
 
-// PRV-01
+// `Adapter::open` takes the soft provider for an address that no device has (PRV-01).
 #[tokio::test]
 async fn without_a_device_everything_is_soft() {
     if has_devices() {
@@ -33,7 +33,7 @@ async fn without_a_device_everything_is_soft() {
     exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
 
-// CM-34
+// TCP has no such options, so the calls fail, and the queue pair stays usable (CM-34).
 #[tokio::test]
 async fn options_of_devices_are_not_supported_by_soft() {
     let adapter = adapter();

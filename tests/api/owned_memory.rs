@@ -76,7 +76,7 @@ async fn used<M: OwnedMemory>(adapter: &Adapter, memory: M) -> (M, Vec<u8>) {
     (within(region.into_inner()).await.expect("nobody uses it"), expected)
 }
 
-// MR-09
+// Requests use the allocation of the program itself, without a copy (MR-09).
 #[tokio::test]
 async fn vectors_boxes_and_mappings_carry_data() {
     let adapter = adapter();
@@ -123,7 +123,7 @@ async fn a_part_of_an_allocation_carries_data() {
     }
 }
 
-// MR-09
+// The bytes before and behind the registered range stay as they were (MR-09).
 #[tokio::test]
 async fn memory_at_an_address_carries_data() {
     let adapter = adapter();
@@ -138,7 +138,7 @@ async fn memory_at_an_address_carries_data() {
     assert_eq!((&all[..5], &all[5 + LENGTH..]), (&[0xee; 5][..], &[0xee; 5][..]));
 }
 
-// MR-09
+// `into_inner` waits for the requests that use the memory, also for one whose future was dropped (MR-09).
 #[tokio::test]
 async fn memory_comes_back_when_the_last_request_is_done() {
     let adapter = adapter();

@@ -50,7 +50,7 @@ async fn buffers_are_made_when_they_are_needed_and_used_again() {
 async fn a_pool_of_nothing_is_refused() {
     let adapter = adapter();
     let most = adapter.info().max_registration;
-    // MR-02
+    // A pool of empty buffers fails like a registration without length, and so does one without buffers (MR-02).
     for (length, maximum) in [(0, 8), (8, 0)] {
         let error = adapter.pool(PoolConfig::new(length, maximum)).expect_err("nothing");
         assert_eq!(error.status(), Status::INVALID_BUFFER_SIZE);
@@ -89,7 +89,7 @@ async fn forgotten_requests_return_their_buffers() {
     let Pair { active, passive } = connected(&adapter).await;
     let pool = pool(&adapter, 16, 1);
     let receive = passive.queue_pair.receive(within(pool.get()).await.expect("memory")).expect("posted");
-    // CAN-09
+    // The dropped future does not release its buffer, because a message may still arrive in it (CAN-09).
     drop(receive);
     let mut next = Box::pin(pool.get());
     assert!(poll_once(&mut next).is_pending(), "a message may still come");
@@ -258,7 +258,7 @@ async fn frozen_bytes_are_written_by_nobody() {
     let source = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
     let bytes = within(pool.get()).await.expect("memory").freeze(8);
     let lend = || pool.try_lend(bytes.clone()).expect("no failure").expect("it is the pool's");
-    // MR-03
+    // Frozen bytes cannot be written, so receives and reads into them are refused (MR-03).
     let refused = |kind: PostErrorKind, buffer: &PoolBytes| {
         assert_eq!(kind.status(), Status::ACCESS_VIOLATION);
         assert_eq!(buffer.as_ptr(), bytes.as_ptr(), "it comes back");

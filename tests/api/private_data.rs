@@ -30,7 +30,7 @@ async fn data_goes_with_the_request_and_comes_with_the_accept() {
             let (there, back) = (data(there), data(back));
             let params = ConnectParams::default().private_data(there.clone());
             let asked = requested(&adapter, ip, params).await;
-            // PD-01
+            // The request carries any length from none to the maximum of the adapter (PD-01).
             assert_data(&adapter, asked.request.private_data(), &there);
             // PD-06, ERR-06: padded or not, which the adapter says and the data says.
             assert!(info.exact_private_data || !Device::under_test().is_soft());
@@ -41,7 +41,7 @@ async fn data_goes_with_the_request_and_comes_with_the_accept() {
                 request.accept(&passive, params).await.map(|theirs| (theirs, passive))
             });
             let reply = outcome(asked.connecting).await.expect("the peer accepts");
-            // PD-02, PD-06
+            // The reply carries any length from none to the maximum of the adapter (PD-02, PD-06).
             assert_data(&adapter, reply.private_data(), &back);
             let ours = within(reply.complete()).await.expect("complete");
             let (theirs, _passive) = outcome(accepting).await.expect("accepted");
@@ -63,7 +63,7 @@ async fn data_comes_with_the_reject() {
         assert_bytes(&adapter, error.private_data(), &sent);
         let kept = asked.connector.private_data().map(|data| data.to_vec()).unwrap_or_default();
         assert_bytes(&adapter, &kept, &sent);
-        // PD-06
+        // The data and the adapter agree whether the length is exact (PD-06).
         assert_rejected(&adapter, &error);
         let private_data = match error {
             ConnectError::Rejected { private_data, .. } => private_data,
@@ -138,7 +138,7 @@ async fn too_much_data_in_an_accept_or_a_reject_gives_the_request_back() {
     exchange(&adapter, &asked.active, &passive).await;
 }
 
-// PD-05
+// A short buffer receives the first bytes, and the error has the whole length (PD-05).
 #[tokio::test]
 async fn a_short_buffer_is_filled_and_the_size_is_told() {
     let adapter = adapter();
@@ -170,7 +170,7 @@ async fn is_taken(adapter: &Adapter, length: usize) -> bool {
     error.status() == Status::CONNECTION_REFUSED
 }
 
-// PD-07
+// The adapter reports one limit for each kind of data, and one byte more is refused (PD-07).
 #[tokio::test]
 async fn the_limits_that_are_reported_are_the_limits() {
     let adapter = adapter();
@@ -190,7 +190,7 @@ async fn the_limits_that_are_reported_are_the_limits() {
     assert_refused(&adapter, outcome(open.accepting)).await;
 }
 
-// PD-09
+// A connector has private data from the answer of the peer until `complete` or the next connect (PD-09).
 #[tokio::test]
 async fn private_data_has_its_moments() {
     let invalid = Err(StateError::ConnectionInvalid);

@@ -83,7 +83,7 @@ async fn messages_arrive_gathered_and_scattered() {
 async fn an_array_is_a_scatter_gather_list_and_comes_back_as_one() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
-    // QP-02
+    // The two lists divide the message at different places (QP-02).
     let receive = pair
         .passive
         .queue_pair
@@ -146,7 +146,7 @@ async fn reads_and_writes_move_every_byte_to_its_place() {
             let data = pattern(size + offset)[offset..].to_vec();
             expected[offset..offset + size].copy_from_slice(&data);
             let place = region.remote_part(offset..offset + size).expect("within");
-            // QP-04
+            // A write gathers its buffers into one contiguous range of the peer (QP-04).
             let write = pair.active.queue_pair.write(split(&adapter, &data, &parts), &place).expect("posted");
             assert_eq!(success(write).await.0, size);
             // QP-03: the read is behind the write, so it sees it.
@@ -204,17 +204,17 @@ async fn large_transfers_arrive_whole() {
         let data = pattern(length);
         let region =
             adapter.register(length, Access::REMOTE_WRITE | Access::REMOTE_READ).await.expect("registered");
-        // QP-04
+        // A write of many frames is one request, which completes with its whole length (QP-04).
         let write = pair.active.queue_pair.write(bytes(&adapter, &data), &region.remote()).expect("posted");
         assert_eq!(success(write).await.0, length);
-        // QP-03
+        // A read of many frames returns what was written (QP-03).
         let read = pair.active.queue_pair.read(room(&adapter, length), &region.remote()).expect("posted");
         let (moved, back) = success(read).await;
         assert!(moved == length && back[..] == data[..], "read back, {variant}");
         let mut found = vec![0; length];
         region.read(0, &mut found).expect("as long");
         assert!(found == data, "written, {variant}");
-        // QP-02
+        // A message of many frames fills its receive (QP-02).
         let receive = pair.passive.queue_pair.receive(back).expect("posted");
         let mut rotated = data.clone();
         rotated.rotate_left(1);
@@ -276,7 +276,7 @@ async fn data_moves_over_both_families_of_addresses() {
         let data = pattern(100_000);
         let region =
             adapter.register(100_000, Access::REMOTE_WRITE | Access::REMOTE_READ).await.expect("registered");
-        // QP-02, QP-03, QP-04
+        // A send, a write and a read of 100,000 bytes arrive over IPv4 and IPv6 (QP-02, QP-03, QP-04).
         let receive = passive.receive(room(&adapter, 100_000)).expect("posted");
         success(active.send(bytes(&adapter, &data)).expect("posted")).await;
         assert!(success(receive).await.1[..] == data[..], "{ip}");
@@ -392,7 +392,8 @@ async fn in_order(mut ops: Vec<Op<Buffer>>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: often(24, 4) as u32, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // QP-17
+    // Sends, writes and reads of random lengths complete in the order of their posts, with read limits from 1 to 3
+    // (QP-17).
     #[test]
     fn the_requests_of_a_queue_complete_in_the_order_of_their_posting(
         plan in proptest::collection::vec((0_u8..3, prop_oneof![0_usize..64, 60_000_usize..200_000]), 1..60),
@@ -657,7 +658,7 @@ async fn local_memory_without_the_right_is_refused_inline() {
     for outcome in [here.write(room(&adapter, 9), &remote), here.read(room(&adapter, 9), &remote)] {
         let error = outcome.expect_err("too long");
         assert_eq!(error.status(), Status::ACCESS_VIOLATION);
-        // ERR-09
+        // The text contains both lengths (ERR-09).
         let text = "the buffer of 9 bytes is longer than the peer's memory of 8 bytes";
         assert_eq!(error.to_string(), text);
     }

@@ -111,7 +111,7 @@ async fn learns(accepted: Result<Connection, AcceptError>) {
     }
 }
 
-// CAN-06
+// `Aim` moves the cancel around the moment of success, and both sides agree on the outcome each time (CAN-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
@@ -160,7 +160,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
     assert!(aim.early > 0 && aim.late > 0, "both have occurred: {} and {}", aim.early, aim.late);
 }
 
-// CAN-06
+// A `complete` that is cancelled fails at the peer, too, and one that succeeds gives a connection that works (CAN-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
     let adapter = adapter();
@@ -197,7 +197,7 @@ async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
     assert!(aim.early > 0 && aim.late > 0, "both have occurred: {} and {}", aim.early, aim.late);
 }
 
-// CAN-06
+// A task cancels the waits without a pause, and every request is accepted all the same (CAN-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_not_lost_to_a_cancel() {
     let adapter = adapter();
@@ -250,7 +250,7 @@ fn first_word(adapter: &Adapter, queue_pair: &QueuePair) -> Option<Op<Buffer>> {
     (!passive_sends_first(adapter)).then(|| queue_pair.receive(buffer()).expect("posted"))
 }
 
-// CAN-13
+// Sixteen tasks share an adapter and a listener, and treat their connections in different ways (CAN-13).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn everything_may_be_called_from_everywhere_at_once() {
     let adapter = adapter();
@@ -326,7 +326,7 @@ async fn abuse(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connectio
     }
 }
 
-// CAN-13
+// A request is posted on one thread and awaited on another, which has no runtime (CAN-13).
 #[tokio::test]
 async fn operations_may_change_threads() {
     device::run_clock();

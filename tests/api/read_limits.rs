@@ -76,7 +76,7 @@ async fn every_combination_around_the_limits() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: often(64, 8) as u32, ..ProptestConfig::default() })]
 
-    // NEG-03
+    // Both sides hold the same limits, and neither has more than it asked for (NEG-03).
     #[test]
     fn both_sides_hold_the_same(a in 0..200_u32, b in 0..200_u32, c in 0..200_u32, d in any::<u32>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -31,7 +31,7 @@ fn combinations() -> Vec<Access> {
 async fn a_region_is_zeroed_and_as_long_as_asked() {
     let adapter = adapter();
     for length in [1, 2, 4095, 4096, 4097, 1 << 20] {
-        // MR-01
+        // New memory contains zeros, so a peer cannot read an earlier use of it (MR-01).
         let region = adapter.register(length, Access::REMOTE_READ).await.expect("registered");
         assert_eq!((region.len(), region.access()), (length, Access::REMOTE_READ));
         assert!(region.is_registered());
@@ -51,7 +51,7 @@ async fn keys_are_not_given_twice() {
         // A device has no use for a key of memory that no peer may reach.
         regions.push(adapter.register(1, Access::REMOTE_READ).await.expect("registered"));
     }
-    // MR-01
+    // All keys differ while their regions exist (MR-01).
     let mut keys: Vec<_> = regions.iter().map(|region| region.key()).collect();
     keys.sort();
     keys.dedup();
@@ -112,7 +112,7 @@ async fn deregistering_takes_the_key_back_and_keeps_the_memory() {
     let remote = region.remote();
     success(pair.active.queue_pair.write(bytes(&adapter, b"mine"), &remote).expect("posted")).await;
     success(pair.active.queue_pair.read(room(&adapter, 4), &remote).expect("posted")).await;
-    // MR-01
+    // The peer has no access after `deregister`, while the program still reads the bytes (MR-01).
     region.deregister().await.expect("deregistered");
     assert!(!region.is_registered());
     region.deregister().await.expect("twice is fine");
@@ -139,7 +139,7 @@ async fn the_last_handle_deregisters_and_slices_are_handles() {
     };
     assert!(reach(&adapter).await.is_ok(), "the slice holds it");
     drop(slice);
-    // MR-01
+    // Dropping the last slice has deregistered the region (MR-01).
     let error = reach(&adapter).await.expect_err("deregistered");
     assert_blamed(&adapter, error.status(), Status::ACCESS_VIOLATION, "deregistered");
 }
@@ -178,7 +178,7 @@ async fn no_byte_changes_once_deregistering_is_done() {
         within(pair.active.connection.disconnected()).await;
         within(pair.passive.connection.disconnected()).await;
         within(writer).await.expect("no panic");
-        // MR-01
+        // The write that was in progress has changed no byte since `deregister` returned (MR-01).
         region.read(0, &mut after).expect("as long");
         assert!(before == after, "{variant}");
     }
@@ -192,7 +192,7 @@ async fn many_tasks_register_and_deregister_at_once() {
             let adapter = adapter.clone();
             tokio::spawn(async move {
                 for length in 1..often(100, 10) {
-                    // MR-01
+                    // Eight tasks do so at the same time, and no call fails (MR-01).
                     let region = adapter.register(length, Access::REMOTE_READ).await.expect("registered");
                     region.deregister().await.expect("deregistered");
                     assert!(!region.is_registered());
@@ -303,7 +303,7 @@ async fn each_use_takes_its_right_and_no_other() {
     assert_eq!(combinations().len(), 12);
     for rights in combinations() {
         for what in USES {
-            // MR-03
+            // A use succeeds exactly if the rights contain the one that it needs (MR-03).
             let case = format!("{what:?} with {rights:?}");
             // ERR-06: a driver that does not look lets it be read.
             let unchecked = what == Use::RemoteRead && !adapter.info().checks_remote_read;

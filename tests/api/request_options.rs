@@ -75,7 +75,7 @@ async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
     let queue_pair = &pair.active.queue_pair;
     let parts = |count: usize| (0..count).map(|_| room(&adapter, 4)).collect::<Vec<_>>();
     let region = adapter.register(64, ALL).await.expect("registered");
-    // QP-08
+    // A request beyond a limit fails inline, returns its buffers and leaves the queue as it was (QP-08).
     let refused = queue_pair.send(parts(3)).expect_err("too many");
     let many = |kind, entries, maximum| PostErrorKind::TooManyEntries { kind, entries, maximum };
     assert_eq!((refused.kind, refused.status()), (many(OpKind::Send, 3, 2), Status::DATA_OVERRUN));
@@ -155,7 +155,7 @@ async fn silent_successes_leave_no_result_and_failures_do() {
             ops.push(write(&region.remote(), silent(context)).expect("posted"));
         }
         ops.push(write(&region.remote(), WorkOptions::default().context(5)).expect("posted"));
-        // QP-09
+        // Of the six writes one has a result, because it alone is not silent (QP-09).
         let found = collect(&results, 1).await;
         assert_eq!((found[0].context, found[0].status), (5, Status::SUCCESS), "{variant}");
         for outcome in within(join_all(ops)).await {
@@ -201,7 +201,7 @@ async fn a_fenced_request_sees_what_was_read_before_it() {
             success(receive).await;
             let mut found = [0; TAIL];
             target.read(0, &mut found).expect("as long");
-            // QP-10
+            // The fenced write sends the bytes that the read has placed (QP-10).
             assert_eq!(found, [round; TAIL], "{variant}: round {round}");
             success(read).await;
             success(write).await;
@@ -288,11 +288,12 @@ async fn options_that_a_request_does_not_take_are_refused() {
             "the read does not accept the option immediate",
         ),
     ] {
-        // QP-11, QP-13, QP-23
+        // The error contains the number of `flags` among the parameters of ND's Send, Write and Read (QP-11, QP-13,
+        // QP-23).
         let refused = refused.expect_err(case);
         let found = matches!(refused.kind, PostErrorKind::InvalidOptions { argument: found, .. } if found == argument);
         assert!(found, "{case}: {refused:?}");
-        // ERR-09
+        // The text names the request and the option (ERR-09).
         assert_eq!(refused.to_string(), case);
         assert_eq!(&refused.buffer[..], b"kept", "{case}");
     }
@@ -315,7 +316,7 @@ async fn a_batch_goes_out_with_its_doorbell() {
             } else {
                 batch.submit();
             }
-            // QP-15
+            // A batch is sent by `submit` and by its drop, in the order of the posts (QP-15).
             join_all(sends.into_iter().map(success)).await;
             for (number, receive) in (0..16).zip(receives) {
                 let (length, buffer) = success(receive).await;
@@ -346,7 +347,7 @@ async fn a_flush_ends_the_connection() {
             .map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"))
             .collect();
         pair.active.queue_pair.flush();
-        // QP-16
+        // The receives of both ends complete with CANCELED (QP-16).
         for receive in receives {
             assert_eq!(failure(receive).await, Status::CANCELED, "{variant}");
         }

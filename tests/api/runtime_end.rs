@@ -22,7 +22,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-// CAN-04, CAN-15
+// Waits and requests that other runtimes poll end with the runtime of the adapter (CAN-04, CAN-15).
 #[test]
 fn a_connection_and_its_work_end_with_the_runtime() {
     let (home, other) = (runtime(), runtime());
@@ -47,7 +47,7 @@ fn a_connection_and_its_work_end_with_the_runtime() {
     });
 }
 
-// CAN-04, CAN-15
+// A wait for a request is cancelled, also if the runtime has never run a task of the adapter (CAN-04, CAN-15).
 #[test]
 fn the_wait_for_a_request_ends_with_the_runtime() {
     // The second has run no task of the adapter: what it is given here is ready at once.
@@ -92,7 +92,7 @@ fn a_listener_ends_with_the_runtime_of_its_acceptor() {
     });
 }
 
-// CAN-03, CAN-04, CAN-15
+// An accept, a reply and a connect without an answer end when another runtime polls them (CAN-03, CAN-04, CAN-15).
 #[test]
 fn both_sides_of_a_handshake_end_when_their_runtime_does() {
     let (home, other) = (runtime(), runtime());
@@ -230,7 +230,7 @@ fn an_adapter_names_the_end_of_its_runtime() {
     });
 }
 
-// CAN-13
+// Any runtime or none may poll the futures, and the connection ends with the runtime of the adapter (CAN-13).
 #[test]
 fn a_connection_belongs_to_the_runtime_of_its_adapter_whoever_polls() {
     let (home, guest, other) = (runtime(), runtime(), runtime());

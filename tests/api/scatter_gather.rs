@@ -21,7 +21,7 @@ fn content(region: &Region) -> Vec<u8> {
     found
 }
 
-// QP-02
+// The message contains the slices in the order of the list, and the list comes back with its ranges (QP-02).
 #[tokio::test]
 async fn a_message_is_gathered_from_slices_of_regions() {
     let adapter = adapter();
@@ -44,7 +44,7 @@ async fn a_message_is_gathered_from_slices_of_regions() {
     assert_eq!(&found[..length], b"ghab");
 }
 
-// QP-02
+// The bytes of the region between the slices stay as they were (QP-02).
 #[tokio::test]
 async fn a_message_is_scattered_over_slices_of_regions() {
     let adapter = adapter();
@@ -57,7 +57,7 @@ async fn a_message_is_scattered_over_slices_of_regions() {
     assert_eq!((length, &content(&target)[..]), (5, &b"ab---xyz"[..]));
 }
 
-// QP-02
+// Each part uses its range of the buffer, and the rest of the buffer stays as it was (QP-02).
 #[tokio::test]
 async fn parts_of_buffers_make_lists_and_come_back_in_their_places() {
     let adapter = adapter();
@@ -73,7 +73,7 @@ async fn parts_of_buffers_make_lists_and_come_back_in_their_places() {
     assert_eq!((length, &whole[..]), (7, &[b".on...".to_vec(), b"e two.".to_vec()][..]));
 }
 
-// QP-02
+// An entry is a buffer, a part or a slice, and comes back as the kind that it was (QP-02).
 #[tokio::test]
 async fn a_list_may_hold_all_kinds() {
     let adapter = adapter();
@@ -104,7 +104,7 @@ async fn a_list_may_hold_all_kinds() {
     assert_eq!(text, b"whole, all a region");
 }
 
-// QP-02, MR-03
+// A list with one invalid entry is refused as a whole, and the connection is not affected (QP-02, MR-03).
 #[tokio::test]
 async fn one_bad_entry_spoils_a_list_and_all_come_back() {
     let adapter = adapter();
@@ -135,7 +135,7 @@ async fn one_bad_entry_spoils_a_list_and_all_come_back() {
     assert_eq!(success(receive).await.0, 3);
 }
 
-// QP-02, MR-06
+// The local region has READ_SINK, which some iWARP devices need for the target of a read (QP-02, MR-06).
 #[tokio::test]
 async fn reads_and_writes_take_lists_of_slices() {
     let adapter = adapter();

@@ -36,7 +36,7 @@ fn future<F: Future + Send>(_: F) {}
 fn movable<F: Future + Send + Unpin + 'static>(_: F) {}
 fn stream<S: futures::Stream + Send + Unpin + 'static>() {}
 
-// CAN-13
+// The compiler checks every handle, future and buffer that a program holds (CAN-13).
 #[test]
 fn handles_go_to_any_thread() {
     handle::<Connector>();
@@ -87,7 +87,7 @@ fn handles_go_to_any_thread() {
     handle::<Op<[Buffer; 3]>>();
 }
 
-// CAN-13
+// The compiler checks every parameter, result and configuration (CAN-13).
 #[test]
 fn values_go_to_any_thread() {
     counted::<AcceptParams>();
@@ -143,7 +143,7 @@ fn values_go_to_any_thread() {
     counted::<WcStatus>();
 }
 
-// CAN-13
+// The compiler checks every error, so that `?` can carry it out of a task (CAN-13).
 #[test]
 fn errors_go_to_any_thread() {
     error::<AcceptError>();
@@ -240,7 +240,7 @@ fn futures_go_to_any_thread(
     owned: OwnedRegion<Vec<u8>>,
     pool: &Pool,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // CAN-13
+    // The compiler checks the future of every async method and of every request (CAN-13).
     let params = ConnectParams::default;
     future(connector.connect(queue_pair, peer, params()));
     future(connector.connect_and_complete(queue_pair, peer, params()));

@@ -67,7 +67,7 @@ fn settings_are_kept_together() {
     }
 }
 
-// SEC-09
+// Each time of `VerbsConfig` may be zero and `Duration::MAX` (SEC-09).
 #[cfg(feature = "verbs")]
 #[tokio::test]
 async fn times_of_the_verbs_provider() {
@@ -93,7 +93,7 @@ async fn times_of_the_verbs_provider() {
     provider.open(provider.resolve(v4()).expect("a device has the address")).expect("opened");
 }
 
-// SEC-09
+// Zero and `usize::MAX` are refused with the number of the parameter, and inline room may be zero (SEC-09).
 #[tokio::test]
 async fn sizes_of_queue_pairs() {
     let (adapter, config) = (adapter(), QueuePairConfig::default);
@@ -115,7 +115,7 @@ async fn sizes_of_queue_pairs() {
     assert_eq!(error, PostErrorKind::InlineTooLong { length: 1, maximum: 0 });
 }
 
-// SEC-09
+// Depths and affinities out of range are refused, and `spin` may be zero and `Duration::MAX` (SEC-09).
 #[tokio::test]
 async fn sizes_of_completion_queues() {
     let (adapter, config) = (adapter(), CompletionQueueConfig::default);
@@ -140,7 +140,7 @@ async fn sizes_of_completion_queues() {
     }
 }
 
-// SEC-09
+// Depths, entries and thresholds out of range are refused, on creation and by `modify` (SEC-09).
 #[tokio::test]
 async fn sizes_of_shared_receive_queues() {
     let (adapter, config) = (adapter(), SharedReceiveConfig::default);
@@ -161,7 +161,7 @@ async fn sizes_of_shared_receive_queues() {
     queue.modify(None, Some(0)).expect("as it was");
 }
 
-// SEC-09
+// Lengths that no machine has are refused, and offsets of `usize::MAX` do not overflow (SEC-09).
 #[tokio::test]
 async fn sizes_of_memory() {
     let adapter = adapter();
@@ -184,7 +184,7 @@ async fn sizes_of_memory() {
     region.slice(usize::MAX..usize::MAX).expect_err("out of bounds");
 }
 
-// SEC-09
+// Read limits and backlogs are capped, and a timeout of zero and too much data fail (SEC-09).
 #[tokio::test]
 async fn parameters_of_connect_and_accept() {
     let adapter = adapter();
@@ -240,7 +240,7 @@ async fn options_of_devices() {
     }
 }
 
-// SEC-09
+// Sizes of buffers and queues out of range are refused, and any time and any number of handshakes works (SEC-09).
 #[tokio::test]
 async fn settings_of_streams() {
     let (adapter, config) = (adapter(), StreamConfig::default);
@@ -340,7 +340,7 @@ async fn accepted(adapter: &Adapter, config: AcceptorConfig) -> Option<(Connecti
     }
 }
 
-// SEC-09
+// Numbers of handshakes and waiting results may be zero and `usize::MAX` (SEC-09).
 #[tokio::test]
 async fn settings_of_acceptors() {
     let (adapter, config) = (adapter(), AcceptorConfig::default);

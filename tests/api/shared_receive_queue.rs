@@ -103,7 +103,7 @@ async fn limits_are_checked_and_a_full_queue_gives_the_buffer_back() {
         (SharedReceiveConfig::default().entries(entries + 1), 4),
         (SharedReceiveConfig::default().depth(4).threshold(5), 5),
     ] {
-        // SRQ-01
+        // The numbers are those of the parameters of CreateSharedReceiveQueue (SRQ-01).
         match adapter.shared_receive_queue(config).map(drop) {
             Err(OpenError::InvalidParameter { argument, .. }) => assert_eq!(argument, number),
             other => panic!("{other:?}"),
@@ -155,7 +155,7 @@ async fn a_message_waits_until_there_is_a_receive() {
         within(bystander.active.connection.disconnect()).await.expect("disconnected");
         within(bystander.passive.connection.disconnected()).await;
         for pair in [&first, &second] {
-            // SRQ-02
+            // A message without a receive waits, and its connection continues (SRQ-02).
             let broken = pair.passive.connection.disconnected().now_or_never();
             assert!(broken.is_none(), "{variant}: {broken:?}");
         }
@@ -227,7 +227,7 @@ async fn depth_and_threshold_can_be_changed() {
     let adapter = adapter();
     let Some(queue) = shared(&adapter, SharedReceiveConfig::default().depth(4)) else { return };
     let _receives = post(&adapter, &queue, 4);
-    // SRQ-04
+    // More receives fit after `modify`, and a depth below the posted receives is refused (SRQ-04).
     let full = |depth| PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth };
     assert_eq!(queue.receive(room(&adapter, 1)).expect_err("full").kind, full(4));
     let grows = match queue.modify(Some(6), None) {
@@ -276,7 +276,8 @@ async fn shared_receives_complete_in_the_takers_queue() {
         success(pair.active.queue_pair.send_with(bytes(&adapter, b"hello"), options).expect("posted")).await;
         within(results.notify(NotifyKind::Solicited)).await.expect("told");
         let mut found = Vec::new();
-        // SRQ-01, CQ-09
+        // The result appears in the completion queue of the queue pair that received, with the context of the receive
+        // (SRQ-01, CQ-09).
         assert_eq!(results.poll(4, &mut found), 1, "{variant}");
         assert_eq!((found[0].bytes, found[0].context, found[0].queue_pair_context), (5, 33, 5), "{variant}");
         assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello", "{variant}");

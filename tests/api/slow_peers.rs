@@ -26,7 +26,7 @@ async fn a_complete_may_come_ten_seconds_late() {
     exchange(&adapter, &open.active, &open.passive).await;
 }
 
-// LS-24
+// The accept follows the request after ten seconds, or after half of the time that the adapter reports (LS-24).
 #[tokio::test]
 async fn an_accept_may_come_late() {
     let adapter = adapter();

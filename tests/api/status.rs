@@ -88,7 +88,7 @@ fn the_guide_has_every_status_of_a_completion() {
     assert_eq!(cells, expected);
 }
 
-// ERR-01
+// The numbers, names and NTSTATUS twins are those of ndstatus.mc, and `Status::ALL` contains no others (ERR-01).
 #[test]
 fn every_status_has_its_number_class_and_ntstatus() {
     for &(code, name, nt_name, class) in STATUSES {
@@ -111,7 +111,7 @@ fn every_status_has_its_number_class_and_ntstatus() {
     assert_eq!(Status::CANCELED.code(), 0xC000_0120);
 }
 
-// ERR-03
+// PENDING and TIMEOUT are successes by the sign of their number, so only the class can be relied on (ERR-03).
 #[test]
 fn only_success_is_finished_and_well() {
     for status in Status::ALL.iter().copied() {
@@ -129,7 +129,7 @@ fn only_success_is_finished_and_well() {
     }
 }
 
-// ERR-05
+// A number without a constant keeps its value and is printed, in every vocabulary (ERR-05).
 #[test]
 fn unknown_statuses_are_kept() {
     assert_eq!(Status::from_code(0xC000_020C), Status::CONNECTION_DISCONNECTED);
@@ -209,7 +209,7 @@ fn outcomes() -> Vec<Expect> {
     ]
 }
 
-// ERR-02
+// Each outcome has its numbers in ND, NT, NDv1 and uDAPL, and a number leads back where the table says so (ERR-02).
 #[test]
 fn outcomes_have_their_numbers_everywhere_and_lead_back() {
     let table = outcomes();
@@ -246,7 +246,7 @@ fn outcomes_have_their_numbers_everywhere_and_lead_back() {
     assert_eq!(Outcome::from_status(Status::from_code(0xC0FF_EE01)), None);
 }
 
-// ERR-02
+// One event with one errno has different outcomes, by the phase and the transport (ERR-02).
 #[test]
 fn rdma_cm_events_lead_to_outcomes() {
     use CmPhase::{Accepting, Connected, Connecting};
@@ -307,7 +307,7 @@ fn rdma_cm_events_lead_to_outcomes() {
     assert_eq!(Status::from_cm(Connecting, CmEvent::ADDR_RESOLVED, 0, Iwarp), None);
 }
 
-// ERR-02
+// Every event in `Outcome::cm` leads back to its outcome, except ECONNREFUSED of iWARP, which is ambiguous (ERR-02).
 #[test]
 fn every_sign_of_rdma_cm_leads_back() {
     for outcome in Outcome::ALL.iter().copied() {
@@ -326,7 +326,7 @@ fn every_sign_of_rdma_cm_leads_back() {
     }
 }
 
-// ERR-02
+// The names and numbers are defined by other interfaces, so they are repeated here literally (ERR-02).
 #[test]
 fn the_other_vocabularies_have_their_numbers() {
     #[rustfmt::skip]
@@ -378,7 +378,7 @@ fn the_other_vocabularies_have_their_numbers() {
     assert_eq!(named, events);
 }
 
-// ERR-02
+// The errno of Linux lead to the status that ND has for the condition (ERR-02).
 #[test]
 #[cfg(target_os = "linux")]
 fn errors_of_the_system_have_a_status() {
@@ -417,7 +417,7 @@ fn errors_of_the_system_have_a_status() {
     }
 }
 
-// ERR-02, ERR-03
+// An error without an errno has only its kind, and no error may become a numeric success (ERR-02, ERR-03).
 #[test]
 fn errors_without_a_number_have_the_status_of_their_kind() {
     use ErrorKind as K;
@@ -470,7 +470,7 @@ fn os(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-// ERR-01, ERR-02
+// The status of an error survives its conversion to an `io::Error`: opening and binding (ERR-01, ERR-02).
 #[test]
 fn errors_of_opening_and_binding_keep_their_status() {
     let at = SocketAddr::from(([192, 0, 2, 1], 7000));
@@ -498,7 +498,7 @@ fn errors_of_opening_and_binding_keep_their_status() {
     }
 }
 
-// ERR-01, ERR-02
+// The status of an error survives its conversion to an `io::Error`: connections (ERR-01, ERR-02).
 #[test]
 fn errors_of_connections_keep_their_status() {
     let reason = || Reason::PeerClosed;
@@ -579,7 +579,7 @@ fn a_connect_error_tells_whether_the_connector_is_as_it_was() {
     }
 }
 
-// ERR-01, ERR-02
+// The status of an error survives its conversion to an `io::Error`: requests and memory (ERR-01, ERR-02).
 #[test]
 fn errors_of_the_data_path_keep_their_status() {
     let full = PostErrorKind::QueueFull { queue: QueueKind::Send, depth: 1 };
@@ -612,7 +612,7 @@ fn errors_of_the_data_path_keep_their_status() {
     }
 }
 
-// ERR-02
+// `?` turns a `Retained` into the error that it holds, with the private data of the peer (ERR-02).
 #[test]
 fn a_retained_error_is_its_error() {
     fn plain() -> Result<(), ConnectError> {

@@ -34,7 +34,7 @@ fn rejected(data: PrivateData) -> String {
     ConnectError::Rejected { peer: at(), private_data: Some(data), reason }.to_string()
 }
 
-// ERR-09
+// Private data that is printable text is quoted, and any other data is left out (ERR-09).
 #[test]
 fn a_rejection_shows_what_the_peer_said() {
     let said = rejected(PrivateData::exact(&b"bad token"[..]));
@@ -52,7 +52,7 @@ fn a_rejection_shows_what_the_peer_said() {
     assert!(!rejected(PrivateData::padded(&b"\0\0"[..])).contains('"'));
 }
 
-// ERR-09
+// The private data of the peer is in the text of the error, also as an `io::Error` (ERR-09).
 #[tokio::test]
 async fn a_rejection_over_the_wire_shows_what_the_peer_said() {
     let adapter = adapter();
@@ -97,7 +97,7 @@ fn every_terminate_has_words_of_its_own() {
     assert!(beyond.to_string().contains("unknown error"));
 }
 
-// ERR-09
+// Each reason has words of its own in place of its number (ERR-09).
 #[test]
 fn every_reject_of_infiniband_has_words() {
     for reason in IbRejectReason::ALL {
@@ -211,7 +211,7 @@ async fn a_plain_tcp_server_is_named_with_its_answer() {
     );
 }
 
-// ERR-09
+// The texts contain the parameter or the address, its value and its limit (ERR-09).
 #[tokio::test]
 async fn errors_name_the_object_the_value_and_the_limit() {
     let adapter = adapter();
@@ -273,7 +273,7 @@ async fn errors_name_the_object_the_value_and_the_limit() {
     }
 }
 
-// ERR-09
+// The texts contain the address of the peer and the limit of the time (ERR-09).
 #[tokio::test]
 async fn the_errors_of_a_handshake_and_its_end_name_the_peer_and_the_limit() {
     let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(50)));
@@ -314,7 +314,7 @@ fn values_have_the_texts_of_the_standard_library() {
     assert_eq!(RemoteRegion::try_from(&message[..15]).expect_err("short").needed, RemoteRegion::LEN);
 }
 
-// MR-12
+// The format is fixed, because it travels between machines, and fifteen bytes are refused (MR-12).
 #[test]
 fn a_remote_region_is_sixteen_bytes_in_network_order() {
     let region = RemoteRegion::new(0x0102_0304_0506_0708, RemoteKey(0x090a_0b0c), 0x0d0e_0f10);
@@ -350,7 +350,7 @@ async fn an_adapter_is_opened_by_any_form_of_its_address() {
     }
     let error = Adapter::open("host.invalid").expect_err("no such name");
     assert!(matches!(error, OpenError::Os { call: "getaddrinfo", .. }), "{error}");
-    // ERR-09
+    // The text contains the name that was looked up (ERR-09).
     assert!(error.to_string().starts_with("getaddrinfo failed: \"host.invalid\": "), "{error}");
 }
 

@@ -70,7 +70,7 @@ async fn a_peer_reaches_the_part_that_is_bound() {
             let region = region(&adapter, size, ALL).await;
             let part = size / 4..size / 2;
             let (window, remote) = bound(&adapter, owner, &region, part.clone(), ALL).await;
-            // MW-01
+            // The window has a key of its own, and its last byte is the last byte of the part (MW-01).
             assert_eq!(remote.len() as usize, part.len(), "{variant}");
             assert_ne!(remote.key(), region.key(), "{variant}: a key of its own");
             let end = remote.len();
@@ -201,7 +201,7 @@ async fn a_peer_does_not_get_beyond_what_is_bound_and_granted() {
             return;
         }
         let region = region(&adapter, 4096, ALL).await;
-        // MW-01, MW-02, MW-05
+        // The window limits rights, and bounds if the adapter checks them; it can be bound without rights (MW-01, MW-02, MW-05).
         for (access, write, range, case) in [
             // A window without any right is bound all the same, and gives none.
             (Access::empty(), true, 0..4, "a write without any right"),
@@ -250,7 +250,7 @@ async fn a_window_cannot_give_what_its_region_has_not() {
     let gone = region(&adapter, 8, ALL).await;
     gone.deregister().await.expect("deregistered");
     let foreign = region(&other, 8, ALL).await;
-    // MW-02
+    // A window gets no right that its region lacks, and the region has to be registered with the same adapter (MW-02).
     for (region, access, case) in [
         (&readable, Access::REMOTE_WRITE, "writing where nothing is written"),
         (&readable, ALL, "writing, too, where nothing is written"),
@@ -264,10 +264,10 @@ async fn a_window_cannot_give_what_its_region_has_not() {
         assert_eq!(error.status(), Status::ACCESS_VIOLATION, "{case}");
         assert_eq!(window.remote(), None, "{case}");
     }
-    // MW-03
+    // No bind has succeeded, so there is nothing to invalidate (MW-03).
     let error = pair.active.queue_pair.invalidate(&window, WorkOptions::default()).map(drop);
     assert_eq!(error, Err(PostErrorKind::NotBound), "there is nothing to invalidate");
-    // QP-06
+    // A bind is a request, so it needs a connection (QP-06).
     let unconnected = queue_pair(&adapter);
     let slice = readable.slice(0..8).expect("in bounds");
     let error = unconnected.bind(&window, &slice, Access::REMOTE_READ, WorkOptions::default()).map(drop);
@@ -288,7 +288,7 @@ async fn an_invalidated_window_is_out_of_reach() {
             let (window, remote) = bound(&adapter, owner, &region, 0..64, ALL).await;
             assert_eq!(read(&adapter, &pair.passive.queue_pair, &remote).await, [0; 64], "{variant}");
             let invalidate = owner.invalidate(&window, WorkOptions::default()).expect("posted");
-            // MW-03
+            // The window has no key from the call on, and the peer has no access from the completion on (MW-03).
             assert_eq!(window.remote(), None, "{variant}: from the call on");
             within(invalidate).await.0.expect("invalidated");
             assert_refused_access(&pair, &adapter, &remote, write, variant).await;
@@ -316,7 +316,7 @@ async fn a_send_takes_the_window_of_the_peer_back() {
         let options = WorkOptions::default().invalidate(remote.key());
         success(peer.send_with(bytes(&adapter, b"done"), options).expect("posted")).await;
         let (outcome, buffer) = within(receive).await;
-        // QP-13, MW-03
+        // The receive reports the key that the peer's send has invalidated (QP-13, MW-03).
         let outcome = outcome.expect("received");
         assert_eq!((outcome.bytes, outcome.invalidated), (4, Some(remote.key())), "{variant}");
         assert_eq!(&buffer[..4], b"done", "{variant}");
@@ -340,7 +340,7 @@ async fn a_window_is_for_the_peer_of_its_own_queue_pair() {
         let (pair, other) = (connected(&adapter).await, connected(&adapter).await);
         let region = region(&adapter, 64, ALL).await;
         let (window, remote) = bound(&adapter, &pair.active.queue_pair, &region, 0..64, ALL).await;
-        // MW-04
+        // The key works for the peer of the queue pair that bound the window, and for no other (MW-04).
         for write in [false, true] {
             let stranger = connected(&adapter).await;
             assert_refused_access(&stranger, &adapter, &remote, write, variant).await;
@@ -364,7 +364,7 @@ async fn a_region_stays_while_a_window_is_bound_to_it() {
     let (owner, peer) = (&pair.active.queue_pair, &pair.passive.queue_pair);
     let region = region(&adapter, 64, ALL).await;
     let (window, remote) = bound(&adapter, owner, &region, 0..64, ALL).await;
-    // MR-04
+    // A region with a bound window stays registered, and both keys still work (MR-04).
     let error = region.deregister().await.expect_err("something is bound to it");
     assert_eq!(error.status(), Status::DEVICE_BUSY);
     assert!(region.is_registered(), "nothing has changed");
@@ -426,7 +426,7 @@ async fn each_of_many_queue_pairs_has_a_window_of_one_region() {
     assert_blamed(&adapter, status, Status::ACCESS_VIOLATION, "a key of another connection");
 }
 
-// HW-06
+// Two tasks bind windows of one region through two queue pairs, and no bind fails (HW-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_one_region_are_bound_from_many_queue_pairs_at_once() {
     let adapter = adapter();

@@ -20,8 +20,8 @@ use super::device::{Device, nobody};
 use super::raw::terminated;
 use super::{Pair, connected, listening_at, queue_pair, v4, within};
 
-/// The application of the peer has said no, as far as the wire tells: on iWARP devices only the data does.
-// ERR-10
+/// Asserts that the application of the peer has rejected, as far as the wire shows it: on iWARP devices only the data
+/// does (ERR-10).
 #[track_caller]
 pub fn assert_rejected(adapter: &Adapter, error: &ConnectError) {
     let unheard = adapter.info().iwarp && !Device::under_test().is_soft() && error.private_data().is_empty();
@@ -30,8 +30,7 @@ pub fn assert_rejected(adapter: &Adapter, error: &ConnectError) {
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
 }
 
-/// The peer could not take the connection for now. Nobody has said anything that would be data.
-// ERR-10
+/// Asserts that the peer could not take the connection for now: a later attempt may succeed, without data (ERR-10).
 #[track_caller]
 pub fn assert_refused_for_now(error: &ConnectError) {
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
@@ -82,8 +81,7 @@ pub fn max_reject_data(adapter: &Adapter) -> usize {
     adapter.info().max_reject_data
 }
 
-/// The data arrived as it was sent: exactly, or where the adapter says that it may be padded, with zeroes at its end.
-// PD-06, ERR-06
+/// Asserts that the data is as it was sent: exactly, or with zeros at its end if the adapter pads it (PD-06, ERR-06).
 #[track_caller]
 pub fn assert_data(adapter: &Adapter, found: &PrivateData, sent: &[u8]) {
     assert_bytes(adapter, found, sent);
@@ -127,9 +125,9 @@ pub async fn assert_ended(connection: &Connection) {
     assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
 }
 
-/// A complete whose peer has left since it accepted. Its queue pair is as good as new if it fails, and used up if there
-/// was a connection for a moment: a device may hear of the peer's end later than of a whole other connection.
-// CM-21, CM-28, ERR-06
+/// Asserts that a complete failed because the peer left after its accept, and that the queue pair is free. On a device
+/// that reports the peer's end late, there was a connection for a moment, and the queue pair is used up (CM-21, CM-28,
+/// ERR-06).
 pub async fn assert_abandoned(
     adapter: &Adapter,
     completed: Result<Connection, ConnectError>,
@@ -188,9 +186,8 @@ pub fn assert_connected<T>(adapter: &Adapter, outcome: Result<T, ConnectError>) 
     }
 }
 
-/// A queue pair of an accept that came to nothing is as good as new; where there are two phases, it was connected and is
-/// used up.
-// CM-21, ERR-06
+/// Asserts that the queue pair of a failed accept is free. With two phases it was connected, so it is used up (CM-21,
+/// ERR-06).
 pub async fn assert_unused(adapter: &Adapter, passive: &QueuePair) {
     if three_phase(adapter) {
         assert_usable(adapter, passive).await;
@@ -199,8 +196,7 @@ pub async fn assert_unused(adapter: &Adapter, passive: &QueuePair) {
     }
 }
 
-/// A queue pair that was connected once is not connected again.
-// DIS-10
+/// Asserts that the queue pair was connected before, and so cannot be connected again (DIS-10).
 pub async fn assert_used_up(adapter: &Adapter, queue_pair: &QueuePair) {
     let connector = adapter.connector();
     let again = connector.connect(queue_pair, nobody(v4()), ConnectParams::default());
@@ -219,9 +215,8 @@ pub fn may_overtake(adapter: &Adapter) -> bool {
     three_phase(adapter) && !detects_withdrawal(adapter)
 }
 
-/// Whether the adapter's limit has ended this connect, which began at that time or later. A test that lets a request wait
-/// allows for it: the limit may pass between any two of its steps if the machine stands still.
-// ERR-06
+/// Returns whether the adapter's limit has ended this connect, which began at `begun` or later. A test that lets a
+/// request wait allows for it: the limit may pass between any two of its steps if the machine stands still (ERR-06).
 pub fn is_overdue(adapter: &Adapter, begun: Instant, error: &ConnectError) -> bool {
     let timed_out = matches!(error, ConnectError::TimedOut { .. });
     timed_out && answer_timeout(adapter).is_some_and(|limit| begun.elapsed() >= limit)
@@ -307,8 +302,7 @@ pub async fn take_back(adapter: &Adapter, accepting: JoinHandle<Accepted>) {
     }
 }
 
-/// The reason of a refusal for want of a listener.
-// CM-33
+/// Asserts that the reason is that of a refusal without a listener, in the form of each device (CM-33).
 #[track_caller]
 pub fn assert_is_no_listener(reason: &Reason) {
     let expected = match Device::under_test() {
@@ -322,8 +316,7 @@ pub fn assert_is_no_listener(reason: &Reason) {
     assert_eq!(*reason, expected);
 }
 
-/// The reason of a refusal by a peer's application.
-// CM-33
+/// Asserts that the reason is that of a rejection by the peer's application, in the form of each device (CM-33).
 #[track_caller]
 pub fn assert_is_reject(reason: &Reason) {
     let expected = match Device::under_test() {

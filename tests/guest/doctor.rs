@@ -169,7 +169,7 @@ fn a_machine_without_a_fault_uses_its_devices() {
     }
 }
 
-// HW-17
+// rdma_ucm is removed, and the kernel cannot load it again (HW-17).
 #[test]
 fn a_missing_module_is_named() {
     let Some(_machine) = machine() else { return };
@@ -218,7 +218,7 @@ fn a_missing_device_file_is_named() {
     }
 }
 
-// HW-17
+// The process without privileges cannot open a file of mode 600, and the superuser can (HW-17).
 #[test]
 fn a_device_file_without_permission_is_named() {
     let Some(_machine) = machine() else { return };
@@ -235,7 +235,7 @@ fn a_device_file_without_permission_is_named() {
     }
 }
 
-// HW-17
+// The process without privileges may lock 64 KiB (HW-17).
 #[test]
 fn a_low_limit_of_locked_memory_is_named() {
     let Some(_machine) = machine() else { return };
@@ -248,7 +248,7 @@ fn a_low_limit_of_locked_memory_is_named() {
     }
 }
 
-// HW-17
+// An empty file and a library without functions stand for a missing and an old library (HW-17).
 #[cfg(not(feature = "rdma-sys"))]
 #[test]
 fn missing_and_old_libraries_are_named() {
@@ -287,7 +287,7 @@ fn a_missing_library_of_a_driver_is_named() {
     assert!(found.faults.iter().all(|(_, remedy)| remedy.contains("ibverbs-providers")), "{found:?}");
 }
 
-// HW-17
+// The fault names the interface that has the address, or that there is none (HW-17).
 #[test]
 fn an_address_of_no_device_is_named() {
     let Some(_machine) = machine() else { return };

@@ -32,19 +32,19 @@ fn programs_of_librdmacm_on_rxe() {
     programs_of_librdmacm("RXE");
 }
 
-// IO-05
+// In both roles, over iWARP (IO-05).
 #[test]
 fn programs_of_librdmacm_on_siw() {
     programs_of_librdmacm("SIW");
 }
 
-// IO-05
+// Unmodified programs run on rsocket by librspreload, over RoCE (IO-05).
 #[test]
 fn preloaded_programs_on_rxe() {
     preloaded_programs("RXE");
 }
 
-// IO-05
+// Unmodified programs run on rsocket by librspreload, over iWARP (IO-05).
 #[test]
 fn preloaded_programs_on_siw() {
     preloaded_programs("SIW");

@@ -87,11 +87,11 @@ fn refusing_routes_are_unreachable() {
                 for (what, peers, expected) in cases {
                     let peer = peers[family].parse().expect("an address");
                     let status = failure(&connector, &queue_pair, peer, ConnectParams::default()).await;
-                    // CM-17
+                    // Each kind of route has its status, and the connector keeps its address (CM-17).
                     assert_eq!(status, expected, "{what}, {peer}, bound to {bound_to:?}");
                     assert_eq!(connector.local_addr(), local, "{what}: the connector is as it was");
                 }
-                // CM-19
+                // After all these failures the same connector and queue pair connect (CM-19).
                 let (listener, _) = listening_at(&right, RIGHT[family]);
                 let _pair = succeeds(&connector, &queue_pair, &right, &listener).await;
                 let (outcome, buffer) = within(receive).await;
@@ -124,7 +124,7 @@ fn a_silent_connect_times_out() {
                     assert_eq!(connector.local_addr(), local);
                 }
                 heal();
-                // CM-19
+                // After two timeouts the same connector and queue pair connect (CM-19).
                 let _pair = succeeds(&connector, &queue_pair, &right, &listener).await;
                 let (outcome, _) = within(receive).await;
                 assert_eq!(outcome.expect("received").bytes, 5);
@@ -150,7 +150,7 @@ fn the_kernel_gives_unreachable_peers_up() {
         // CM-18: the first request, and one more after a second.
         assert_eq!(futures::join!(v4, v6), (Status::IO_TIMEOUT, Status::IO_TIMEOUT));
         assert!(begun.elapsed() >= Duration::from_secs(1), "after {:?}", begun.elapsed());
-        // CM-19
+        // After the timeout of the kernel the same connectors connect (CM-19).
         heal();
         let right = soft_at(RIGHT[0], SoftConfig::default());
         for (family, attempt) in attempts.iter().enumerate() {
@@ -265,7 +265,7 @@ async fn congestion_bits_in_a_traffic_class_are_refused() {
     let _receive = queue_pair.receive(adapter.buffer(16).expect("memory")).expect("posted");
     for class in [1, 2, (46 << 2) | 3] {
         let params = ConnectParams::default().traffic_class(class);
-        // CM-13
+        // The two low bits are those of congestion notification (RFC 3168), which belong to the kernel (CM-13).
         assert_eq!(failure(&connector, &queue_pair, address, params).await, Status::NOT_SUPPORTED, "{class}");
     }
     let _pair = succeeds(&connector, &queue_pair, &adapter, &listener).await;
@@ -282,7 +282,7 @@ fn two_hosts_talk_over_ipv4_and_ipv6() {
                 let params = ConnectParams::default().private_data(address.ip().to_string().into_bytes());
                 let reply = within(adapter.connector().connect(&queue_pair, address, params)).await;
                 let reply = reply.expect("accepted");
-                // CM-31
+                // Each side sees the address of the family that the connect chose (CM-31).
                 assert_eq!(reply.peer_addr(), address);
                 assert_eq!(reply.local_addr().ip(), if address.is_ipv4() { LEFT[0] } else { LEFT[1] });
                 assert_eq!(&reply.private_data()[..], b"welcome");
@@ -348,11 +348,11 @@ fn listening_on_any_address_means_those_of_one_adapter() {
                     try_at(*address, &right),
                     within(listener.accept_next(&theirs, AcceptParams::default())),
                 );
-                // LS-03
+                // The listener accepts at each address of its adapter (LS-03).
                 assert_eq!(passive.expect("accepted").local_addr(), SocketAddr::new(*address, at.port()));
                 active.expect("connected");
             }
-            // LS-03
+            // No other adapter's address leads to the listener (LS-03).
             let localhost: IpAddr = ["127.0.0.1", "::1"][family].parse().expect("an address");
             for (address, from) in [(RIGHT[family], &right), (RIGHT[family], &left), (localhost, &loopback)] {
                 let error = try_at(address, from).await.expect_err("nobody listens there");
@@ -383,21 +383,21 @@ fn addresses_are_found_on_their_adapters_and_peers_by_their_routes() {
         let provider = Provider::soft().expect("the soft provider");
         let known = provider.addresses().expect("addresses");
         for side in [LEFT, RIGHT] {
-            // PRV-04
+            // Both addresses of an interface belong to one adapter (PRV-04).
             let ids = side.map(|ip| provider.resolve(ip).expect("an adapter"));
             assert_eq!(ids[0], ids[1]);
             let adapter = provider.open(ids[0]).expect("opened");
             assert!(side.iter().all(|ip| adapter.info().addresses.contains(ip)), "{:?}", adapter.info());
-            // PRV-06
+            // Every listed address of the two interfaces is usable (PRV-06).
             assert!(side.iter().all(|ip| provider.is_usable(*ip) && known.contains(ip)));
         }
         assert_ne!(provider.resolve(LEFT[0]).expect("left"), provider.resolve(RIGHT[0]).expect("right"));
         for stranger in ["10.77.0.99", "fd77::99", "10.84.0.1"] {
             let stranger = stranger.parse().expect("an address");
-            // PRV-04
+            // An address of the same network that no interface has belongs to no adapter (PRV-04).
             let error = provider.resolve(stranger).expect_err("nobody's");
             assert_eq!(error.status(), Status::INVALID_ADDRESS, "{stranger}");
-            // PRV-06
+            // An address that no interface has is not usable (PRV-06).
             assert!(!provider.is_usable(stranger), "{stranger}");
         }
         // PRV-06: known, but its interface is switched off.
@@ -415,7 +415,7 @@ fn addresses_are_found_on_their_adapters_and_peers_by_their_routes() {
         ] {
             let found = provider.local_for(peer.parse().expect("an address"));
             let expected = local.map(|local| local.parse::<IpAddr>().expect("an address"));
-            // PRV-05
+            // The route of the kernel determines the local address, also through a gateway (PRV-05).
             assert_eq!(found.map_err(|error| error.status()), expected, "{peer}");
         }
     });
@@ -482,7 +482,7 @@ fn a_bound_connector_keeps_its_address() {
                 assert_eq!(status, Status::CONNECTION_REFUSED);
                 assert_eq!(connector.local_addr(), Ok(local));
             }
-            // CM-19
+            // The same connector connects from its bound address after timeouts and rejections (CM-19).
             let pair = succeeds(&connector, &queue_pair, &right, &listener).await;
             assert_eq!(pair.active.connection.local_addr(), local);
         }

@@ -63,7 +63,7 @@ async fn ends_when_the_path_breaks(
     };
     // SEC-04: a peer that is cut off, or whose machine has crashed.
     let reason = noticed(PATH_TIMEOUT, end.connection.disconnected()).await;
-    // DIS-11, SEC-11
+    // Whatever the load, the connection is lost with IO_TIMEOUT (DIS-11, SEC-11).
     let DisconnectReason::Lost { status: lost, reason } = reason else { panic!("{load:?}: {reason:?}") };
     assert_eq!(lost, Status::IO_TIMEOUT, "{load:?}: {reason:?}");
     let mut expected = Status::IO_TIMEOUT;
@@ -220,7 +220,7 @@ fn a_disconnect_that_nobody_answers_times_out() {
             let waiter = pair.active.connection.clone();
             let waiter = tokio::spawn(async move { waiter.disconnected().await });
             tokio::task::yield_now().await;
-            // DIS-14
+            // The disconnect ends after its own limit, also with requests that the peer cannot acknowledge (DIS-14).
             let outcome = within(pair.active.connection.disconnect()).await;
             assert_eq!(
                 outcome,

@@ -241,7 +241,7 @@ async fn a_killed_peer_fails_the_oldest_request() {
             if large { vec![live.write(LARGE), live.read()] } else { vec![live.read(), live.read()] };
         live.peer.kill();
         let reason = within(live.connection.disconnected()).await;
-        // DIS-11
+        // The kernel closes the stream of the killed process, and the loss fails the oldest request (DIS-11).
         assert!(matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
         let mut expected = Status::REMOTE_ERROR;
         for request in requests {
@@ -274,7 +274,7 @@ async fn a_connect_to_a_killed_process_is_refused() {
     }
     let mut peer = Peer::start("accept");
     let address = peer.address();
-    // CM-19
+    // After two refusals the same connector and queue pair connect (CM-19).
     within(connector.connect_and_complete(&queue_pair, address, ConnectParams::default()))
         .await
         .expect("connected");
@@ -389,7 +389,7 @@ async fn a_frozen_peer_is_noticed_by_its_silence() {
         live.peer.freeze();
         let receives = [live.receive(), live.receive()];
         let requests: Vec<_> = (0..reads).map(|_| live.read()).collect();
-        // SEC-04
+        // The loss is noticed within the path timeout, with reads or without (SEC-04).
         let reason = noticed(PATH_TIMEOUT, live.connection.disconnected()).await;
         // DIS-11: TCP is still answered, RDMA reads are not.
         let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: Reason::PathTimeout };
@@ -415,9 +415,9 @@ async fn a_frozen_peer_is_noticed_by_a_write_that_does_not_end() {
     live.peer.freeze();
     let receive = live.receive();
     let requests = [live.write(LARGE), live.read(), live.write(8)];
-    // SEC-04
+    // The peer's kernel takes a part of the write and no more, which is noticed within the path timeout (SEC-04).
     let reason = noticed(PATH_TIMEOUT, live.connection.disconnected()).await;
-    // DIS-11
+    // The write is the oldest request, and fails with the timeout (DIS-11).
     assert!(matches!(reason, DisconnectReason::Lost { status: Status::IO_TIMEOUT, .. }), "{reason:?}");
     let mut expected = Status::IO_TIMEOUT;
     for request in requests {
@@ -444,7 +444,7 @@ async fn a_disconnect_that_a_frozen_peer_does_not_answer_times_out() {
     let live = live(SoftConfig::default().disconnect_timeout(Duration::from_secs(1))).await;
     live.peer.freeze();
     let pending = [live.read(), live.read(), live.receive()];
-    // DIS-14
+    // The disconnect ends after its own limit, and flushes the reads without an answer (DIS-14).
     let limit = Duration::from_secs(1);
     assert_eq!(within(live.connection.disconnect()).await, Err(DisconnectError::TimedOut { limit }));
     for op in pending {
@@ -464,12 +464,12 @@ async fn a_connect_to_a_frozen_listener_times_out() {
     let params = || ConnectParams::default().timeout(Duration::from_millis(200));
     for _ in 0..2 {
         let error = within(connector.connect(&queue_pair, address, params())).await.expect_err("frozen");
-        // CM-18
+        // The kernel of the frozen process accepts the stream, but no reply follows (CM-18).
         assert_eq!(error.status(), Status::IO_TIMEOUT, "{error:?}");
         assert!(error.is_connector_usable());
     }
     peer.thaw();
-    // CM-19
+    // The same connector and queue pair connect once the process runs again (CM-19).
     let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
     within(connect).await.expect("connected");
 }

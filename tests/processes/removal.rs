@@ -151,7 +151,7 @@ fn everything_pending_ends(removal: &'static [&'static str]) {
         pending.are_pending().await;
         assert!(!left.is_removed());
         removal.iter().for_each(|command| ip(command));
-        // AD-05
+        // Every pending call of this adapter completes with DEVICE_REMOVED (AD-05).
         pending.all_end_with(Status::DEVICE_REMOVED).await;
         assert!(left.is_removed());
         drop(only);
@@ -179,7 +179,7 @@ fn an_adapter_lives_as_long_as_one_of_its_addresses() {
         let (left, right) = (left(), right());
         let pair = connected_across(&left, &right, RIGHT[1]).await;
         ip("address del 10.77.0.1/24 dev left");
-        // AD-05
+        // The remaining address keeps the adapter and its connection (AD-05).
         exchange((&left, &pair.active), (&right, &pair.passive)).await;
         assert!(!left.is_removed());
         let disconnected = disconnected(pair.active.connection.clone());
@@ -269,7 +269,7 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
         say("disconnect", within(connection.disconnect()).await.err().map(|error| error.status()));
         say("disconnected", Some(within(connection.disconnected()).await.status()));
         for (what, outcome) in outcomes {
-            // AD-05
+            // Every later call fails with DEVICE_REMOVED (AD-05).
             assert_eq!(outcome, Some(Status::DEVICE_REMOVED), "{what}");
         }
         let provider = Provider::soft().expect("the soft provider");
@@ -306,7 +306,7 @@ fn an_address_that_comes_back_is_a_new_adapter_with_free_ports() {
             let error = left.connector().bind(SocketAddr::new(LEFT[0], 0)).expect_err("both are taken");
             assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
             ip("address flush dev left");
-            // AD-05
+            // The adapter ends with its address, and its ports are free although its handles still exist (AD-05).
             assert_eq!(within(listener.request()).await.expect_err("gone").status(), Status::DEVICE_REMOVED);
             let gone = disconnected(pair.active.connection.clone());
             assert_eq!(within(gone).await, Status::DEVICE_REMOVED);

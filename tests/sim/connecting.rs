@@ -295,7 +295,7 @@ fn ports_run_out() {
     });
 }
 
-// CM-30
+// Both ends have the same adapter and the same address (CM-30).
 #[test]
 fn a_host_connects_to_itself() {
     sim::check(SEEDS, async |network: Network| {

@@ -76,7 +76,7 @@ fn server_adapter(server: &Host) -> Adapter {
     server.provider_with(SoftConfig::default().half_open(1024)).open(server.address()).expect("opened")
 }
 
-// SEC-07
+// More sockets than half-open places are renewed all the time, and a connect among them is not delayed (SEC-07).
 #[test]
 fn silent_peers_delay_no_connection() {
     sim::check(0..2, async |network: Network| {
@@ -95,7 +95,7 @@ fn silent_peers_delay_no_connection() {
     });
 }
 
-// IO-10
+// More sockets than half-open places are renewed all the time, and a stream among them is not delayed (IO-10).
 #[test]
 fn silent_peers_delay_no_stream() {
     sim::check(0..2, async |network: Network| {

@@ -28,7 +28,7 @@ async fn asked(connector: &Connector, queue_pair: &QueuePair, address: SocketAdd
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
 }
 
-// SIM-03, SEC-16
+// The limit fails what needs a port of the host's choice, and nothing else (SIM-03, SEC-16).
 #[test]
 fn ports_run_out_and_come_back() {
     sim::check(SEEDS, async |network: Network| {
@@ -122,7 +122,7 @@ fn sockets_run_out_where_one_accepts() {
     });
 }
 
-// SIM-03, SEC-16
+// The limit covers buffers, regions, pools and sockets of the host (SIM-03, SEC-16).
 #[test]
 fn memory_runs_out_and_comes_back() {
     const MUCH: usize = 1 << 20;

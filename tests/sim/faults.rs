@@ -27,7 +27,7 @@ fn is_path_timeout(reason: &DisconnectReason) -> bool {
     matches!(reason, DisconnectReason::Lost { status: Status::IO_TIMEOUT, .. })
 }
 
-// SIM-03 DIS-11 SEC-04
+// Both ends notice the silence within the path timeout, and the pending receive is flushed (SIM-03, DIS-11, SEC-04).
 #[test]
 fn a_partition_is_a_loss_at_the_path_timeout() {
     sim::check(SEEDS, async |network: Network| {
@@ -155,7 +155,7 @@ fn a_partition_that_ends_in_time_is_a_delay() {
     });
 }
 
-// SIM-03
+// The write is delayed by the stall, and its bytes are complete (SIM-03).
 #[test]
 fn a_stall_is_a_delay() {
     sim::check(SEEDS, async |network: Network| {
@@ -198,7 +198,7 @@ fn a_slow_link_is_not_a_dead_one() {
     });
 }
 
-// SIM-03
+// Both ends report ECONNRESET, and the pending receive is flushed (SIM-03).
 #[test]
 fn a_reset_is_a_loss_for_both() {
     sim::check(SEEDS, async |network: Network| {
@@ -333,7 +333,7 @@ fn a_box_that_forgets_idle_connections_is_reminded() {
     });
 }
 
-// SIM-03
+// The host without the interface reports DEVICE_REMOVED, its peer a path timeout, and the host recovers (SIM-03).
 #[test]
 fn an_interface_that_goes_away_takes_its_adapter_along() {
     sim::check(SEEDS, async |network: Network| {

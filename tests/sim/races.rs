@@ -168,7 +168,7 @@ fn the_active_side_drops_its_queue_pair() {
     sweep(Act::DropQueuePair(Active), &rows);
 }
 
-// DIS-13, LS-22
+// Each row has the results of both sides for a drop before its instant (DIS-13, LS-22).
 #[test]
 fn the_passive_side_drops_its_queue_pair() {
     let rows = [

@@ -133,8 +133,8 @@ fn play_all(seeds: Range<u64>, faulty: bool, often: &[(Call, &[&str])]) {
     }
 }
 
-// CAN-01, CAN-06, CAN-07, CAN-08, NEG-01, NEG-02, NEG-03, NEG-04, PD-01, PD-02, CM-24, CM-28, LS-15, DIS-01, DIS-02, DIS-06, DIS-07,
-// DIS-13: whatever both users do. Nothing is lost, and nobody is given up, without a reason.
+// Whatever both users do, nothing is lost, and every call that fails has a reason (CAN-01, CAN-06, CAN-07, CAN-08,
+// NEG-01, NEG-02, NEG-03, NEG-04, PD-01, PD-02, CM-24, CM-28, LS-15, DIS-01, DIS-02, DIS-06, DIS-07, DIS-13).
 #[test]
 fn schedules_without_faults() {
     let often: [(Call, &[&str]); 6] = [

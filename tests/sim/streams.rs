@@ -101,7 +101,7 @@ fn every_byte_arrives_across_cuts() {
     });
 }
 
-// IO-02
+// The reader gets the bytes that came before the partition, and the error behind them (IO-02).
 #[test]
 fn bytes_before_a_loss_are_read_before_its_error() {
     sim::check(0..20, async |network: Network| {

@@ -21,13 +21,13 @@ async fn again_and_again(adapter: &Adapter) {
     }
 }
 
-// LS-08
+// One address is bound again and again, also while a connection waits to be accepted (LS-08).
 #[tokio::test]
 async fn a_listener_that_is_dropped_frees_its_port_at_once() {
     again_and_again(&adapter()).await;
 }
 
-// LS-08
+// The listener is dropped on another thread than the tasks that serve it run on (LS-08).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_that_is_dropped_frees_its_port_at_once_on_any_thread() {
     // The tasks of the listener run on the workers, this on a thread of its own.

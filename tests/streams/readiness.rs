@@ -121,7 +121,7 @@ async fn many_wait_for_one_stream() {
     within(poll_fn(|cx| right.poll_write_ready(cx))).await.expect("writable");
 }
 
-// IO-12
+// Borrowed and owned halves have the calls of tokio's halves, and `forget` shuts nothing down (IO-12).
 #[tokio::test]
 async fn the_halves_peek_and_try() {
     let (mut left, right) = streams(&adapter()).await;

@@ -26,7 +26,7 @@ fn assert_late<T>(outcome: Result<T, StreamError>, address: std::net::SocketAddr
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::TimedOut);
 }
 
-// IO-07
+// The kernel accepts and no reply follows: the default limit holds for each way to connect (IO-07).
 #[tokio::test(start_paused = true)]
 async fn a_connect_gives_up_after_ten_seconds() {
     let (_listener, address) = mute().await;
@@ -40,7 +40,7 @@ async fn a_connect_gives_up_after_ten_seconds() {
     assert!(start.elapsed() >= 3 * LIMIT && start.elapsed() < 4 * LIMIT, "{:?}", start.elapsed());
 }
 
-// IO-07
+// `StreamConfig::connect_timeout` replaces the default, and `None` leaves the limit to the caller (IO-07).
 #[tokio::test(start_paused = true)]
 async fn the_limit_is_a_setting() {
     let (_listener, address) = mute().await;

@@ -16,7 +16,7 @@ fn verbs() -> Provider {
     Provider::verbs().expect("a device")
 }
 
-// PRV-01, PRV-02
+// The verbs provider comes first, and is the only one that is left without software (PRV-01, PRV-02).
 #[test]
 fn the_catalogue_has_devices_before_the_soft_provider() {
     if driver().is_none() {
@@ -48,7 +48,7 @@ async fn every_listed_address_belongs_to_a_device_that_can_be_opened() {
     }
 }
 
-// PRV-03
+// A slice that is too short stays unchanged, and the error contains the number of addresses (PRV-03).
 #[test]
 fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
     if driver().is_none() {
@@ -83,7 +83,7 @@ async fn opening_by_address_takes_the_device_and_soft_where_there_is_none() {
     assert!(matches!(verbs().resolve(loopback), Err(OpenError::InvalidAddress(_))));
 }
 
-// PRV-04
+// `resolve` and `open` of the verbs provider refuse the same addresses and ids as those of soft (PRV-04).
 #[tokio::test]
 async fn addresses_and_ids_of_nobody() {
     if driver().is_none() {
@@ -99,7 +99,7 @@ async fn addresses_and_ids_of_nobody() {
     }
 }
 
-// PRV-04
+// An adapter runs its tasks on the current runtime, so `open` fails without one (PRV-04).
 #[test]
 fn opening_needs_a_runtime_and_says_so() {
     if driver().is_none() {
@@ -110,7 +110,7 @@ fn opening_needs_a_runtime_and_says_so() {
     assert_eq!(error.status(), Status::NOT_SUPPORTED, "{error:?}");
 }
 
-// PRV-05
+// The route of the peer leads from the address of the device, and no route is NETWORK_UNREACHABLE (PRV-05).
 #[test]
 fn a_peer_is_reached_from_the_address_of_its_network() {
     if driver().is_none() {
@@ -123,7 +123,7 @@ fn a_peer_is_reached_from_the_address_of_its_network() {
     assert_eq!(error.status(), Status::NETWORK_UNREACHABLE);
 }
 
-// PRV-06
+// The loopback address is not usable, because no device has it (PRV-06).
 #[test]
 fn an_address_is_usable_or_not() {
     if driver().is_none() {

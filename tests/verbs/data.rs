@@ -55,7 +55,7 @@ async fn a_window_that_is_bound_is_bound_anew() {
     let first = bind(&window, owner, &regions[0]).await;
     write(&adapter, peer, &first).await;
     let second = bind(&window, owner, &regions[1]).await;
-    // MW-01
+    // The second bind gives another key, and only that one works (MW-01).
     assert_ne!(first.key(), second.key());
     write(&adapter, peer, &second).await;
     // Nothing is bound to the first region any more (`MR-04`), nor can it be reached.
@@ -71,7 +71,7 @@ async fn a_window_that_is_bound_is_bound_anew() {
         let remote = bind(&window, owner, &regions[1]).await;
         write(&adapter, peer, &remote).await;
     }
-    // MW-03
+    // The key of an earlier bind gives no access (MW-03).
     let late = peer.write(bytes(&adapter, b"x"), &second).expect("posted");
     assert_eq!(failure(late).await, Status::ACCESS_VIOLATION);
 }
@@ -97,7 +97,7 @@ async fn a_window_moves_to_another_queue_pair_and_goes_with_it() {
     write(&adapter, &after.passive.queue_pair, &remote).await;
     within(after.active.connection.disconnect()).await.expect("disconnected");
     assert!(window.remote().is_none(), "the end of its connection has taken it back");
-    // MR-04
+    // The window that went with its connection does not keep the region registered (MR-04).
     region.deregister().await.expect("nothing is bound to it");
     // It is as good as new.
     let next = connected(&adapter).await;
@@ -107,7 +107,7 @@ async fn a_window_moves_to_another_queue_pair_and_goes_with_it() {
     drop(window);
     region.deregister().await.expect("a window that is gone is bound to nothing");
     let late = next.active.queue_pair.write(bytes(&adapter, b"x"), &remote).expect("posted");
-    // MW-03
+    // The peer has no access by the key of a window that was dropped (MW-03).
     assert_eq!(failure(late).await, Status::ACCESS_VIOLATION);
 }
 
@@ -168,7 +168,7 @@ async fn a_shared_queue_outgrows_its_completion_queue() {
     let passive = adapter.queue_pair(config).expect("a queue pair");
     let params = (ConnectParams::default(), AcceptParams::default());
     let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
-    // SRQ-04
+    // `siw` refuses another depth with EOPNOTSUPP, and keeps the depth that it has (SRQ-04).
     match shared.modify(Some(MANY), None) {
         Ok(()) => {}
         Err(ResizeError::Os { source, .. }) if !adapter.info().waits_for_shared_receives => {
@@ -247,7 +247,8 @@ async fn completions_come_by_the_vector_of_any_processor() {
     for processor in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         let config = CompletionQueueConfig::default().affinity(processor);
         let results = adapter.completion_queue(config).expect("a completion queue");
-        // CQ-07
+        // Any processor is accepted and returned, and completions arrive; the vector of the device cannot be observed
+        // (CQ-07).
         assert_eq!(results.affinity(), Some(processor));
         let config = QueuePairConfig::default().receive_completions(&results);
         let passive = adapter.queue_pair(config).expect("a queue pair");

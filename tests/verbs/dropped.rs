@@ -146,7 +146,8 @@ async fn come_and_go(adapter: Adapter, mut dice: Dice) {
     passive.await.expect("no panic");
 }
 
-// CAN-03, CAN-04, CAN-10
+// Each connection is dropped at a moment drawn from the seed, and no object of the device remains (CAN-03, CAN-04,
+// CAN-10).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_dropped_anywhere_leave_nothing() {
     if driver().is_none() {

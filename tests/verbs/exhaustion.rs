@@ -132,7 +132,7 @@ async fn objects() {
     assert_usable(&adapter, &common::queue_pair(&adapter)).await;
 }
 
-// SEC-16
+// Connectors hold every port of the range, and one that is freed can be bound again (SEC-16).
 #[tokio::test]
 async fn ports() {
     if driver().is_none() || !alone(module_path!(), "ports") {

@@ -66,7 +66,7 @@ async fn accept_and_stay() {
     tokio::time::sleep(FOREVER).await;
 }
 
-// DIS-11
+// The kernel cleans up after the killed process, and this end reports a loss, not an orderly end (DIS-11).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_killed_is_seen() {
     if driver().is_none() {
@@ -277,7 +277,7 @@ async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
         let reason = within(connection.disconnected()).await;
         assert!(is_lost(&reason), "{reason:?}");
         assert!(driver == "siw" || matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
-        // ERR-08
+        // A loss fails the `disconnect` that follows it (ERR-08).
         let outcome = within(connection.disconnect()).await;
         match reason {
             DisconnectReason::Lost { .. } => {

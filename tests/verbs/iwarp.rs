@@ -40,7 +40,7 @@ async fn read_limits_are_those_of_the_side_that_is_told() {
     assert_eq!(agreed(&adapter()).await, ReadLimits::new(3, 5));
 }
 
-// HW-09
+// With the vendor of `siw` the reported limits count as those of the peer, and read sinks need no right (HW-09).
 #[tokio::test]
 async fn quirks_of_siw_are_for_its_vendor() {
     if !alone(module_path!(), "quirks_of_siw_are_for_its_vendor") || !is_iwarp_card() {

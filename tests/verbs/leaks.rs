@@ -123,7 +123,7 @@ fn every_future_may_be_dropped_at_every_await() {
     });
 }
 
-// CAN-12
+// The runtime of the adapter does not run while the objects are destroyed, so their events stay queued (CAN-12).
 #[test]
 fn events_that_nobody_has_taken_do_not_hold_up_anybody() {
     leaves_nothing(async |_| {

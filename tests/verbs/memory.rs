@@ -72,7 +72,7 @@ fn memory_is_registered_and_given_back_on_other_threads() {
         assert_eq!(registrations(), before);
 
         let occupied = occupy().await;
-        // MR-05
+        // A registration that has begun takes effect although its future was dropped (MR-05).
         let mut again = Box::pin(region.register_again(Access::REMOTE_WRITE));
         assert!(poll_once(&mut again).is_pending());
         drop(again);
@@ -99,7 +99,7 @@ fn much_memory_that_is_dropped_is_given_back_on_other_threads() {
         let little = adapter.buffer(4096).expect("memory");
         assert_eq!(registrations(), before + 4);
         let occupied = occupy().await;
-        // MR-01
+        // A small buffer is deregistered within its drop, and large memory on another thread (MR-01).
         drop((region, buffer, pool, frozen, little));
         assert_eq!(registrations(), before + 3);
         drop(occupied);
@@ -123,7 +123,7 @@ fn without_a_runtime_memory_is_given_back_at_once() {
     });
     assert_eq!(registrations(), before + 3);
     drop(runtime);
-    // MR-01
+    // Without a runtime to run on, `deregister` and drops do the work themselves (MR-01).
     futures::executor::block_on(ended.deregister()).expect("deregistered");
     assert!(!ended.is_registered());
     assert_eq!(registrations(), before + 2);
@@ -172,7 +172,7 @@ fn a_region_of_a_forgotten_request_stays_until_that_is_done() {
         let before = registrations();
         let region = within(adapter.register(8, Access::LOCAL_WRITE)).await.expect("registered");
         drop(passive.queue_pair.receive(region.slice(0..8).expect("within")).expect("posted"));
-        // CAN-09, MR-01
+        // A receive whose future was dropped keeps its region registered until its message has arrived (CAN-09, MR-01).
         drop(region);
         assert_eq!(registrations(), before + 1, "a message may still come");
         let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");

@@ -155,7 +155,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     pending.are_pending();
     assert!(!adapter.is_removed());
     let removal = begin_to_remove(&link);
-    // AD-05
+    // Every pending call completes with DEVICE_REMOVED (AD-05).
     pending.all_end_with(Status::DEVICE_REMOVED).await;
     assert!(adapter.is_removed());
 
@@ -193,7 +193,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     queue.flush();
     live.active.connection.cancel();
     for (what, outcome) in outcomes {
-        // AD-05
+        // Every later call fails with DEVICE_REMOVED (AD-05).
         assert_eq!(outcome, Some(Status::DEVICE_REMOVED), "{what}");
     }
     let provider = Provider::verbs().expect("other devices are there");
@@ -247,7 +247,7 @@ async fn work_in_flight_ends_when_the_device_is_removed() {
     // It may have been over by then.
     let left = within(leaving).await.expect("no panic");
     assert!(matches!(left, Ok(()) | Err(Status::DEVICE_REMOVED)), "{left:?}");
-    // AD-05
+    // The ends whose peers were at work end with the device as well (AD-05).
     for pair in &pairs {
         within(pair.passive.connection.disconnected()).await;
     }

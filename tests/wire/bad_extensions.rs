@@ -82,7 +82,7 @@ fn violations(counter: &Region, plain: &Region) -> Vec<(&'static str, Vec<u8>, W
 /// The name of an answer, and its bytes for the identifier of a request.
 type Case = (&'static str, fn(u32) -> Vec<u8>);
 
-// SEC-14
+// A violation by an atomic or immediate data changes no memory and no other connection (SEC-14).
 #[tokio::test]
 async fn every_violation_ends_that_connection_with_its_terminate() {
     for crc in [false, true] {
@@ -96,7 +96,7 @@ async fn every_violation_ends_that_connection_with_its_terminate() {
                 raw_connects(&adapter, Start::peer_to_peer(4, 4), AcceptParams::default()).await;
             let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
             peer.post(&ulpdu).await;
-            // QP-21, QP-23
+            // The Terminate has the layer, the type and the code of the violation (QP-21, QP-23).
             assert_eq!(peer.last_words().await, Some(why), "{case}");
             let (_, sent, found) = terminated(&end.connection).await;
             assert_eq!((sent, found), (true, why), "{case}");
@@ -164,7 +164,7 @@ async fn an_answer_to_an_atomic_must_be_the_one_that_was_asked_for() {
             let request = peer.message().await.expect("the request");
             let identifier = u32::from_be_bytes(request.payload()[4..8].try_into().expect("four bytes"));
             peer.post(&answer(identifier)).await;
-            // QP-23
+            // RFC 5040 has the code "unexpected opcode" for an answer that matches no request (QP-23).
             assert_eq!(peer.last_words().await, Some((0, 2, 6)), "{case}, CRC {crc}");
             assert_eq!(failure(atomic.expect("posted")).await, Status::REMOTE_ERROR, "{case}, CRC {crc}");
         }
@@ -182,7 +182,7 @@ async fn a_peer_without_extensions_ends_the_connection_that_uses_them() {
     peer.post(&raw::write(0, 0, &[])).await;
     peer.post(&raw::terminate(&[0x20, 0x06, 0, 0])).await;
     drop(peer);
-    // QP-23
+    // The peer's Terminate fails the atomic, and both have the code "unexpected opcode" (QP-23).
     assert_eq!(failure(atomic.expect("posted")).await, Status::REMOTE_ERROR);
     assert_eq!(terminated(&end.connection).await, (Status::REMOTE_ERROR, false, (0, 2, 6)));
 }
@@ -200,7 +200,7 @@ async fn immediate_data_takes_a_receive_from_whoever_sends_it() {
             let outcome = within(receive).await.0.expect("received");
             assert_eq!((outcome.immediate, outcome.bytes), (Some(0x0102_0304), 0), "CRC {crc}");
         }
-        // QP-20
+        // Immediate data without a receive is a violation, as a Send without one (QP-20).
         peer.post(&raw::untagged(IMMEDIATE, true, 0, 3, 0, &[0; 8])).await;
         assert_eq!(peer.last_words().await, Some((1, 2, 2)), "CRC {crc}: it found no receive");
     }
@@ -238,7 +238,7 @@ async fn a_peer_takes_back_nothing_but_its_own_windows() {
                 strange.remote().expect("bound").key()
             };
             peer.post(&invalidation(1, key, 3)).await;
-            // QP-13
+            // RFC 5040 has the code "STag cannot be invalidated", and the message is not delivered (QP-13).
             assert_eq!(peer.last_words().await, Some((0, 2, 9)), "CRC {crc}");
             for receive in receives {
                 assert_eq!(failure(receive).await, Status::CANCELED, "CRC {crc}: it was not delivered");

@@ -59,7 +59,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-// SEC-14
+// The streams end without a byte, and the first request that is delivered is the valid one (SEC-14).
 #[tokio::test]
 async fn invalid_requests_are_closed_without_a_reply() {
     let adapter = adapter();
@@ -89,7 +89,7 @@ async fn invalid_requests_are_closed_without_a_reply() {
     assert_eq!(request.peer_addr(), peer.stream.local_addr().expect("connected"));
 }
 
-// SEC-14
+// The soft provider has no markers, and rejects in the revision of the request (SEC-14).
 #[tokio::test]
 async fn markers_are_declined_with_a_reply() {
     let adapter = adapter();
@@ -186,7 +186,7 @@ async fn half_open_places_are_given_to_the_next_when_their_holders_leave() {
     assert_eq!(request.peer_addr(), good.stream.local_addr().expect("connected"));
 }
 
-// SEC-14
+// The connect is refused, and the connector, the queue pair and its receive work for the next attempt (SEC-14).
 #[tokio::test]
 async fn invalid_replies_leave_the_connector_usable() {
     let adapter = adapter();
@@ -237,7 +237,7 @@ async fn invalid_replies_leave_the_connector_usable() {
     bystander.is_well(&adapter, "bad replies").await;
 }
 
-// SEC-14
+// RFC 6581 has a code for a reply without a ready-to-receive frame in common (SEC-14).
 #[tokio::test]
 async fn a_reply_that_asks_for_what_was_not_offered_gets_a_terminate() {
     let adapter = adapter();
@@ -344,7 +344,7 @@ fn violations(region: &Region, hidden: &Region) -> Vec<(&'static str, Vec<u8>, W
     cases
 }
 
-// SEC-14
+// The Terminate has the code of the violation, and nothing of the frames behind it is placed (SEC-14).
 #[tokio::test]
 async fn every_violation_ends_that_connection_with_its_terminate() {
     for crc in [false, true] {
@@ -377,7 +377,7 @@ async fn every_violation_ends_that_connection_with_its_terminate() {
     }
 }
 
-// SEC-14
+// One changed bit anywhere in a frame ends the connection before the frame is used (SEC-14).
 #[tokio::test]
 async fn a_frame_with_a_bad_checksum_places_nothing() {
     let adapter = adapter();
@@ -413,7 +413,7 @@ async fn a_frame_with_a_bad_checksum_places_nothing() {
     }
 }
 
-// SEC-14
+// A gap, another number and too many bytes have different codes, and fail the receive (SEC-14).
 #[tokio::test]
 async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
     let adapter = adapter();
@@ -434,7 +434,7 @@ async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
     }
 }
 
-// SEC-14
+// An answer has the sink, the offset and the length of its request, or the read fails (SEC-14).
 #[tokio::test]
 async fn answers_that_differ_from_what_was_asked_fail_the_read() {
     let adapter = adapter();
@@ -507,7 +507,7 @@ fn terminates() -> Vec<(&'static str, Vec<u8>, Why, Status)> {
     ]
 }
 
-// SEC-14
+// The Terminate fails the oldest read with its status, flushes the others and is not answered (SEC-14).
 #[tokio::test]
 async fn a_terminate_is_the_reason_of_the_loss() {
     let adapter = adapter();
@@ -532,7 +532,7 @@ async fn a_terminate_is_the_reason_of_the_loss() {
     }
 }
 
-// SEC-14
+// A Terminate from the active side rejects the reply, and the queue pair of the accept is free (SEC-14).
 #[tokio::test]
 async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
     let adapter = adapter();
@@ -561,7 +561,7 @@ async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
     }
 }
 
-// SEC-14
+// The accept is aborted, and its queue pair connects with the same receive afterwards (SEC-14).
 #[tokio::test]
 async fn an_invalid_first_frame_aborts_the_accept() {
     let adapter = adapter();
@@ -598,7 +598,7 @@ async fn an_invalid_first_frame_aborts_the_accept() {
     assert_eq!(&success(receive).await.1[..], b"fine");
 }
 
-// SEC-14
+// The active side may send its first frame only after the reply (SEC-14).
 #[tokio::test]
 async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
     let adapter = adapter();
@@ -619,7 +619,7 @@ async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
     bystander.is_well(&adapter, "a hasty peer").await;
 }
 
-// SEC-14
+// Wherever the frame is cut, the receive is flushed and the memory stays as it was (SEC-14).
 #[tokio::test]
 async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
     let adapter = adapter();
@@ -667,7 +667,7 @@ async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
     bystander.is_well(&adapter, "ends within frames").await;
 }
 
-// SEC-15
+// The inbound limit is zero, so any Read Request is one too many (SEC-15).
 #[tokio::test]
 async fn reads_that_were_not_agreed_on_break_the_connection() {
     let adapter = adapter();
@@ -686,7 +686,7 @@ async fn reads_that_were_not_agreed_on_break_the_connection() {
     bystander.is_well(&adapter, "a read that was not agreed on").await;
 }
 
-// SEC-15
+// The inbound limit is one, and the second request comes while the first is being answered (SEC-15).
 #[tokio::test]
 async fn more_reads_at_once_than_agreed_break_the_connection() {
     let adapter = adapter();

@@ -72,7 +72,7 @@ async fn of_many_frames_at_once_those_before_the_bad_one_are_placed() {
     }
 }
 
-// SEC-14
+// Two valid segments do not deliver a message whose third is invalid (SEC-14).
 #[tokio::test]
 async fn a_message_whose_last_segment_is_bad_is_not_received() {
     let adapter = adapter();
@@ -88,7 +88,7 @@ async fn a_message_whose_last_segment_is_bad_is_not_received() {
     assert_eq!(terminated(&end.connection).await.2, MISMATCH);
 }
 
-// SEC-14
+// Two valid segments do not complete a read whose third is invalid (SEC-14).
 #[tokio::test]
 async fn a_read_whose_last_segment_is_bad_fails() {
     let adapter = adapter();

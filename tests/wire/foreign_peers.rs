@@ -125,7 +125,7 @@ async fn initiators_that_negotiate_nothing_are_served() {
 async fn responders_that_negotiate_nothing_are_used() {
     let adapter = adapter();
     for reply in old_peers().into_iter().filter(|start| start.flags & ENHANCED == 0) {
-        // NEG-07
+        // A responder without the enhanced startup gets the default limits, and no first frame is sent to it (NEG-07).
         let (end, mut peer, request) = raw::raw_accepts(&adapter, reply.clone()).await;
         assert_eq!((request.flags, request.revision), (ENHANCED, 2), "we ask for more");
         assert_eq!(&end.connection.private_data()[..], &reply.data[..], "{reply:?}");

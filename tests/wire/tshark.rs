@@ -251,7 +251,7 @@ fn check(record: &Record, crc: bool, case: &str, others: &[&str]) -> Vec<Vec<Str
     (fields.len()..fields.len() + others.len()).map(of_field).collect()
 }
 
-// QP-02, QP-03, QP-04
+// The recorded talk has every opcode except those of a Terminate and of atomics (QP-02, QP-03, QP-04).
 #[tokio::test]
 async fn the_dissector_reads_every_frame() {
     if !has_tshark() {
@@ -270,7 +270,7 @@ async fn the_dissector_reads_every_frame() {
     }
 }
 
-// QP-23
+// The dissector shows the operands and the values that were there before (QP-23).
 #[tokio::test]
 async fn the_dissector_reads_atomics() {
     if !has_tshark() {
@@ -299,7 +299,7 @@ async fn the_dissector_reads_atomics() {
     }
 }
 
-// QP-21
+// A write or a read with an invalid key ends with a Terminate, which the dissector reads (QP-21).
 #[tokio::test]
 async fn the_dissector_reads_a_terminate() {
     if !has_tshark() {

@@ -68,7 +68,7 @@ async fn an_accept_that_the_peer_rejects_leaves_its_queue_pair_free() {
     refused_again_and_again(|reply| async move { reply.reject(&[]).await.expect("rejected") }).await;
 }
 
-// CM-24
+// The drop of a reply rejects it, and the queue pair of the failed accept keeps its receives (CM-24).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_accept_whose_peer_lets_go_leaves_its_queue_pair_free() {
     refused_again_and_again(|reply| async move { drop(reply) }).await;

@@ -6,7 +6,7 @@ use common::programs::{address, example, stdout};
 use common::*;
 use tokio_rdma::{Adapter, AdapterInfo, ReadLimits};
 
-// AD-04, CM-30
+// The interface is one end of a veth pair, and a connection to its own address stays on the host (AD-04, CM-30).
 #[test]
 fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
     isolated(async || {
@@ -29,7 +29,7 @@ fn section<'a>(text: &'a str, info: &AdapterInfo) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-// AD-08
+// A field of `AdapterInfo` that the tool leaves out fails the test, because `Debug` names every field (AD-08).
 #[tokio::test]
 async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
     let output = example("adapters", &[]);

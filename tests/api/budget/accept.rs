@@ -16,7 +16,7 @@ async fn assert_yields(what: &str, once: impl AsyncFnMut()) {
     assert!(turns >= 2, "{what}: {turns} turns of another task in {READY} accepts");
 }
 
-// SEC-01
+// Results that `accept` returns at once still leave other tasks their turns (SEC-01).
 #[tokio::test]
 async fn accepts_of_an_acceptor_yield() {
     let adapter = adapter();
@@ -37,7 +37,7 @@ async fn accepts_of_an_acceptor_yield() {
     assert_yields("Acceptor::accept", async || acceptor.accept().await.expect("ready")).await;
 }
 
-// SEC-01
+// Streams that `accept` returns at once still leave other tasks their turns (SEC-01).
 #[tokio::test]
 async fn accepts_of_a_listener_for_streams_yield() {
     let adapter = adapter();

@@ -14,7 +14,7 @@ use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::mr::RemoteRegion;
 use tokio_rdma::{Access, Status};
 
-// CAN-08
+// Buffers of requests that fail inline come back unchanged, and nothing of them reaches the peer (CAN-08).
 #[tokio::test]
 async fn an_error_at_once_means_that_nothing_was_submitted() {
     let adapter = adapter();
@@ -54,7 +54,7 @@ async fn an_error_at_once_means_that_nothing_was_submitted() {
     assert_eq!(bytes, [0; 8]);
 }
 
-// CAN-09
+// A receive keeps its place in the queue when its future is dropped (CAN-09).
 #[tokio::test]
 async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
     let adapter = adapter();
@@ -82,7 +82,7 @@ async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
     }
 }
 
-// CAN-09
+// The buffer lives until the last byte is sent, also while the heap hands out memory of the same size (CAN-09).
 #[tokio::test]
 async fn a_send_whose_future_was_dropped_arrives_whole() {
     let length = if is_emulated() { 1 << 20 } else { 6 << 20 };
@@ -101,7 +101,7 @@ async fn a_send_whose_future_was_dropped_arrives_whole() {
     }
 }
 
-// CAN-09
+// The answer to the dropped read does not fill the next one (CAN-09).
 #[tokio::test]
 async fn a_read_whose_future_was_dropped_leaves_the_next_one_its_answer() {
     let adapter = adapter();

@@ -15,7 +15,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-// CAN-01
+// The peer does not answer, so `cancel` alone completes the connect, and a second `cancel` does nothing (CAN-01).
 #[tokio::test]
 async fn cancelling_a_connector_ends_its_connect() {
     let adapter = adapter();
@@ -36,7 +36,7 @@ async fn cancelling_a_connector_ends_its_connect() {
     connector.cancel();
 }
 
-// CAN-09
+// Arrays, slices and parts come back with the bytes and ranges with which they were posted (CAN-09).
 #[tokio::test]
 async fn buffers_come_back_intact_when_their_requests_are_flushed() {
     let adapter = adapter();
@@ -79,7 +79,7 @@ async fn buffers_come_back_intact_when_their_requests_are_flushed() {
     drop(peer);
 }
 
-// CAN-04
+// The peer does not answer the disconnect, so the end of the runtime alone completes it (CAN-04).
 #[test]
 fn a_pending_disconnect_ends_with_the_runtime() {
     let (home, other) = (runtime(), runtime());
@@ -92,7 +92,7 @@ fn a_pending_disconnect_ends_with_the_runtime() {
     });
 }
 
-// CAN-03, CAN-04
+// The peers do not answer, so the end of the runtime alone completes the futures (CAN-03, CAN-04).
 #[test]
 fn both_sides_of_a_handshake_end_with_the_runtime() {
     let (home, other) = (runtime(), runtime());

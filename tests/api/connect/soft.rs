@@ -15,7 +15,7 @@ async fn no_ephemeral_port_left() {
     let adapter = adapter_with(SoftConfig::default().ephemeral_ports(port..=port));
     let (connector, active) = (adapter.connector(), queue_pair(&adapter));
 
-    // CM-03, SEC-16
+    // The range has one port, which is taken, so connector and listener fail alike (CM-03, SEC-16).
     let error = connector.bind((v4(), 0).into()).expect_err("the only port is taken");
     assert_eq!(error.status(), Status::TOO_MANY_ADDRESSES);
     let listener = adapter.listener();

@@ -28,7 +28,7 @@ fn read_of_nobody(end: &End, adapter: &tokio_rdma::Adapter) -> Op<Buffer> {
     end.queue_pair.read(adapter.buffer_from(&[7; 64]).expect("memory"), &remote).expect("posted")
 }
 
-// DIS-01
+// `disconnect` returns when the peer has closed its side as well, and every request has completed by then (DIS-01).
 #[tokio::test]
 async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
     let adapter = adapter();
@@ -49,7 +49,7 @@ async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
     assert_eq!((outcome.expect_err("flushed").status(), &buffer[..]), (Status::CANCELED, &[7; 64][..]));
 }
 
-// DIS-06
+// Reads without an answer and the requests queued behind them complete with CANCELED (DIS-06).
 #[tokio::test]
 async fn requests_left_by_the_peer_are_flushed() {
     let adapter = adapter();
@@ -75,7 +75,7 @@ async fn requests_left_by_the_peer_are_flushed() {
     assert_eq!(within(end.connection.disconnected()).await, DisconnectReason::Peer);
 }
 
-// DIS-14
+// `disconnect` fails after the limit of the adapter on both sides, and the receives have completed by then (DIS-14).
 #[tokio::test]
 async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
     let adapter = impatient();
@@ -96,7 +96,7 @@ async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
     }
 }
 
-// DIS-14
+// The limit of `disconnect` holds while sends fill the socket of a peer that does not read (DIS-14).
 #[tokio::test]
 async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
     let adapter = impatient();
@@ -117,7 +117,7 @@ async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
     drop(peer);
 }
 
-// DIS-14
+// A connection whose handles are dropped closes in the background, and is reset after the same limit (DIS-14).
 #[tokio::test]
 async fn a_released_connection_does_not_wait_for_ever_either() {
     let (end, mut peer) = connected_to_raw(&impatient()).await;
@@ -132,7 +132,7 @@ async fn a_released_connection_does_not_wait_for_ever_either() {
     .await;
 }
 
-// CAN-01
+// `Connection::cancel` completes a pending `disconnect` and ends the connection (CAN-01).
 #[tokio::test]
 async fn a_disconnect_can_be_cancelled() {
     let adapter = adapter();
@@ -148,7 +148,7 @@ async fn a_disconnect_can_be_cancelled() {
     drop(peer);
 }
 
-// DIS-15, SEC-11
+// A reset is reported with its errno, and a stream that ends within a frame as such (DIS-15, SEC-11).
 #[tokio::test]
 async fn the_reason_tells_what_broke_it() {
     let adapter = adapter();
@@ -191,7 +191,7 @@ async fn the_first_cause_is_the_one_that_is_told() {
     }
 }
 
-// DIS-15, SEC-11
+// Both ends keep the layer, the type and the code of a Terminate, and which end sent it (DIS-15, SEC-11).
 #[tokio::test]
 async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
     let adapter = adapter();
@@ -227,7 +227,7 @@ async fn a_message_that_nobody_took_fails_the_disconnect_behind_it() {
     }
 }
 
-// ERR-08
+// A reset after the end of the stream is a loss, not the peer's side of the disconnect (ERR-08).
 #[tokio::test]
 async fn a_reset_is_no_answer_to_a_disconnect() {
     let adapter = adapter();
@@ -241,7 +241,7 @@ async fn a_reset_is_no_answer_to_a_disconnect() {
     assert_eq!(reason, Reason::Errno(libc::ECONNRESET));
 }
 
-// DIS-08
+// Bytes that arrive after the disconnect of this end are discarded, even if they are no frame (DIS-08).
 #[tokio::test]
 async fn words_that_cross_the_goodbye_are_swallowed() {
     let adapter = adapter();

@@ -27,7 +27,7 @@ async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
         end.queue_pair.read(room(&adapter, 4), &somewhere),
     ];
     assert_eq!(peer.message().await.map(|frame| frame.opcode()), Some(raw::READ_REQUEST));
-    // QP-16
+    // The flush completes both queues, also a read that the peer has received (QP-16).
     end.queue_pair.flush();
     for op in receives.into_iter().chain(reads) {
         assert_eq!(failure(op.expect("posted")).await, Status::CANCELED);

@@ -71,7 +71,7 @@ async fn keys_of_one_region_are_never_the_same() {
         region.register_again(Access::REMOTE_READ).await.expect("registered again");
         keys.push(region.key());
     }
-    // MR-05
+    // Each registration has another key than the one before it (MR-05).
     assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "each one differs from the one before");
 }
 
@@ -121,7 +121,8 @@ async fn calls_on_one_region_take_turns() {
                         if (task + round) % 2 == 0 {
                             region.deregister().await.expect("deregistered");
                         } else {
-                            // MR-01, MR-05
+                            // Concurrent calls succeed or fail with `Busy`, and the region works afterwards (MR-01,
+                            // MR-05).
                             match region.register_again(Access::REMOTE_READ).await {
                                 Ok(()) => again += 1,
                                 Err(error) => assert!(matches!(error, RegisterError::Busy), "{error:?}"),
@@ -288,7 +289,7 @@ async fn memory_of_other_devices_is_refused_where_nobody_can_reach_it() {
     let error = register(4096).await.expect_err("neither soft nor these drivers know how");
     assert!(matches!(error, RegisterError::NotSupported(_)), "{error:?}");
     assert_eq!(error.status(), Status::NOT_SUPPORTED);
-    // MR-02
+    // Invalid lengths have the same statuses as with `register` (MR-02).
     let statuses =
         [register(0).await, register(most + 1).await].map(|made| made.map(drop).unwrap_err().status());
     assert_eq!(statuses, [Status::INVALID_BUFFER_SIZE, Status::INVALID_PARAMETER]);
@@ -343,7 +344,7 @@ async fn no_memory_is_said_to_be_that() {
         println!("skipped: needs addresses that a sanitizer has reserved");
         return;
     }
-    // MR-02
+    // A process of its own lowers its limit of memory, and what needs memory fails (MR-02).
     let mut process = Process::start(module_path!(), "memory", "-", None);
     assert_eq!(process.hear(), "as it should be");
 }

@@ -30,7 +30,7 @@ async fn fetch(adapter: &Adapter, queue_pair: &QueuePair, there: &RemoteRegion) 
     sink.load_u64(0, Acquire).expect("aligned")
 }
 
-// QP-23
+// Loads and stores of the owner and atomics and writes of the peer use the same value in host byte order (QP-23).
 #[tokio::test]
 async fn the_owner_and_a_peer_exchange_numbers() {
     for (adapter, _) in variants() {
@@ -164,7 +164,7 @@ async fn atomics_of_owner_and_peer_lose_nothing() {
     assert_eq!(region.load_u64(0, SeqCst), Ok(2 * CHANGES), "no change is lost");
 }
 
-// AD-01
+// The flag is set if atomics of the adapter and of the processor exclude each other (AD-01).
 #[tokio::test]
 async fn atomics_are_announced_as_those_of_processors_where_they_are() {
     let is_soft = Device::under_test().is_soft();

@@ -30,7 +30,7 @@ async fn a_fence_waits_for_reads_and_atomics() {
     assert_eq!((request.len(), &request[..4]), (52, &[0, 0, 0, 0][..]), "fetch-and-add");
     assert_eq!(&request[8..28], &[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     assert_eq!(peer.message().await.expect("what has no fence").payload(), b"ahead");
-    // QP-10
+    // The fenced send and the one behind it wait for the answers to the read and the atomic (QP-10).
     assert_eq!(peer.message_now().await, None);
     peer.post(&asked.answer(b"data")).await;
     success(read).await;
@@ -51,7 +51,7 @@ async fn sends_say_what_they_invalidate_and_solicit() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(8, 8)).await;
     let invalidates = || WorkOptions::default().invalidate(RemoteKey(0x0102_0304));
-    // QP-11, QP-13
+    // RFC 5040 has an opcode for each of the four kinds of a Send (QP-11, QP-13).
     for (options, opcode, key) in [
         (WorkOptions::default(), 3, 0),
         (invalidates(), 4, 0x0102_0304),
@@ -82,7 +82,7 @@ async fn nothing_of_a_batch_is_sent_before_its_doorbell() {
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(8, 8)).await;
     let batch = end.queue_pair.batch();
     let ops: Vec<_> = (0..16).map(|_| batch.send(bytes(&adapter, b"later")).expect("posted")).collect();
-    // QP-15
+    // No message of the batch is on the wire before `submit` (QP-15).
     assert_eq!(peer.message_now().await, None);
     batch.submit();
     for op in ops {
@@ -106,7 +106,7 @@ async fn messages_up_to_the_largest_transfer_are_carried() {
     let region = adapter.register(most + 1, Access::LOCAL_WRITE).await.expect("registered");
     let pair = connected(&adapter).await;
     let slice = |length| region.slice(0..length).expect("in bounds");
-    // QP-25
+    // One byte beyond the maximum is refused, and a message of more than 2^31 bytes arrives (QP-25).
     let refused = pair.active.queue_pair.send(slice(most + 1)).expect_err("too long");
     assert_eq!(refused.kind, PostErrorKind::TooLong { length: most + 1, maximum: most });
     assert_eq!(refused.status(), Status::BUFFER_OVERFLOW);
@@ -149,7 +149,7 @@ async fn a_window_that_is_bound_anew_has_a_new_key() {
             keys.push(window.remote().expect("bound"));
             within(bind).await.0.expect("bound");
         }
-        // MW-01, MW-03, MW-04
+        // Only the last binding works, and only for the peer of the queue pair that made it (MW-01, MW-03, MW-04).
         assert_eq!(keys[2].address(), region.remote().address() + 2, "{variant}");
         let read = pair.passive.queue_pair.read(room(&adapter, 8), &keys[2]).expect("posted");
         assert_eq!(success(read).await.1[..], [7; 8], "{variant}");
@@ -160,7 +160,7 @@ async fn a_window_that_is_bound_anew_has_a_new_key() {
         // The connection is gone, and with it the binding.
         within(pair.active.connection.disconnected()).await;
         unbound(&window).await;
-        // MR-04
+        // A window whose connection has ended does not keep its region registered (MR-04).
         region.deregister().await.expect("nothing is bound to it any more");
     }
 }
@@ -183,7 +183,7 @@ async fn a_window_releases_its_region() {
     let slice = region.slice(0..8).expect("in bounds");
     let pending = batch.bind(&window, &slice, Access::REMOTE_READ, WorkOptions::default()).expect("posted");
     let remote = window.remote().expect("posted");
-    // MR-04
+    // A bind that waits for the doorbell keeps its region registered (MR-04).
     assert_eq!(region.deregister().await.expect_err("bound").status(), Status::DEVICE_BUSY);
     let early = pair.passive.queue_pair.read(room(&adapter, 8), &remote).expect("posted");
     // MW-01: its turn has not come.

@@ -50,8 +50,8 @@ fn settings(text: &str) -> Vec<(String, String)> {
 fn every_setting_is_tried() {
     let read = |file: &Path| fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
     let tests = ["tests/api/settings.rs", "tests/api/settings/soft.rs"].map(|file| read(&root().join(file)));
-    // A test begins below its comment, and tries the settings of the types that it names.
-    let tests: Vec<_> = tests.iter().flat_map(|text| text.split("\n// SEC-09")).collect();
+    // A test begins below its attribute, and tries the settings of the types that it names.
+    let tests: Vec<_> = tests.iter().flat_map(|text| text.split("test]\n")).collect();
     let mut count = 0;
     for file in FILES {
         for (of, name) in settings(&read(&root().join(file))) {

@@ -4,7 +4,7 @@ use tokio_rdma::soft::{Capture, SoftConfig};
 
 use super::*;
 
-// SEC-09
+// Each time of `SoftConfig` may be zero and `Duration::MAX`, except that no request can arrive in no time (SEC-09).
 #[tokio::test]
 async fn times_of_the_provider() {
     for time in TIMES {
@@ -25,7 +25,7 @@ async fn times_of_the_provider() {
     }
 }
 
-// SEC-09
+// A request is refused unless it arrives together with its connection (SEC-09).
 #[tokio::test]
 async fn no_time_for_a_request_is_a_refusal() {
     let adapter = adapter_with(SoftConfig::default().request_timeout(Duration::ZERO));
@@ -38,7 +38,7 @@ async fn no_time_for_a_request_is_a_refusal() {
     }
 }
 
-// SEC-09
+// Zero and `usize::MAX` are taken, and a range without a usable port counts as the default (SEC-09).
 #[tokio::test]
 async fn numbers_of_the_provider() {
     for half_open in NUMBERS {

@@ -30,7 +30,7 @@ fn depth_of(kind: PostErrorKind) -> usize {
     depth
 }
 
-// ERR-09
+// The text contains the depth of the queue, which may be more than was asked for (ERR-09).
 #[tokio::test]
 async fn a_full_queue_is_named_with_its_depth() {
     let adapter = adapter();
@@ -63,7 +63,7 @@ async fn a_full_queue_is_named_with_its_depth() {
     assert_eq!(full.to_string(), format!("the send queue is full: its depth is {depth}"));
 }
 
-// ERR-09
+// The texts contain the number of entries, the depth and the limits of the queue (ERR-09).
 #[tokio::test]
 async fn a_full_shared_receive_queue_is_named_with_its_depth() {
     let adapter = adapter();
@@ -81,7 +81,7 @@ async fn a_full_shared_receive_queue_is_named_with_its_depth() {
     assert_eq!(text(queue.modify(Some(most + 1), None)), beyond);
 }
 
-// ERR-09
+// The texts contain the value of the request and the limit that it exceeds (ERR-09).
 #[tokio::test]
 async fn a_request_beyond_a_limit_is_named_with_both() {
     let adapter = adapter();
@@ -155,7 +155,7 @@ async fn a_request_beyond_a_limit_is_named_with_both() {
     }
 }
 
-// ERR-09
+// The text names the limit that is zero (ERR-09).
 #[tokio::test]
 async fn a_connection_without_reads_says_so() {
     let adapter = adapter();
@@ -175,7 +175,7 @@ async fn a_connection_without_reads_says_so() {
     );
 }
 
-// ERR-09
+// The texts contain the length and the length that is needed (ERR-09).
 #[tokio::test]
 async fn a_length_beyond_a_limit_is_named_with_both() {
     let adapter = adapter();
@@ -204,7 +204,7 @@ async fn a_length_beyond_a_limit_is_named_with_both() {
     assert!(matches!(error, ResizeError::Ended(_)) && error.to_string() == overran, "{error}");
 }
 
-// ERR-09
+// The texts contain the address of the peer, the time or the value that is out of range (ERR-09).
 #[tokio::test]
 async fn a_connect_that_fails_names_the_peer() {
     for ip in both() {
@@ -232,7 +232,7 @@ async fn a_connect_that_fails_names_the_peer() {
     }
 }
 
-// ERR-09
+// The text names the application, if the device distinguishes its rejection from a refusal (ERR-09).
 #[tokio::test]
 async fn a_rejection_names_the_peer() {
     let adapter = adapter();
