@@ -76,7 +76,7 @@ async fn used<M: OwnedMemory>(adapter: &Adapter, memory: M) -> (M, Vec<u8>) {
     (within(region.into_inner()).await.expect("nobody uses it"), expected)
 }
 
-// Requests use the allocation of the program itself, without a copy (MR-09).
+// Each memory comes back with the bytes of the peer, and the vector is the same allocation (MR-09).
 #[tokio::test]
 async fn vectors_boxes_and_mappings_carry_data() {
     let adapter = adapter();

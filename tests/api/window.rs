@@ -201,7 +201,7 @@ async fn a_peer_does_not_get_beyond_what_is_bound_and_granted() {
             return;
         }
         let region = region(&adapter, 4096, ALL).await;
-        // The window limits rights, and bounds if the adapter checks them; it can be bound without rights (MW-01, MW-02, MW-05).
+        // The window limits rights, and bounds if the adapter checks them, and may give no rights (MW-01, MW-02, MW-05).
         for (access, write, range, case) in [
             // A window without any right is bound all the same, and gives none.
             (Access::empty(), true, 0..4, "a write without any right"),

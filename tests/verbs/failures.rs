@@ -66,7 +66,7 @@ async fn accept_and_stay() {
     tokio::time::sleep(FOREVER).await;
 }
 
-// The kernel cleans up after the killed process, and this end reports a loss, not an orderly end (DIS-11).
+// The kernel cleans up after the killed process, and this end reports a loss or the end of the peer (DIS-11).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_killed_is_seen() {
     if driver().is_none() {
