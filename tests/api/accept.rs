@@ -25,8 +25,8 @@ async fn nd_conn_close_accept_sees_the_release() {
     }
 }
 
-/// A receive of a queue pair that was to be connected waits for the next connection. Where there are two phases it
-/// went with the first one.
+/// Asserts that a receive of a queue pair whose accept failed waits for the next connection. With two phases the first
+/// connection has flushed it.
 async fn assert_kept(adapter: &Adapter, queue_pair: &QueuePair, receive: Op<Buffer>) {
     if !three_phase(adapter) {
         assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);

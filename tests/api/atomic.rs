@@ -17,7 +17,7 @@ use tokio_rdma::{
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
-/// Whether there are atomics; an adapter that announces none refuses them, and gives the buffer back.
+/// Returns whether there are atomics. Asserts that an adapter without them refuses them and returns the buffer.
 async fn has_atomics(adapter: &Adapter) -> bool {
     let announced = adapter.info().atomics;
     if !announced {
@@ -60,7 +60,7 @@ fn swap(adapter: &Adapter, queue_pair: &QueuePair, there: &RemoteRegion, [from, 
     queue_pair.compare_swap(room(adapter, 8), there, from, to, WorkOptions::default()).expect("posted")
 }
 
-/// The value that was there before.
+/// Returns the value that was there before the atomic.
 async fn original(op: Op<Buffer>, kind: OpKind) -> u64 {
     let (outcome, buffer) = within(op).await;
     let outcome = outcome.expect("it succeeds");

@@ -48,7 +48,7 @@ async fn assert_yields(what: &str, once: impl AsyncFnMut()) {
     assert!(turns >= 4, "{what}: {turns} turns of another task in {AWAITS} awaits");
 }
 
-/// A slice of one byte for local use.
+/// Returns a slice of one byte for local use.
 async fn one_byte(adapter: &Adapter) -> RegionSlice {
     let region = adapter.register(1, Access::LOCAL_WRITE).await.expect("registered");
     region.slice(0..1).expect("in bounds")

@@ -21,7 +21,7 @@ use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Listener, QueueP
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Request, AcceptError>> + Send + 'a>>;
 
-/// A request that is asked for, and writes `what` when it is woken.
+/// Waits for a request with a waker that writes `what` to the log.
 fn wait_for_request<'a, T>(listener: &'a Listener, log: &Log<T>, what: T) -> Waiting<'a>
 where
     T: Copy + Send + Sync + std::fmt::Debug + 'static,

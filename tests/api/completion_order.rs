@@ -212,7 +212,7 @@ async fn one(adapter: &Adapter, mut dice: Dice, variant: &str) {
     within(exchange_through(&sides)).await;
 }
 
-/// The connection still works.
+/// Exchanges an empty message in each direction.
 async fn exchange_through(sides: &[Side; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
         let receive = sides[to].queue_pair.receive(()).expect("posted");

@@ -26,7 +26,7 @@ fn queue(adapter: &Adapter, depth: usize) -> CompletionQueue {
     adapter.completion_queue(CompletionQueueConfig::default().depth(depth)).expect("a completion queue")
 }
 
-/// A connected pair whose passive end leaves the results of its receives in `queue`.
+/// Connects a pair whose passive end reports its receives to `queue`.
 async fn received_into(adapter: &Adapter, queue: &CompletionQueue, context: u64) -> Pair {
     let config = QueuePairConfig::default().receive_completions(queue).context(context);
     let passive = adapter.queue_pair(config).expect("a queue pair");
@@ -250,7 +250,7 @@ async fn ndcq_a_cancel_on_one_object_leaves_another_alone() {
 /// The fields of a result that depend on the request, and on what its message has carried.
 type Fields = (OpKind, usize, u64, Option<u32>, Option<RemoteKey>);
 
-/// The next result, which is a success.
+/// Returns the next result, which is a success.
 async fn next(queue: &CompletionQueue) -> Fields {
     let [result] = collect(queue, 1).await[..] else { panic!("one result") };
     let WorkCompletion { status, kind, bytes, context, immediate, invalidated, .. } = result;

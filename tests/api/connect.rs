@@ -462,7 +462,7 @@ impl Rate {
         Self { times, failures, total }
     }
 
-    /// The time in which this share of the connects was done, in percent.
+    /// Returns the time in which this share of the connects was done, in percent.
     fn percentile(&self, percent: usize) -> Duration {
         self.times[(self.times.len() - 1) * percent / 100]
     }
@@ -483,7 +483,7 @@ async fn serve(adapter: Adapter, listener: Listener, at_once: usize) {
     futures::future::join_all(served).await;
 }
 
-/// How long it took until the connection was there; it is ended after that.
+/// Connects, disconnects, and returns how long the connect took.
 async fn connect_once(adapter: Adapter, address: SocketAddr) -> Result<Duration, ConnectError> {
     let (queue_pair, connector) = (queue_pair(&adapter), adapter.connector());
     let begun = Instant::now();

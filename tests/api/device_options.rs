@@ -11,7 +11,7 @@ use common::*;
 use tokio_rdma::error::{AcceptError, ConnectError};
 use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, Status};
 
-/// Connect with one option each.
+/// Returns parameters of a connect with one option each.
 fn connect_options() -> [ConnectParams; 4] {
     let params = ConnectParams::default;
     [params().retry_count(3), params().rnr_retry_count(2), params().rnr_timer(12), params().ack_timeout(18)]

@@ -570,7 +570,7 @@ async fn a_disconnect_that_is_left_alone_is_still_in_order() {
     }
 }
 
-/// Every call on a lost connection fails with this reason.
+/// Asserts that every call on a lost connection fails with this reason.
 async fn assert_lost(adapter: &tokio_rdma::Adapter, end: &End, reason: Reason) {
     assert!(!end.connection.is_connected());
     let refused = end.queue_pair.send(adapter.buffer(1).expect("memory")).expect_err("lost");

@@ -18,7 +18,7 @@ use tokio_rdma::{
     WorkOptions,
 };
 
-/// Every order of `length` things.
+/// Returns every order of `length` things.
 fn permutations(length: usize) -> Vec<Vec<usize>> {
     if length == 0 {
         return vec![Vec::new()];
@@ -43,7 +43,7 @@ struct Whole {
     peer: End,
 }
 
-/// A connection that `adapter` makes, while it also listens for others.
+/// Connects a new adapter, which also listens, to `peers`, and posts a receive.
 async fn whole(peers: &Adapter, passive: bool) -> Whole {
     let adapter = adapter();
     let (near, far) = (listening(&adapter), listening(peers));
@@ -81,7 +81,7 @@ async fn whole(peers: &Adapter, passive: bool) -> Whole {
     Whole { adapter, listener: near.0, connector, queue_pair, connection, receive, peer }
 }
 
-/// The same, or as many of them as an emulated machine has the time for.
+/// Returns every order, or as many of them as an emulated machine has the time for.
 fn orders(length: usize) -> Vec<Vec<usize>> {
     let all = permutations(length);
     // Prime to the count of orders, so that each place sees each thing.

@@ -11,7 +11,7 @@ use common::*;
 /// The flags that tell the transport, or are the same on every device; the page need not explain them.
 const OTHERS: [&str; 3] = ["iwarp", "loopback", "in_order_dma"];
 
-/// The cells of the page for the device under test, by the names of the fields.
+/// Reads the cells of the page for the device under test, by the names of the fields.
 fn promised() -> BTreeMap<String, String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/src/devices.md");
     let page = fs::read_to_string(page).expect("the page");
@@ -34,7 +34,7 @@ fn promised() -> BTreeMap<String, String> {
     promised
 }
 
-/// The part of a cell that is about the device under test: in `yes; no on `siw``, the second is for siw.
+/// Returns the part of a cell that is about the device under test: in `yes; no on `siw``, the second is for siw.
 fn own_part(cell: &str) -> &str {
     let driver = match Device::under_test() {
         Device::Rxe => " on `rdma_rxe`",
@@ -46,7 +46,8 @@ fn own_part(cell: &str) -> &str {
     parts.find_map(|part| part.strip_suffix(driver)).unwrap_or(usual)
 }
 
-/// The flag that a cell promises. The device of `tests/fake` has what cards may have as RoCE and as InfiniBand, and lacks it over iWARP.
+/// Returns the flag that a cell promises. The device of `tests/fake` has what cards may have as RoCE and as InfiniBand,
+/// and lacks it over iWARP.
 fn flag(cell: &str) -> bool {
     match cell.split([' ', ':', ',']).next() {
         Some("yes") => true,

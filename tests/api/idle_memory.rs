@@ -23,7 +23,7 @@ const LONG: usize = 70_000;
 /// The requests of a batch.
 const SHORT: usize = 128;
 
-/// As many connections as this process can have descriptors for, of which each needs two.
+/// Returns how many connections this process has descriptors for, two for each.
 fn connections() -> usize {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("raised");
@@ -34,7 +34,7 @@ fn connections() -> usize {
     CONNECTIONS.min(allowed)
 }
 
-/// A long message, a long write and a batch of short messages from one end to the other.
+/// Moves a long message, a long write and a batch of short messages from one end to the other.
 async fn use_it(memory: &Region, from: &QueuePair, to: &QueuePair) {
     let slice = |length: usize| memory.slice(0..length).expect("in bounds");
     let receive = to.receive(slice(LONG)).expect("posted");
@@ -49,7 +49,7 @@ async fn use_it(memory: &Region, from: &QueuePair, to: &QueuePair) {
     join_all(receives.into_iter().chain(sends).map(success)).await;
 }
 
-/// A connection that has been used both ways, with a receive at each end for the next message.
+/// Connects a pair, uses it both ways, and posts a receive at each end for the next message.
 async fn used_connection(adapter: &Adapter, memory: &Region) -> (Pair, [Op<RegionSlice>; 2]) {
     let pair = connected(adapter).await;
     let (active, passive) = (&pair.active.queue_pair, &pair.passive.queue_pair);

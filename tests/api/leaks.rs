@@ -27,7 +27,7 @@ enum Fate {
     Ended(DisconnectReason),
 }
 
-/// Whether a peer may be told this way that the other end is not there any more.
+/// Returns whether a peer may learn of the end of the other side in this way.
 fn is_listed(fate: &Fate) -> bool {
     match fate {
         Fate::Failed(status) => [Status::CONNECTION_REFUSED, Status::CONNECTION_ABORTED].contains(status),
@@ -88,7 +88,7 @@ async fn use_at_last(adapter: &Adapter, queue_pair: &QueuePair) {
     within(active.disconnect()).await.expect("in order");
 }
 
-/// `connect()`, or both steps, dropped after 0, 1, 2 … polls, until it would have finished.
+/// Drops `connect()`, or both steps, after 0, 1, 2 … polls, until it would have finished.
 async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
     let (address, mut fates, task) = server(adapter);
     let kept = queue_pair(adapter);
@@ -135,7 +135,7 @@ async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
     assert!(served > 0, "at least the one that finished has");
 }
 
-/// `accept()`, or the wait for a request with it, dropped after 0, 1, 2 … polls.
+/// Drops `accept()`, or the wait for a request with it, after 0, 1, 2 … polls.
 async fn dropped_accepts(adapter: &Adapter, with_the_request: bool) {
     let (listener, address) = listening(adapter);
     let queue_pair = queue_pair(adapter);
@@ -180,7 +180,7 @@ async fn refuse_all_until(listener: &Listener, mut peer: tokio::task::JoinHandle
     assert!(is_listed(&fate), "{fate:?}");
 }
 
-/// `complete()` dropped after 0, 1, 2 … polls.
+/// Drops `complete()` after 0, 1, 2 … polls.
 async fn dropped_completes(adapter: &Adapter) {
     let (address, mut fates, task) = server(adapter);
     for polls in 0.. {
@@ -206,7 +206,7 @@ async fn dropped_completes(adapter: &Adapter) {
     let _ = task.await;
 }
 
-/// `disconnected()` and `disconnect()`, dropped while they wait.
+/// Drops `disconnected()` and `disconnect()` while they wait.
 async fn dropped_ends(adapter: &Adapter) {
     let Pair { active, passive } = connected(adapter).await;
     assert!(polled(active.connection.disconnected(), 1).await.is_none());

@@ -18,7 +18,7 @@ impl Folder {
         Self(path)
     }
 
-    /// The line about the `verbs` provider of a program that lists all providers.
+    /// Returns the line about the `verbs` provider of a program that lists all providers.
     fn says(&self) -> String {
         let program = example_program("adapters");
         let output = Command::new(program).env("LD_LIBRARY_PATH", &self.0).env_remove("RUST_LOG").output();
@@ -32,7 +32,7 @@ impl Folder {
         line
     }
 
-    /// The fault that the check-up names.
+    /// Returns the fault that the check-up names.
     fn fault(&self) -> String {
         let program = example_program("doctor");
         // An address is named, so that a device is wanted on a machine without one, too.

@@ -34,7 +34,7 @@ fn asking(
     })
 }
 
-/// The number that a request came with.
+/// Returns the number that a request brought.
 fn number(request: &Request) -> u8 {
     request.private_data()[0]
 }

@@ -8,7 +8,7 @@ use common::*;
 use tokio_rdma::error::{ConnectError, OpenError};
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Provider, Status};
 
-/// Whether this machine has a device after all.
+/// Returns whether this machine has a device after all.
 fn has_devices() -> bool {
     let devices = Path::new("/sys/class/infiniband").read_dir();
     let some = devices.is_ok_and(|mut devices| devices.next().is_some());

@@ -32,7 +32,8 @@ async fn registered<M: OwnedMemory>(adapter: &Adapter, memory: M) -> OwnedRegion
     within(adapter.register_from(memory, everything())).await.expect("registered")
 }
 
-/// All four ways of data through a region, all at places that are not aligned. Returns the memory and its bytes as they must be.
+/// Moves data in all four ways through a region, at places that are not aligned. Returns the memory and the bytes that
+/// it must contain.
 async fn used<M: OwnedMemory>(adapter: &Adapter, memory: M) -> (M, Vec<u8>) {
     let pair = connected(adapter).await;
     let (ours, theirs) = (&pair.active.queue_pair, &pair.passive.queue_pair);
@@ -163,7 +164,7 @@ async fn memory_comes_back_when_the_last_request_is_done() {
 /// Bytes that nobody else writes to memory.
 const MARK: &[u8; 16] = b"a mark of a test";
 
-/// A mapping with the mark, and its address.
+/// Makes a mapping with the mark. Returns it and its address.
 fn marked(length: usize) -> (Mapping, u64) {
     let mut mapping = Mapping::new(length, Pages::Base).expect("memory");
     mapping[..MARK.len()].copy_from_slice(MARK);
@@ -171,7 +172,8 @@ fn marked(length: usize) -> (Mapping, u64) {
     (mapping, address as u64)
 }
 
-/// Whether a mapping with the mark is there. The address alone does not tell: another mapping may be there by now.
+/// Returns whether a mapping with the mark is at the address. The address alone is not enough: another mapping may be
+/// there by now.
 fn is_mapped(address: u64) -> bool {
     let memory = fs::File::open("/proc/self/mem").expect("the kernel has it");
     let mut found = [0; MARK.len()];

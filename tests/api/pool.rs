@@ -20,7 +20,7 @@ fn pool(adapter: &Adapter, length: usize, maximum: usize) -> Pool {
     adapter.pool(PoolConfig::new(length, maximum)).expect("a pool")
 }
 
-/// How many buffers there are, and how many of them somebody has.
+/// Returns how many buffers exist, and how many of them are in use.
 fn counts(pool: &Pool) -> (usize, usize) {
     (pool.allocated(), pool.in_use())
 }

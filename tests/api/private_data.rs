@@ -162,7 +162,7 @@ async fn a_short_buffer_is_filled_and_the_size_is_told() {
     assert_eq!((&long[..size], &long[size..]), (&data[..], &[0xEE; 2][..]));
 }
 
-/// Whether a request with this much data is taken.
+/// Returns whether a request may carry this much data.
 async fn is_taken(adapter: &Adapter, length: usize) -> bool {
     let (connector, active) = (adapter.connector(), queue_pair(adapter));
     let params = ConnectParams::default().private_data(vec![0; length]);

@@ -40,13 +40,13 @@ impl Aim {
         Self { delay, early: 0, late: 0, step: delay }
     }
 
-    /// Took effect: wait longer the next time.
+    /// Counts a cancel that took effect, and lets the next one wait longer.
     fn early(&mut self) {
         self.early += 1;
         self.turn(1);
     }
 
-    /// Came too late: wait less.
+    /// Counts a cancel that came too late, and lets the next one wait less.
     fn late(&mut self) {
         self.late += 1;
         self.turn(-1);
@@ -244,7 +244,7 @@ async fn a_request_is_not_lost_to_a_cancel() {
     assert!(canceled.load(Ordering::Relaxed) > 0, "some were");
 }
 
-/// A receive for the word that the active side says first, where it must.
+/// Posts a receive for the first message of the active side, if the passive side may not send first.
 fn first_word(adapter: &Adapter, queue_pair: &QueuePair) -> Option<Op<Buffer>> {
     let buffer = || adapter.buffer(1).expect("memory");
     (!passive_sends_first(adapter)).then(|| queue_pair.receive(buffer()).expect("posted"))
@@ -291,7 +291,7 @@ async fn everything_may_be_called_from_everywhere_at_once() {
     }
 }
 
-/// Many tasks use one connection at once, some of them to end it; all of them finish.
+/// Uses one connection in many tasks at once, some of which end it, and waits until all have finished.
 async fn abuse(adapter: &Adapter, queue_pair: &QueuePair, connection: &Connection, how: usize) {
     let mut tasks = Vec::new();
     for i in 0..12 {

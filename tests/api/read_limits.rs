@@ -41,8 +41,9 @@ async fn negotiate(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -
     Seen { request, reply, active: ours.read_limits(), passive: theirs.read_limits() }
 }
 
-/// The limits by section 5 of the semantics: each direction is the least of what both ends ask and both adapters have. But
-/// where the adapter announces that an accept cannot lower what is read from it, its inbound limit has no say.
+/// Computes the limits by section 5 of the semantics: each direction is the least of what both ends ask and both
+/// adapters have. If the adapter announces that an accept cannot lower what is read from it, its inbound limit does not
+/// count.
 fn expected(adapter: &Adapter, connect: ReadLimits, accept: ReadLimits) -> Seen {
     let cap = adapter.info().max_read_limits;
     let served = if accept_limits_reads(adapter) { accept.inbound } else { u32::MAX };

@@ -13,7 +13,7 @@ use common::*;
 use tokio_rdma::error::{PostErrorKind, RegisterError};
 use tokio_rdma::{Access, Adapter, RemoteRegion, Status};
 
-/// Every combination of rights that can be made of the named ones.
+/// Returns every combination of rights that can be made of the named ones.
 fn combinations() -> Vec<Access> {
     let named = [Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::READ_SINK];
     let mut all: Vec<Access> = (0..16)
@@ -219,7 +219,7 @@ const USES: [Use; 6] =
     [Use::RemoteRead, Use::RemoteWrite, Use::Receive, Use::ReadSink, Use::Send, Use::WriteSource];
 
 impl Use {
-    /// The right that it takes.
+    /// Returns the right that this use takes.
     fn needs(self) -> Access {
         match self {
             Self::RemoteRead => Access::REMOTE_READ,

@@ -21,7 +21,7 @@ use tokio_rdma::{
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// A connected pair whose active end is made with this.
+/// Connects a pair whose active end has this configuration.
 async fn active_with(adapter: &Adapter, config: QueuePairConfig) -> Pair {
     let active = adapter.queue_pair(config).expect("a queue pair");
     let params = (ConnectParams::default(), AcceptParams::default());

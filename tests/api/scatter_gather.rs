@@ -8,7 +8,7 @@ use common::*;
 use tokio_rdma::mr::Entry;
 use tokio_rdma::{Access, Adapter, QueuePairConfig, Region, Status};
 
-/// A region that holds these bytes.
+/// Registers a region with this content.
 async fn region(adapter: &Adapter, content: &[u8], access: Access) -> Region {
     let region = within(adapter.register(content.len(), access)).await.expect("registered");
     region.write(0, content).expect("as long");

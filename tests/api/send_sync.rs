@@ -171,7 +171,7 @@ fn errors_go_to_any_thread() {
     error::<WordError>();
 }
 
-/// The names that a file of the library makes public: its own types, and those that it exports again.
+/// Returns the names that a file of the library makes public: its own types, and those that it exports again.
 fn public_names(file: &str) -> Vec<String> {
     let path = format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).expect("a file of the library");
@@ -223,7 +223,7 @@ fn every_public_type_is_on_a_list() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Never run: what it calls is checked by the compiler.
+/// Lists calls for the compiler to check. Never runs.
 #[expect(dead_code, clippy::too_many_arguments, reason = "it is enough that it compiles")]
 fn futures_go_to_any_thread(
     adapter: &Adapter,

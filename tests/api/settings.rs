@@ -38,7 +38,7 @@ async fn assert_connects(adapter: &Adapter) {
     assert_works(adapter, ConnectParams::default(), AcceptParams::default()).await;
 }
 
-/// The same, and drops both ends of another connection: the end of a connection has settings, too.
+/// Asserts that connections work, and drops both ends of another one: the end of a connection has settings, too.
 async fn assert_connects_and_drops(adapter: &Adapter) {
     assert_connects(adapter).await;
     let pair = connected(adapter).await;

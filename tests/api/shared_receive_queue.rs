@@ -17,7 +17,7 @@ use tokio_rdma::{
     SharedReceiveConfig, SharedReceiveQueue, Status, WorkOptions,
 };
 
-/// A shared receive queue, where the adapter has any; where not, it says so.
+/// Makes a shared receive queue. Without such queues, prints that the test is skipped.
 fn shared(adapter: &Adapter, config: SharedReceiveConfig) -> Option<SharedReceiveQueue> {
     match adapter.shared_receive_queue(config) {
         Ok(queue) => Some(queue),
@@ -32,7 +32,7 @@ fn shared(adapter: &Adapter, config: SharedReceiveConfig) -> Option<SharedReceiv
     }
 }
 
-/// A connected pair whose passive end takes its receives from `queue`.
+/// Connects a pair whose passive end takes its receives from `queue`.
 async fn served_by(adapter: &Adapter, queue: &SharedReceiveQueue) -> Pair {
     let config = QueuePairConfig::default().shared_receives(queue);
     let passive = adapter.queue_pair(config).expect("a queue pair");
@@ -48,7 +48,7 @@ async fn send(adapter: &Adapter, pair: &Pair, message: &[u8]) {
     success(pair.active.queue_pair.send(bytes(adapter, message)).expect("posted")).await;
 }
 
-/// The messages that these receives got.
+/// Returns the messages of these receives.
 async fn messages(receives: Vec<Op<Buffer>>) -> Vec<Vec<u8>> {
     let received = within(join_all(receives)).await;
     let message = |(outcome, buffer): (Result<tokio_rdma::Completion, _>, Buffer)| {

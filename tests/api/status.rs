@@ -447,7 +447,7 @@ fn errors_without_a_number_have_the_status_of_their_kind() {
     }
 }
 
-/// Into an `io::Error` and back, also when somebody has wrapped it once more.
+/// Converts an error into an `io::Error` and its status back, also with one more error around it.
 #[track_caller]
 fn round_trip(error: impl Into<io::Error>, status: Status) {
     let error = error.into();

@@ -107,7 +107,7 @@ fn every_reject_of_infiniband_has_words() {
     }
 }
 
-/// The text of an error and those of its sources, as reporters print them.
+/// Returns the text of an error and those of its sources, as reporters print them.
 fn chain(error: &dyn Error) -> String {
     let sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))

@@ -16,7 +16,7 @@ use tokio_rdma::{Access, Adapter, MemoryWindow, QueuePair, Region, RemoteRegion,
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Whether there are windows; an adapter that announces none makes none.
+/// Returns whether there are windows. Asserts that an adapter without them makes none.
 fn has_windows(adapter: &Adapter) -> bool {
     let announced = adapter.info().memory_windows;
     match adapter.memory_window() {
@@ -52,7 +52,7 @@ async fn bound(
     (window, remote)
 }
 
-/// The bytes that the peer reads there.
+/// Returns the bytes that the peer reads there.
 async fn read(adapter: &Adapter, peer: &QueuePair, remote: &RemoteRegion) -> Vec<u8> {
     let length = remote.len() as usize;
     success(peer.read(room(adapter, length), remote).expect("posted")).await.1.to_vec()
@@ -86,7 +86,7 @@ async fn a_peer_reaches_the_part_that_is_bound() {
     }
 }
 
-/// Content that no two words have in common, so that a piece in a wrong place is found.
+/// Returns content that no two words have in common, so that a piece in a wrong place is found.
 fn numbered(length: usize) -> Vec<u8> {
     let mut content = vec![0; length];
     for (number, word) in content.chunks_exact_mut(4).enumerate() {
@@ -164,7 +164,7 @@ async fn many_windows_are_bound_at_once() {
     assert_refused_access(&pair, &adapter, &windows[0].1, false, "a window that was taken back").await;
 }
 
-/// A peer that may not do this is refused, and its connection ends.
+/// Asserts that an access of the peer is refused, and that its connection ends.
 async fn assert_refused_access(
     pair: &Pair,
     adapter: &Adapter,

@@ -41,28 +41,28 @@ pub fn assert_refused_for_now(error: &ConnectError) {
     assert_eq!(error.outcome(), if unheard { Outcome::NoListener } else { Outcome::PeerUnable });
 }
 
-/// Whether there are three phases: an accept waits for the peer's `complete()`. Where there are two, connecting is all
-/// there is, and what has been answered is connected.
+/// Returns whether there are three phases: an accept waits for the peer's `complete()`. With two phases, a request that
+/// has been answered is connected.
 pub fn three_phase(adapter: &Adapter) -> bool {
     adapter.info().three_phase
 }
 
-/// Whether the passive side may be the first to send.
+/// Returns whether the passive side may be the first to send.
 pub fn passive_sends_first(adapter: &Adapter) -> bool {
     adapter.info().passive_sends_first
 }
 
-/// Whether a request that the peer finds in violation is the one that says so, the others being cancelled.
+/// Returns whether a request that the peer finds in violation is the one that reports it, the others being cancelled.
 pub fn per_request_errors(adapter: &Adapter) -> bool {
     adapter.info().per_request_errors
 }
 
-/// Whether an accept may agree to fewer inbound reads than it was offered.
+/// Returns whether an accept may agree to fewer inbound reads than it was offered.
 pub fn accept_limits_reads(adapter: &Adapter) -> bool {
     adapter.info().accept_limits_reads
 }
 
-/// Whether a read needs registered memory, so that a test that reads into a buffer cannot run; says so.
+/// Returns whether a read needs registered memory, and prints that a test which reads into a buffer is skipped.
 pub fn lacks_buffer_sinks(adapter: &Adapter) -> bool {
     let lacks = adapter.info().read_sink_required;
     if lacks {
@@ -71,12 +71,12 @@ pub fn lacks_buffer_sinks(adapter: &Adapter) -> bool {
     lacks
 }
 
-/// How long a peer may take to accept.
+/// Returns how long a peer may take to accept.
 pub fn answer_timeout(adapter: &Adapter) -> Option<Duration> {
     adapter.info().answer_timeout
 }
 
-/// The most data that goes with the reject of a request.
+/// Returns the most data that goes with the reject of a request.
 pub fn max_reject_data(adapter: &Adapter) -> usize {
     adapter.info().max_reject_data
 }
@@ -88,7 +88,7 @@ pub fn assert_data(adapter: &Adapter, found: &PrivateData, sent: &[u8]) {
     assert_eq!(found.is_exact(), adapter.info().exact_private_data, "the data says itself what it is");
 }
 
-/// The same of data in an error, which has none where none came.
+/// Asserts that data in an error is as it was sent, exactly or padded with zeros; an error without data has no bytes.
 #[track_caller]
 pub fn assert_bytes(adapter: &Adapter, found: &[u8], sent: &[u8]) {
     if adapter.info().exact_private_data {
@@ -119,7 +119,7 @@ pub async fn assert_refused(adapter: &Adapter, accept: impl Future<Output = Acce
     }
 }
 
-/// The peer has ended the connection, in whatever manner.
+/// Asserts that the peer has ended the connection, in whatever manner.
 pub async fn assert_ended(connection: &Connection) {
     let reason = within(connection.disconnected()).await;
     assert!(matches!(reason, DisconnectReason::Peer | DisconnectReason::Lost { .. }), "{reason:?}");
@@ -174,7 +174,7 @@ pub async fn assert_withdrawn<H: std::fmt::Debug>(
     }
 }
 
-/// A connect whose peer accepts and then disconnects: it has been connected. Where there are two phases the end may come
+/// Asserts that a connect whose peer accepts and then disconnects was connected. With two phases the end may come
 /// before `complete()`, which then fails.
 pub fn assert_connected<T>(adapter: &Adapter, outcome: Result<T, ConnectError>) -> Option<T> {
     match outcome {
@@ -204,13 +204,13 @@ pub async fn assert_used_up(adapter: &Adapter, queue_pair: &QueuePair) {
     assert!(matches!(error, ConnectError::QueuePairActive), "{error:?}");
 }
 
-/// Whether a reject finds out that its peer has gone.
+/// Returns whether a reject finds out that its peer has gone.
 pub fn detects_withdrawal(adapter: &Adapter) -> bool {
     adapter.info().detects_withdrawal
 }
 
-/// Whether the messages by which a peer connects and leaves may overtake each other. InfiniBand's are datagrams, which the
-/// kernel handles on several processors.
+/// Returns whether the messages by which a peer connects and leaves may overtake each other. InfiniBand's are
+/// datagrams, which the kernel handles on several processors.
 pub fn may_overtake(adapter: &Adapter) -> bool {
     three_phase(adapter) && !detects_withdrawal(adapter)
 }
@@ -222,8 +222,8 @@ pub fn is_overdue(adapter: &Adapter, begun: Instant, error: &ConnectError) -> bo
     timed_out && answer_timeout(adapter).is_some_and(|limit| begun.elapsed() >= limit)
 }
 
-/// The status of the request that the peer found in violation. Where the adapter does not know which one it was, it is
-/// cancelled with the others, or has some other failure.
+/// Asserts the status of the request that the peer found in violation. If the adapter does not know which one it was,
+/// it is cancelled with the others, or has some other failure.
 #[track_caller]
 pub fn assert_blamed(adapter: &Adapter, found: Status, expected: Status, case: &str) {
     if per_request_errors(adapter) {
@@ -233,8 +233,8 @@ pub fn assert_blamed(adapter: &Adapter, found: Status, expected: Status, case: &
     }
 }
 
-/// Both ends of a connection lose it over a request of the active side with this status; on soft the peer has said why
-/// in a Terminate (layer, type, code).
+/// Asserts that both ends lose the connection over a request of the active side with this status; on soft the peer has
+/// sent the reason in a Terminate (layer, type, code).
 pub async fn assert_broken(adapter: &Adapter, pair: &Pair, status: Status, why: (u8, u8, u8), case: &str) {
     if Device::under_test().is_soft() {
         assert_eq!(terminated(&pair.active.connection).await, (status, false, why), "{case}");
@@ -271,7 +271,7 @@ impl<'a> Offer<'a> {
         Self(Box::pin(maybe_done(accept)))
     }
 
-    /// Until the connect is answered. Where there are three phases, the accept goes on waiting.
+    /// Polls both sides until the connect is answered. With three phases, the accept goes on waiting.
     pub async fn answered(
         &mut self,
         adapter: &Adapter,
@@ -329,14 +329,14 @@ pub fn assert_is_reject(reason: &Reason) {
     assert_eq!(*reason, expected);
 }
 
-/// Everything that the peer can learn of what this side has done or left undone has reached it by now, unless messages
-/// overtake each other.
+/// Waits until everything that the peer can learn of this side's actions has reached it, unless messages overtake each
+/// other.
 pub async fn word_has_spread(adapter: &Adapter) {
     let pair = connected(adapter).await;
     within(pair.active.connection.disconnect()).await.expect("disconnected");
 }
 
-/// Every adapter of the device's provider.
+/// Opens every adapter of the device's provider.
 pub fn all_adapters() -> Vec<Adapter> {
     let provider = Device::under_test().provider();
     let ids: BTreeSet<_> =
@@ -345,7 +345,7 @@ pub fn all_adapters() -> Vec<Adapter> {
     ids.into_iter().map(|id| provider.open(id).expect("opened")).collect()
 }
 
-/// Whether an adapter connects to this address of its own.
+/// Returns whether an adapter connects to this address of its own.
 pub async fn loops_back(adapter: &Adapter, ip: IpAddr) -> bool {
     let (listener, address) = listening_at(adapter, ip);
     let (active, passive) = (queue_pair(adapter), queue_pair(adapter));

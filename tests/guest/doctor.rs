@@ -18,7 +18,7 @@ const NOBODY: u32 = 65_534;
 /// The network namespace of the tests that need another one.
 const NAMESPACE: &str = "doctor";
 
-/// The machine while no other test changes it; `None`, with a line that says so, on the host.
+/// Locks the machine, so that no other test changes it. Returns `None` on the host, with a line that says so.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     is_guest().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
@@ -116,7 +116,7 @@ impl Found {
         assert_eq!(self.faults, [(fault.to_owned(), remedy.to_owned())], "{self:?}");
     }
 
-    /// The texts of the faults.
+    /// Returns the texts of the faults.
     fn texts(&self) -> Vec<&str> {
         self.faults.iter().map(|(fault, _)| &fault[..]).collect()
     }
@@ -134,12 +134,12 @@ fn as_nobody(command: &mut Command) {
     command.uid(NOBODY).gid(NOBODY);
 }
 
-/// The IPv4 address of rxe.
+/// Returns the IPv4 address of rxe.
 fn rxe() -> IpAddr {
     addresses("RXE")[0]
 }
 
-/// The device file of a device.
+/// Returns the device file of a device.
 fn file_of(device: &str) -> PathBuf {
     let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("the module is loaded");
     let entry = entries

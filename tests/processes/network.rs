@@ -11,7 +11,7 @@ use tokio::sync::Barrier;
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, Listener, Provider, QueuePair, Status};
 
-/// A refused connect, and what it left behind.
+/// Returns the status of a connect that fails and leaves its connector usable.
 async fn failure(
     connector: &Connector,
     queue_pair: &QueuePair,
@@ -23,7 +23,8 @@ async fn failure(
     error.status()
 }
 
-/// The same connector and queue pair reach a listener of `to`; what was posted before is served.
+/// Connects the same connector and queue pair to a listener of `to`, which sends a message to the receive that was
+/// posted before.
 async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, listener: &Listener) -> Pair {
     let theirs = common::queue_pair(to);
     let address = listener.local_addr().expect("it listens");
@@ -44,7 +45,7 @@ async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, l
     }
 }
 
-/// A connector in the state that the test is about.
+/// Makes a connector in the state that the test is about.
 fn connector(adapter: &Adapter, bound_to: Option<IpAddr>) -> Connector {
     let connector = adapter.connector();
     if let Some(ip) = bound_to {
@@ -162,7 +163,7 @@ fn the_kernel_gives_unreachable_peers_up() {
     });
 }
 
-/// The number of packets that a counter of the namespace has seen.
+/// Returns the number of packets that a counter of the namespace has counted.
 fn packets(counter: &str) -> u64 {
     let text = nft(&format!("list counter inet t {counter}"));
     let words: Vec<_> = text.split_whitespace().collect();

@@ -143,7 +143,7 @@ fn silence_is_noticed_while_a_message_waits_for_a_receive() {
     });
 }
 
-/// The cable is pulled: one host switches its interface off.
+/// Pulls the cable: one host switches its interface off.
 fn unplugged(load: Load) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let (address, from) = tokio::sync::oneshot::channel();

@@ -48,7 +48,7 @@ impl Peer {
         Self { child, output }
     }
 
-    /// The next thing that it says.
+    /// Returns the next line that the process prints for this one.
     fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -109,7 +109,7 @@ fn say(what: impl std::fmt::Display) {
     println!("\n{MARK}{what}");
 }
 
-/// Not a test by itself: what the other process does.
+/// Runs the other process of a test. Not a test by itself.
 #[test]
 fn child_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -280,7 +280,7 @@ async fn a_connect_to_a_killed_process_is_refused() {
         .expect("connected");
 }
 
-/// Whether the kernel says that the socket between these two is established.
+/// Returns whether the socket between these two is established, by the kernel's table.
 fn is_established(local: SocketAddr, peer: SocketAddr) -> bool {
     let (SocketAddr::V4(local), SocketAddr::V4(peer)) = (local, peer) else { panic!("IPv4 only") };
     let column = |address: std::net::SocketAddrV4| {
@@ -290,7 +290,7 @@ fn is_established(local: SocketAddr, peer: SocketAddr) -> bool {
     std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the sockets").contains(&row)
 }
 
-/// The news of the peer's death has come.
+/// Waits until the kernel has closed the socket to the killed process.
 async fn until_closed(local: SocketAddr, peer: SocketAddr) {
     within(async {
         while is_established(local, peer) {

@@ -42,7 +42,7 @@ impl Pending {
     }
 }
 
-/// The status of a work request.
+/// Returns the status of a work request.
 async fn completion<B: tokio_rdma::WorkBuffer>(op: tokio_rdma::Op<B>) -> Status {
     op.await.0.map_or_else(|error| error.status(), |_| Status::SUCCESS)
 }
@@ -51,7 +51,7 @@ async fn disconnected(connection: Connection) -> Status {
     connection.disconnected().await.status()
 }
 
-/// The adapters of these tests are removed with their last address.
+/// Returns settings with which an adapter is removed with its last address.
 fn config() -> SoftConfig {
     SoftConfig::default().address_timeout(Duration::ZERO)
 }
@@ -64,7 +64,7 @@ fn right() -> Adapter {
     soft_at(RIGHT[0], config())
 }
 
-/// Whatever is pending ends when the last address of the adapter goes, here by means of this `ip` command.
+/// Asserts that every pending call ends when the last address of the adapter goes, by means of these `ip` commands.
 fn everything_pending_ends(removal: &'static [&'static str]) {
     with_two_interfaces(async move || {
         let (left, right) = (left(), right());

@@ -71,7 +71,7 @@ async fn assert_no_delay(network: &Network, address: SocketAddr, connect: impl A
     }
 }
 
-/// The adapter of a server with 1024 places for half-open peers, fewer than the crowd.
+/// Opens the adapter of a server with 1024 places for half-open peers, fewer than the crowd.
 fn server_adapter(server: &Host) -> Adapter {
     server.provider_with(SoftConfig::default().half_open(1024)).open(server.address()).expect("opened")
 }
@@ -113,7 +113,7 @@ fn silent_peers_delay_no_stream() {
     });
 }
 
-/// The peers that ask for a stream and do not complete it. Each stays for a while, and comes back. Never ends.
+/// Sends peers that ask for a stream and do not complete it. Each stays for a while, and comes back. Never ends.
 async fn crowd_that_asks(network: &Network, address: SocketAddr, hello: &[u8]) {
     let adapter = adapter(&network.host("10.0.0.66"));
     let peer = async |_| {
@@ -165,8 +165,8 @@ fn peers_that_do_not_complete_delay_no_stream() {
     });
 }
 
-/// The number of connections that an acceptor with 64 places makes within two seconds of 600 peers at one address that all come back at once,
-/// if the answer takes so long before its reply, and a segment so long for its way.
+/// Returns the number of connections that an acceptor with 64 places makes within two seconds of 600 peers at one
+/// address that all come back at once, if the answer takes so long before its reply, and a segment so long for its way.
 async fn accepted_of_one_address(network: &Network, answer: Duration, latency: Duration) -> usize {
     let (server, client) = hosts(network);
     network.link(&server, &client).latency(latency..=latency);
@@ -221,7 +221,7 @@ fn distant_peers_of_one_address_are_served() {
     });
 }
 
-/// The loop serves others while a peer has its reply and says nothing.
+/// Asserts that the loop serves others while a peer has its reply and sends nothing.
 fn assert_serves<F>(serve: impl Fn(Adapter, Listener) -> F)
 where
     F: Future<Output = io::Result<()>> + Send + 'static,

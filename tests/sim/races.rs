@@ -52,7 +52,8 @@ fn run(act: Act, moment: Moment) -> Outcome {
     found.into_inner().expect("no panic")
 }
 
-/// The moments of an instant: before everything else, after everything else, and where something happens also in between.
+/// Returns the moments of an instant: before everything else, after everything else, and, if something happens then,
+/// also in between.
 fn moments(at: u64) -> impl Iterator<Item = Moment> {
     let turns = if at.is_multiple_of(STEP) { 0..4 } else { 0..1 };
     turns.flat_map(move |turns| [true, false].map(|first| Moment { at, first, turns }))

@@ -14,12 +14,12 @@ use tokio_rdma::{DisconnectReason, RdmaConnector, RdmaListener, RdmaStream, Stat
 
 use crate::{NOTICED, PATH_TIMEOUT, PORT, SECOND, adapter, hosts};
 
-/// The two ends of a stream: that of the server, and that of the client.
+/// Connects the two ends of a stream: that of the server, and that of the client.
 async fn streams(server: &Host, client: &Host) -> (RdmaStream, RdmaStream) {
     streams_with(server, client, &StreamConfig::default()).await
 }
 
-/// The same, with settings for both.
+/// Connects the two ends of a stream, with settings for both.
 async fn streams_with(server: &Host, client: &Host, config: &StreamConfig) -> (RdmaStream, RdmaStream) {
     let (passive, active) = (adapter(server), adapter(client));
     let address = (server.address(), PORT).into();
@@ -386,7 +386,7 @@ fn streams_peek_try_wait_and_abort() {
     });
 }
 
-/// A listener that has ended, because its host has crashed.
+/// Returns a listener that has ended, because its host has crashed.
 async fn ended_listener(network: &Network) -> RdmaListener {
     let (server, _) = hosts(network);
     let address = (server.address(), PORT).into();

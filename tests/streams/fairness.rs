@@ -62,7 +62,7 @@ async fn nothing_is_fair(
     is_fair(&format!("a shutdown of {what}"), async || writer.shutdown().await.expect("nothing to do")).await;
 }
 
-/// A stream whose peer, the second, has closed its direction.
+/// Returns a stream and its peer, the second, which has closed its direction.
 async fn half_closed() -> (RdmaStream, RdmaStream) {
     let (stream, mut peer) = streams(&adapter()).await;
     within(peer.shutdown()).await.expect("shut down");

@@ -10,7 +10,7 @@ use tokio_rdma::{RdmaConnector, RdmaStream, Status, StreamConfig};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A listener whose kernel accepts, and nobody else.
+/// Binds a listener at which the kernel accepts and no program does.
 async fn mute() -> (TcpListener, std::net::SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("bound");

@@ -31,7 +31,7 @@ async fn write(adapter: &Adapter, queue_pair: &QueuePair, remote: &RemoteRegion)
     success(queue_pair.write(bytes(adapter, b"x"), remote).expect("posted")).await;
 }
 
-/// Whether the device has windows; if it announces none there is no more to say here.
+/// Returns whether the device has windows, and prints that the test is skipped if not.
 fn has_windows(adapter: &Adapter) -> bool {
     if !adapter.info().memory_windows {
         eprintln!("skipped: the device has no memory windows, and has said so");
@@ -263,7 +263,8 @@ async fn completions_come_by_the_vector_of_any_processor() {
     }
 }
 
-/// A device can be removed while windows are bound and shared receives are posted: the driver waits for all of them.
+/// Shows that a device can be removed while windows are bound and shared receives are posted: the driver waits for all
+/// of them.
 #[test]
 fn a_removal_takes_windows_and_shared_receives_along() {
     let Some(driver) = driver() else { return };

@@ -38,7 +38,7 @@ async fn given_up<F: Future>(future: F, dice: &mut Dice) -> Option<F::Output> {
     tokio::time::timeout(time, polled(future, polls)).await.ok().flatten()
 }
 
-/// A queue pair to which some receives were posted; with them, to be dropped.
+/// Returns a queue pair to which some receives were posted, and what is to be dropped of both.
 fn prepared(adapter: &Adapter, dice: &mut Dice) -> (QueuePair, Things) {
     let own = queue_pair(adapter);
     let mut things: Things = vec![Box::new(own.clone())];
@@ -48,7 +48,7 @@ fn prepared(adapter: &Adapter, dice: &mut Dice) -> (QueuePair, Things) {
     (own, things)
 }
 
-/// The end that connects: it goes so far, and is dropped there.
+/// Connects as far as the dice say, and drops everything there.
 async fn connect(adapter: Adapter, address: SocketAddr, mut dice: Dice) {
     let last = dice.below(5);
     let (own, mut things) = prepared(&adapter, &mut dice);
@@ -78,7 +78,7 @@ async fn connect(adapter: Adapter, address: SocketAddr, mut dice: Dice) {
     scatter(things, &mut dice).await;
 }
 
-/// The end that listens, which does so until `gone`: it goes so far, and is dropped there.
+/// Accepts, until `gone`, as far as the dice say, and drops everything there.
 async fn accept(adapter: Adapter, listener: Listener, gone: oneshot::Receiver<()>, mut dice: Dice) {
     let last = dice.below(6);
     let mut things: Things = Vec::new();
@@ -113,7 +113,7 @@ async fn accept(adapter: Adapter, listener: Listener, gone: oneshot::Receiver<()
     scatter(things, &mut dice).await;
 }
 
-/// The life of an end that is connected.
+/// Uses an end that is connected, and perhaps disconnects it.
 async fn live(
     adapter: &Adapter,
     own: &QueuePair,
@@ -135,7 +135,7 @@ async fn live(
     }
 }
 
-/// Both ends of a connection, and the listener between them.
+/// Runs both ends of a connection, and the listener between them.
 async fn come_and_go(adapter: Adapter, mut dice: Dice) {
     let (listener, address) = listening(&adapter);
     let (tell, gone) = oneshot::channel();

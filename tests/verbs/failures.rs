@@ -38,7 +38,7 @@ fn is_lost(reason: &DisconnectReason) -> bool {
     matches!(reason, DisconnectReason::Lost { .. } | DisconnectReason::Peer)
 }
 
-/// The role of this program when it is started to be the peer of a test.
+/// Runs the role of this program as the peer process of a test.
 #[test]
 fn child_role() {
     let Some((role, argument)) = role() else { return };
@@ -197,7 +197,7 @@ async fn listening_on_any_address_means_those_of_one_device() {
     assert_eq!(listener.request().now_or_never().map(|request| request.is_ok()), None);
 }
 
-/// The adapter is as good as before.
+/// Exchanges messages over a new connection of the adapter.
 async fn exchange_anew(adapter: &Adapter) {
     let pair = connected(adapter).await;
     exchange(adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
@@ -466,7 +466,7 @@ impl Closed {
         closed
     }
 
-    /// One that a test before this one has made may go at any moment.
+    /// Sets the mode of the files. A file that an earlier test has made may go at any moment.
     fn allow(&self, mode: u32) {
         for name in &self.0 {
             match std::fs::set_permissions(name, Permissions::from_mode(mode)) {

@@ -19,7 +19,7 @@ use tokio_rdma::{
 /// The number of the vendor of `siw`.
 const SIW: u32 = 0x62_6d74;
 
-/// The limits that the active side is told of a connection for which it asks for 3 inbound and 5 outbound reads.
+/// Returns the limits that the active side has of a connection for which it asks for 3 inbound and 5 outbound reads.
 async fn agreed(adapter: &Adapter) -> ReadLimits {
     let (listener, address) = listening(adapter);
     let (active, passive) = (queue_pair(adapter), queue_pair(adapter));

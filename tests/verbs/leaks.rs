@@ -131,7 +131,7 @@ fn events_that_nobody_has_taken_do_not_hold_up_anybody() {
     });
 }
 
-/// Everything goes at once, on as many threads as there are cores and more, while its events lie where they came.
+/// Destroys everything at once, on as many threads as there are cores and more, while its events are queued.
 fn destroy_under_queued_events() {
     // It takes events only while it is asked to run something.
     let busy = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -171,7 +171,7 @@ fn destroy_under_queued_events() {
     busy.block_on(tokio::task::yield_now());
 }
 
-/// Whether a connect to this peer is with the kernel.
+/// Returns whether the kernel is connecting to this peer.
 fn is_connecting(peer: SocketAddr) -> bool {
     let peer = format!(" dst-addr {peer} ");
     listed("cm_id").lines().any(|id| id.contains(" state CONNECT ") && id.contains(&peer))

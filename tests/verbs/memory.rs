@@ -15,7 +15,7 @@ use tokio_rdma::{Access, PoolConfig};
 /// A length of memory that takes long enough to be handled on another thread.
 const MUCH: usize = 4 << 20;
 
-/// A runtime with one thread for everything that may block.
+/// Builds a runtime with one thread for everything that may block.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().max_blocking_threads(1).build().expect("a runtime")
 }
@@ -34,7 +34,7 @@ async fn occupy() -> Occupied {
     Occupied(sender)
 }
 
-/// How many registrations this process has, which is the only one that has any.
+/// Returns how many registrations this process has, which is the only one that has any.
 fn registrations() -> usize {
     // The kernel's own have its name. Of what a thread has made that is gone, nothing is said.
     listed("mr").lines().filter(|line| !line.contains(" comm [")).count()

@@ -21,7 +21,7 @@ const ATOMIC_REQUEST: u8 = 10;
 const ATOMIC_RESPONSE: u8 = 11;
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// The payload of a fetch-and-add, or of an operation with another number.
+/// Encodes the payload of a fetch-and-add, or of an operation with another number.
 fn operation(code: u8, key: u32, to: u64, add: u64) -> Vec<u8> {
     let mut out = vec![0, 0, 0, code, 0, 0, 0, 77];
     out.extend(key.to_be_bytes());

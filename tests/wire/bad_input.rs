@@ -270,7 +270,7 @@ async fn excessive_read_limits_get_a_terminate() {
     }
 }
 
-/// A whole ULPDU with one byte changed.
+/// Returns a whole ULPDU with one byte changed.
 fn with(mut ulpdu: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     ulpdu[at] = byte;
     ulpdu

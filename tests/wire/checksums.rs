@@ -17,14 +17,14 @@ const LARGE: usize = 65_520;
 /// That of a Send.
 const MESSAGE: usize = 65_516;
 
-/// A connection whose passive end is `End`, with CRC.
+/// Connects a raw peer to an `End`, its passive side, with CRC.
 async fn checked(adapter: &Adapter) -> (End, Raw) {
     let start = Start::peer_to_peer(4, 4).flag(CRC);
     let (end, peer, _) = raw_connects(adapter, start, AcceptParams::default()).await;
     (end, peer)
 }
 
-/// A frame whose payload, or what follows it, has a wrong bit.
+/// Changes a bit of the payload of a frame, or of what follows the payload.
 fn spoilt(mut frame: Vec<u8>, from_end: usize) -> Vec<u8> {
     let at = frame.len() - from_end;
     frame[at] ^= 4;

@@ -60,7 +60,7 @@ async fn without_any_reads_allowed_none_can_be_posted() {
     assert_eq!(peer.message_now().await, None);
 }
 
-/// Data in all four ways between an end of ours and a peer that may send first.
+/// Moves data in all four ways between an end of ours and a peer that may send first.
 async fn exchange(adapter: &Adapter, end: &End, peer: &mut Raw) {
     let receive = end.queue_pair.receive(room(adapter, 16)).expect("posted");
     peer.post(&raw::send(1, b"from afar")).await;
@@ -91,7 +91,7 @@ async fn exchange(adapter: &Adapter, end: &End, peer: &mut Raw) {
     assert_eq!(&success(read).await.1[..], b"rrrr");
 }
 
-/// Start-up frames that say no limits.
+/// Returns start-up frames without limits.
 fn old_peers() -> [Start; 6] {
     [
         Start::plain(0),

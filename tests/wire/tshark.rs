@@ -57,7 +57,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, active: bool, rec
     let _ = to.shutdown().await;
 }
 
-/// The opcodes of the frames that one side sent behind its start-up frame.
+/// Returns the opcodes of the frames that one side sent behind its start-up frame.
 fn opcodes(record: &Record, active: bool) -> Vec<u8> {
     let stream: Vec<u8> =
         record.iter().filter(|(from, _)| *from == active).flat_map(|(_, bytes)| bytes.clone()).collect();
@@ -72,7 +72,7 @@ fn opcodes(record: &Record, active: bool) -> Vec<u8> {
     opcodes
 }
 
-/// A TCP connection over IPv4 as a capture file.
+/// Encodes a TCP connection over IPv4 as a capture file.
 fn capture(record: &Record) -> Vec<u8> {
     const ACTIVE: ([u8; 4], u16) = ([10, 0, 0, 1], 40_000);
     const PASSIVE: ([u8; 4], u16) = ([10, 0, 0, 2], 50_000);
@@ -114,7 +114,7 @@ fn capture(record: &Record) -> Vec<u8> {
     file
 }
 
-/// The output of tshark for a capture.
+/// Returns the output of tshark for a capture.
 pub(super) fn tshark(file: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
     // The content of our messages is nobody's protocol.
@@ -133,7 +133,7 @@ impl Drop for Removed {
     }
 }
 
-/// Whether there is the dissector; says so where there is not.
+/// Returns whether the dissector is installed, and prints that the test is skipped if not.
 #[allow(clippy::print_stderr, reason = "the test runner looks for this")]
 pub(super) fn has_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
@@ -145,7 +145,7 @@ pub(super) fn has_tshark() -> bool {
     }
 }
 
-/// Every kind of request, in both directions.
+/// Posts every kind of request, in both directions.
 async fn talk(adapter: &Adapter, pair: &Pair) {
     let region =
         adapter.register(200_000, Access::REMOTE_READ | Access::REMOTE_WRITE).await.expect("registered");
@@ -180,7 +180,7 @@ async fn talk(adapter: &Adapter, pair: &Pair) {
     }
 }
 
-/// Two atomics by each end, with numbers that tell where each field is.
+/// Posts two atomics by each end, with numbers that identify each field.
 async fn count(adapter: &Adapter, pair: &Pair) {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = adapter.register(8, access).await.expect("registered");
@@ -193,7 +193,7 @@ async fn count(adapter: &Adapter, pair: &Pair) {
     }
 }
 
-/// A connection through a tap.
+/// Connects a pair through a tap.
 async fn tapped(adapter: &Adapter) -> (Pair, Tap) {
     let (listener, address) = listening(adapter);
     let tap = Tap::new(address).await;
@@ -211,7 +211,8 @@ async fn tapped(adapter: &Adapter) -> (Pair, Tap) {
     (pair, tap)
 }
 
-/// The dissector finds the frames that we know of, and objects to none of them. Returns what it finds in these fields.
+/// Asserts that the dissector finds the frames that we know of, and objects to none of them. Returns what it finds in
+/// these fields.
 fn check(record: &Record, crc: bool, case: &str, others: &[&str]) -> Vec<Vec<String>> {
     let name = format!("tokio-rdma-{}-{}-{crc}.pcap", std::process::id(), case.replace(' ', "-"));
     let file = Removed(std::env::temp_dir().join(name));

@@ -43,7 +43,8 @@ async fn refused_again_and_again<F: Future<Output = ()>>(answer: impl Fn(tokio_r
     assert_eq!(within(receive).await.0.expect("received").bytes, 7);
 }
 
-/// The accept does not fail where there are two phases; the connection ends, and takes the queue pair with it.
+/// Answers accepts again and again on a device with two phases: the accept succeeds, and the end of its connection uses
+/// the queue pair up.
 async fn connected_again_and_again<F: Future<Output = ()>>(
     adapter: &Adapter,
     answer: impl Fn(tokio_rdma::Reply) -> F,

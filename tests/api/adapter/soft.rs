@@ -19,7 +19,7 @@ fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
     });
 }
 
-/// The lines of the tool about one adapter, as name and value.
+/// Returns the lines of the tool about one adapter, as name and value.
 fn section<'a>(text: &'a str, info: &AdapterInfo) -> Vec<(&'a str, &'a str)> {
     let title = format!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
     let lines = text.lines().skip_while(|line| *line != title).skip(1);

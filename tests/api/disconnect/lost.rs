@@ -17,12 +17,12 @@ use tokio_rdma::{Buffer, DisconnectReason, Op, Status};
 /// The limit of a disconnect.
 const IMPATIENCE: Duration = Duration::from_millis(50);
 
-/// An adapter that does not wait long for the answer to a disconnect.
+/// Opens an adapter with a short limit for the answer to a disconnect.
 fn impatient() -> tokio_rdma::Adapter {
     adapter_with(SoftConfig::default().disconnect_timeout(IMPATIENCE))
 }
 
-/// A read that the peer never answers.
+/// Posts a read that the peer never answers.
 fn read_of_nobody(end: &End, adapter: &tokio_rdma::Adapter) -> Op<Buffer> {
     let remote = RemoteRegion::new(0, RemoteKey(1), 64);
     end.queue_pair.read(adapter.buffer_from(&[7; 64]).expect("memory"), &remote).expect("posted")

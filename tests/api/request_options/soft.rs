@@ -124,7 +124,7 @@ async fn messages_up_to_the_largest_transfer_are_carried() {
     failure(pair.active.queue_pair.send(slice(most)).expect("posted")).await;
 }
 
-/// The end of a connection, which is told first, has reached the window.
+/// Waits until the end of the connection, which is reported first, has reached the window.
 async fn unbound(window: &MemoryWindow) {
     within(async {
         while window.remote().is_some() {

@@ -16,14 +16,14 @@ use tokio_rdma::{AcceptParams, Access, ConnectParams, QueuePairConfig, ReadLimit
 /// The limit of a connect to a peer that does not answer.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// The error of a call as its text.
+/// Returns the text of the error of a call.
 #[track_caller]
 fn text<T, E: std::fmt::Display>(outcome: Result<T, E>) -> String {
     let Err(error) = outcome else { panic!("the call succeeded") };
     error.to_string()
 }
 
-/// The depth that the error of a full queue names: a device may hold more than was asked for.
+/// Returns the depth that the error of a full queue names: a device may hold more than was asked for.
 #[track_caller]
 fn depth_of(kind: PostErrorKind) -> usize {
     let PostErrorKind::QueueFull { depth, .. } = kind else { panic!("{kind:?}") };
