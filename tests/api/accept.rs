@@ -135,7 +135,7 @@ async fn reject_sees_that_the_peer_left_before() {
         abandon(asked.connecting).await;
         let rejected = within(asked.request.reject(b"no")).await;
         if !adapter.info().detects_withdrawal {
-            // Nobody hears it, and nobody says so.
+            // The reject is sent to a peer that has gone, and the device does not report that.
             rejected.expect("said");
             continue;
         }
@@ -154,7 +154,7 @@ async fn dropping_a_request_refuses_the_peer() {
         let asked = requested(&adapter, ip, ConnectParams::default()).await;
         drop(asked.request);
         let error = outcome(asked.connecting).await.expect_err("refused");
-        // ERR-10: nobody has said no for good.
+        // The drop is no rejection, so a later attempt may succeed (ERR-10).
         assert_refused_for_now(&error);
         // PD-03: nor has the connector any data.
         assert!(asked.connector.private_data().is_err());
@@ -191,7 +191,7 @@ async fn dropping_an_accept_refuses_the_peer_and_frees_the_queue_pair() {
     }
 }
 
-// P16: the queue pair goes while its accept is pending. Nobody is left waiting.
+// The queue pair is dropped while its accept is pending, and its receives complete (P16).
 #[tokio::test]
 async fn dropping_the_queue_pair_finishes_its_receives() {
     let adapter = adapter();

@@ -190,7 +190,7 @@ async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
     let remote = region.remote();
     let pair = connected(&adapter).await;
 
-    // As ndrpingpong does: no message tells that the data is there, the last byte does. This thread polls while
+    // As in ndrpingpong, the last byte shows that the data has arrived, and no message does. This thread polls while
     // another one receives.
     let mut seen = vec![0; LENGTH];
     for round in 1..=20 {

@@ -24,7 +24,8 @@ use tokio_rdma::{
 /// More awaits than a task of tokio has budget for in four turns.
 const AWAITS: usize = 600;
 
-/// Awaits `once` so often in one task of a runtime with one thread, and returns how many turns another task had meanwhile.
+/// Awaits `once` so often in one task of a runtime with one thread, and returns how many turns another task had
+/// between.
 async fn turns_of_another_task(awaits: usize, mut once: impl AsyncFnMut()) -> usize {
     let turns = Arc::new(AtomicUsize::new(0));
     let another = tokio::spawn({

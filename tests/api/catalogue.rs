@@ -11,7 +11,7 @@ use tokio_rdma::types::AdapterId;
 use tokio_rdma::{Access, Adapter, Provider, ProviderKind, Status};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Reserved for documentation (RFC 5737): nobody's.
+/// An address that is reserved for documentation (RFC 5737), so no host has it.
 const NOBODYS: &str = "203.0.113.77";
 
 fn soft() -> Provider {

@@ -158,7 +158,7 @@ async fn one(adapter: &Adapter, mut dice: Dice, variant: &str) {
     let connect = ConnectParams::default().read_limits(limits);
     let accept = AcceptParams::default().read_limits(limits);
     let _pair = connected_queue_pairs(adapter, ours.clone(), theirs.clone(), connect, accept).await;
-    // The active side speaks first, and then nobody has to.
+    // The active side has to send first, and after that either side may.
     let first = theirs.receive(room(adapter, 1)).expect("posted");
     let hello = ours.send(bytes(adapter, b"!")).expect("posted");
     collect(&sides[0].sent, 1).await;

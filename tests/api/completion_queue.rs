@@ -137,7 +137,7 @@ async fn a_wait_for_many_ends_with_the_last_of_them() {
     assert_eq!(within(results.wait(1)).await, Err(NotifyError::Overrun { depth: 2 }));
 }
 
-/// Receives whose futures nobody awaits.
+/// Posts receives and drops their futures.
 fn post_more(adapter: &Adapter, queue_pair: &QueuePair, count: usize) {
     drop(post(adapter, queue_pair, count as u64));
 }
@@ -233,7 +233,7 @@ async fn ndcq_a_cancel_on_one_object_leaves_another_alone() {
         assert!(first.iter_mut().all(|wait| wait.now_or_never().is_none()), "its queue has nothing");
         assert_eq!(polled(&queues[1], 9).len(), 1);
     }
-    // A queue that ends: its own waits fail, in their order, and nobody else's.
+    // A queue ends: its own waits fail, in their order, and those of the other queue do not.
     let log = Log::default();
     let mut own: Vec<_> = (0..10).map(|_| queues[1].notify(NotifyKind::Any)).collect();
     let mut other = queues[0].notify(NotifyKind::Any);
@@ -348,7 +348,8 @@ async fn the_queues_of_a_queue_pair_are_separate() {
     assert_eq!(&receive.now_or_never().expect("polled").1[..5], b"hello");
 }
 
-// HW-08, CQ-13: two queues of the program, of which one is polled all the time: each has what is its own, and tells who waits.
+// Of two queues of the program one is polled all the time: each has its own results and wakes its own waiters (HW-08,
+// CQ-13).
 #[tokio::test]
 async fn two_queues_do_not_affect_each_other() {
     let adapter = adapter();
@@ -369,7 +370,7 @@ async fn two_queues_do_not_affect_each_other() {
             (found.len(), found[0].queue_pair_context, found[0].status),
             (1, turn as u64, Status::SUCCESS)
         );
-        // The one that is polled is told of what comes while somebody waits, and of what has come before.
+        // Each queue in turn notifies of results that come during the wait, and of results from before it.
         for before in [false, true] {
             if before {
                 send(&adapter, &pairs[turn].active.queue_pair, b"before", WorkOptions::default()).await;
@@ -456,7 +457,7 @@ async fn a_result_is_told_once_and_never_forgotten() {
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 0).await;
     let _receives = post(&adapter, &pair.passive.queue_pair, 20);
-    // CQ-02: what came before is told at once.
+    // A result from before the call resolves the notification at once (CQ-02).
     send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
     within(results_len(&results, 1)).await;
     results.notify(NotifyKind::Any).now_or_never().expect("at once").expect("told");
@@ -464,7 +465,7 @@ async fn a_result_is_told_once_and_never_forgotten() {
     assert!((&mut next).now_or_never().is_none(), "it has been told of");
     send(&adapter, &pair.active.queue_pair, b"2", WorkOptions::default()).await;
     within(results_len(&results, 2)).await;
-    // Met, and dropped before it could say so: the next one is told instead.
+    // The notification was met and then dropped, so the next one resolves instead.
     drop(next);
     results.notify(NotifyKind::Any).now_or_never().expect("at once").expect("told");
     // A result that has been polled is no news.
@@ -695,7 +696,7 @@ async fn a_spinning_queue_finds_its_results_and_sleeps_when_there_are_none() {
         send(&adapter, &pair.active.queue_pair, b"1", WorkOptions::default()).await;
         assert_eq!(collect(&results, 1).await[0].bytes, 1);
     }
-    // It is told, too, when it has stopped to look: each look but the last asks for another one.
+    // The wait also resolves after the queue has stopped polling: each poll but the last asks for another one.
     let mut waiting = results.notify(NotifyKind::Any);
     let wakes = Log::default();
     eventually("it looks no more", || {

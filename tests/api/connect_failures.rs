@@ -52,7 +52,7 @@ async fn nd_conn_reject_by_the_passive_side_comes_with_data() {
         assert_bytes(&adapter, error.private_data(), b"not today");
         // PD-03: GetPrivateData after the failure says the same.
         assert_data(&adapter, &asked.connector.private_data().expect("it came with data"), b"not today");
-        // CM-33: a peer that said no is told from one that is not there.
+        // A rejection by the peer differs from an address without a listener (CM-33).
         assert_rejected(&adapter, &error);
         let (ConnectError::Rejected { reason, .. } | ConnectError::Refused { reason, .. }) = error else {
             panic!("{error:?}")
@@ -85,7 +85,7 @@ async fn a_peer_that_never_answers_times_out() {
     }
 }
 
-// CM-21: that it is free means that the next peer takes it at once, whether the one before has heard or not.
+// The queue pair is free: the next peer takes it at once, whether or not the one before has noticed (CM-21).
 #[tokio::test]
 async fn a_queue_pair_that_was_given_up_on_is_connected_at_once() {
     let adapter = adapter();

@@ -342,7 +342,7 @@ async fn simultaneous_disconnects_return_after_their_requests() {
     }
 }
 
-// The same if the queue pair is flushed meanwhile, which ends the disconnect (DIS-01).
+// A flush of the queue pair ends the disconnect, which still returns after the requests (DIS-01).
 #[tokio::test]
 async fn flushed_disconnect_returns_after_its_requests() {
     let adapter = adapter();

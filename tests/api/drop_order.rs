@@ -237,7 +237,7 @@ async fn a_waker_may_drop_everything() {
                         }
                     })
                     .await;
-                    // The request was delivered to one that is not polled any more: its peer is refused all the same.
+                    // The request was delivered to a wait that is never polled again: its peer is refused all the same.
                     drop(request);
                     let error = within(connect).await.expect_err("refused");
                     assert_eq!(error.status(), Status::CONNECTION_REFUSED);

@@ -43,7 +43,7 @@ async fn fate(connected: Result<Connection, Status>) -> Fate {
     }
 }
 
-/// Accepts whoever comes, and tells what became of them.
+/// Accepts every request, and sends what became of it.
 fn server(adapter: &Adapter) -> (SocketAddr, mpsc::UnboundedReceiver<Fate>, tokio::task::JoinHandle<()>) {
     let (listener, address) = listening(adapter);
     let (fates, told) = mpsc::unbounded_channel();
@@ -62,7 +62,7 @@ fn server(adapter: &Adapter) -> (SocketAddr, mpsc::UnboundedReceiver<Fate>, toki
     (address, told, task)
 }
 
-/// Connects, and tells what becomes of it.
+/// Connects, and returns what becomes of the connection.
 fn client(adapter: &Adapter, address: SocketAddr) -> tokio::task::JoinHandle<Fate> {
     let (connector, queue_pair) = (adapter.connector(), queue_pair(adapter));
     tokio::spawn(async move {
@@ -116,18 +116,18 @@ async fn dropped_connects(adapter: &Adapter, both_steps: bool) {
         }
         attempts += 1;
     }
-    // The kernel's work between the calls wakes nobody, and on a simulated network a host reaches itself in no time.
+    // The kernel's work between the calls runs no waker, and on a simulated network a host reaches itself in no time.
     let least = if Device::under_test() == Device::Soft { 3 } else { 2 };
     assert!(attempts >= least, "it waits for the network, not {attempts} times");
     if !both_steps {
         use_at_last(adapter, &kept).await;
     }
-    // Those that were dropped early have never asked. The others are all told of once their servers are gone.
+    // Connects that were dropped early have sent no request. All others end once their servers are gone.
     task.abort();
     let _ = task.await;
     let mut served = 0;
     while let Some(fate) = within(fates.recv()).await {
-        // A refusal that comes before its request is lost, and nobody answers the reply.
+        // A refusal that comes before its request is lost, and no answer to the reply follows.
         let unheard = may_overtake(adapter) && fate == Fate::Failed(Status::IO_TIMEOUT);
         assert!(is_listed(&fate) || unheard, "{fate:?}");
         served += 1;

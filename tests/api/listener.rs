@@ -168,7 +168,7 @@ async fn many_waits_are_answered_in_order() {
     }
     for number in 0..8 {
         let _asking = asking(&adapter, address, number);
-        // The one that waits longest gets it, and nobody else anything.
+        // The oldest wait gets the request, and the others nothing.
         let request = within(waits.remove(0)).await.expect("a request");
         assert_eq!(self::number(&request), number);
         for wait in &mut waits {
@@ -332,7 +332,7 @@ async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
     exchange(&adapter, &active, &passive).await;
 }
 
-// LS-07, LS-06: a request in the hands of a wait that nobody polls again.
+// A request was delivered to a wait that is never polled again (LS-07, LS-06).
 #[tokio::test]
 async fn closing_refuses_a_request_that_was_delivered_to_a_dropped_wait() {
     let adapter = adapter();
@@ -416,7 +416,7 @@ async fn a_receive_may_complete_before_the_accept() {
     let mut accept = Offer::new(listener.accept_next(&passive, AcceptParams::default()));
     let reply =
         accept.answered(&adapter, connector.connect(&active, address, ConnectParams::default())).await;
-    // From here on nobody polls the accept.
+    // From here on the accept is not polled.
     let ours = within(reply.complete()).await.expect("complete");
     within(active.send(adapter.buffer_from(b"early").expect("memory")).expect("posted"))
         .await

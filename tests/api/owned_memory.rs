@@ -99,7 +99,7 @@ async fn vectors_boxes_and_mappings_carry_data() {
     assert!(mapping[..] == expected);
 }
 
-// MR-09: at an odd address, between bytes that have other owners and change meanwhile.
+// The part is at an odd address, between bytes that have other owners and change during the transfer (MR-09).
 #[tokio::test]
 async fn a_part_of_an_allocation_carries_data() {
     let adapter = adapter();
@@ -161,7 +161,7 @@ async fn memory_comes_back_when_the_last_request_is_done() {
     assert_eq!(within(returning).await.expect("nobody uses it"), pattern(64));
 }
 
-/// Bytes that nobody else writes to memory.
+/// Bytes that no other code writes to memory.
 const MARK: &[u8; 16] = b"a mark of a test";
 
 /// Makes a mapping with the mark. Returns it and its address.

@@ -156,7 +156,7 @@ async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
     std::thread::spawn(move || drop(part)).join().expect("no panic");
     let buffer = within(next).await.expect("memory");
     assert_eq!(buffer.as_ptr(), place);
-    // Of no bytes, it is over at once or when they are dropped.
+    // Frozen to no bytes, the buffer returns at once or when they are dropped.
     drop(buffer.freeze(0));
     assert_eq!(counts(&pool), (1, 0));
     // A buffer of no pool can be frozen, too.

@@ -106,7 +106,7 @@ async fn nd_large_private_data_is_refused_and_the_connector_still_usable() {
         })
         .await;
         let _ours = ours.expect("connected");
-        // The first thing that the listener has heard of: the long ones were never sent.
+        // The listener has received nothing before this request: the long ones were never sent.
         assert_data(&adapter, theirs.expect("accepted").private_data(), &data(maximum));
     }
 }

@@ -149,7 +149,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
                 .await;
                 match within(accept).await.expect("no panic") {
                     Err(AcceptError::Canceled) => {}
-                    // A refusal that comes before its request is lost, and nobody answers the reply.
+                    // A refusal that comes before its request is lost, and no answer to the reply follows.
                     Err(AcceptError::TimedOut { .. }) if may_overtake(&adapter) => {}
                     accepted => learns(accepted).await,
                 }

@@ -88,7 +88,7 @@ proptest! {
         });
         prop_assert_eq!(seen.active, seen.passive.swapped());
         prop_assert_eq!(seen.reply, seen.active);
-        // Nobody gets more than it asked for, and the acceptor not more than it was offered.
+        // No side gets more than it asked for, and the acceptor not more than it was offered.
         prop_assert_eq!(seen.active.capped_to(connect), seen.active);
         let asked = if lowered { accept } else { ReadLimits::new(u32::MAX, accept.outbound) };
         prop_assert_eq!(seen.passive.capped_to(asked), seen.passive);

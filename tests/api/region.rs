@@ -318,7 +318,7 @@ async fn each_use_takes_its_right_and_no_other() {
     }
 }
 
-// MR-01: a region is read by copying, also into memory that nobody has written yet.
+// A region is read by copying, also into memory that is not initialised (MR-01).
 #[tokio::test]
 async fn a_region_is_read_into_what_is_not_initialised() {
     let region = adapter().register(64, Access::LOCAL_WRITE).await.expect("registered");

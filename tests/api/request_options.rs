@@ -34,8 +34,8 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
         if lacks_buffer_sinks(&adapter) {
             return;
         }
-        // Results that nobody polls keep their requests open nowhere but on a device, so what fills the queue are
-        // reads, of which one is in flight at a time.
+        // Results that are not polled keep their requests open on a device alone, so reads fill the queue, of which one
+        // is in flight at a time.
         let limits = ReadLimits::new(1, 1);
         let active = adapter.queue_pair(QueuePairConfig::default().send_depth(3)).expect("a queue pair");
         let connect = ConnectParams::default().read_limits(limits);

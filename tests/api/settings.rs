@@ -371,7 +371,7 @@ async fn options_of_requests() {
         assert_eq!(sent.expect("sent").bytes, received.expect("received").bytes);
     }
     for key in [0, u32::MAX] {
-        // Keys of nobody: refused here or by the peer, which ends the connection.
+        // Keys of no window: refused here or by the peer, which ends the connection.
         let pair = connected(&adapter).await;
         let _receive = pair.passive.queue_pair.receive(buffer()).expect("posted");
         let options = WorkOptions::default().invalidate(RemoteKey(key));

@@ -150,7 +150,7 @@ async fn a_message_waits_until_there_is_a_receive() {
             assert_eq!(messages(receives).await, [b"well"], "{variant}");
             return;
         }
-        // Whatever can happen to a message without a receive happens before this is over.
+        // A violation by a message without a receive would show before this connection has come and gone.
         let bystander = connected(&adapter).await;
         within(bystander.active.connection.disconnect()).await.expect("disconnected");
         within(bystander.passive.connection.disconnected()).await;

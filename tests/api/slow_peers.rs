@@ -13,7 +13,7 @@ use tokio_rdma::{AcceptParams, ConnectParams, Status};
 
 const TEN_SECONDS: Duration = Duration::from_secs(10);
 
-// LS-13, ERR-06: where there are three phases the accept is pending all the while; where there are two it is over.
+// With three phases the accept is pending all the while, and with two it has completed (LS-13, ERR-06).
 #[tokio::test]
 async fn a_complete_may_come_ten_seconds_late() {
     let adapter = adapter();

@@ -232,7 +232,7 @@ fn outcomes_have_their_numbers_everywhere_and_lead_back() {
             assert_eq!(outcome.status().io_kind(), row.kind.unwrap_or(ErrorKind::Other), "{outcome:?}");
         }
     }
-    // Numbers that are heard besides.
+    // Other numbers that lead to an outcome.
     for (status, outcome) in [
         (Status::BAD_NETWORK_NAME, Outcome::AddressInvalid),
         (Status::CONNECTION_DISCONNECTED, Outcome::PeerDisconnected),
@@ -301,7 +301,7 @@ fn rdma_cm_events_lead_to_outcomes() {
             assert_eq!(Status::from_cm(phase, event, status, transport), Some(outcome.status()), "{case}");
         }
     }
-    // Nobody knows who refused on iWARP, and everybody that it was refused.
+    // Over iWARP this is a refusal for want of a listener or by an application, and its status is the same.
     let status = Status::from_cm(Connecting, CmEvent::REJECTED, refused, Iwarp);
     assert_eq!(status, Some(Status::CONNECTION_REFUSED));
     assert_eq!(Status::from_cm(Connecting, CmEvent::ADDR_RESOLVED, 0, Iwarp), None);

@@ -354,7 +354,7 @@ async fn an_adapter_is_opened_by_any_form_of_its_address() {
     assert!(error.to_string().starts_with("getaddrinfo failed: \"host.invalid\": "), "{error}");
 }
 
-// ERR-10: what may be gone at the next attempt is told from what will not.
+// Causes that may be gone at the next attempt differ from permanent ones (ERR-10).
 #[test]
 fn a_loop_that_tries_again_knows_when_to_stop() {
     let peer = at();

@@ -36,7 +36,7 @@ pub fn assert_refused_for_now(error: &ConnectError) {
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     assert!(error.is_retryable() && error.is_connector_usable(), "{error:?}");
     assert_eq!((error.status(), error.private_data()), (Status::CONNECTION_REFUSED, &[][..]));
-    // A card that speaks iWARP has one word for this and for nobody who listens.
+    // An iWARP card has the same event for this as for a missing listener.
     let unheard = Device::under_test() == Device::FakeIwarp;
     assert_eq!(error.outcome(), if unheard { Outcome::NoListener } else { Outcome::PeerUnable });
 }
@@ -243,7 +243,7 @@ pub async fn assert_broken(adapter: &Adapter, pair: &Pair, status: Status, why: 
     }
     match within(pair.active.connection.disconnected()).await {
         DisconnectReason::Lost { status: found, .. } => assert_blamed(adapter, found, status, case),
-        // An adapter that cannot tell a violation by the peer may not tell its Terminate from a goodbye either.
+        // An adapter that cannot blame a request may also report the peer's Terminate as an orderly end.
         DisconnectReason::Peer => assert!(!per_request_errors(adapter), "{case}: {status:?} is no goodbye"),
         other => panic!("{other:?}"),
     }
@@ -306,7 +306,7 @@ pub async fn take_back(adapter: &Adapter, accepting: JoinHandle<Accepted>) {
 #[track_caller]
 pub fn assert_is_no_listener(reason: &Reason) {
     let expected = match Device::under_test() {
-        // Whoever connects by TCP has its error number.
+        // A connect over TCP has the error number of TCP.
         Device::Soft | Device::Sim | Device::Siw => Reason::Errno(libc::ECONNREFUSED),
         // Over an iWARP card the word comes as an event.
         Device::FakeIwarp => Reason::Cm { event: CmEvent::REJECTED, status: -libc::ECONNREFUSED },

@@ -198,7 +198,8 @@ fn missing_drivers_are_named() {
     assert_eq!((found.texts(), found.is_without_device), (vec!["the kernel has no RDMA device"], true));
     assert!(found.faults[0].1.contains("rdma link add rxe0 type rxe"), "{found:?}");
     // With rdma_cm, so that it is loaded after ib_uverbs again: the kernel takes a removed device from the last one first.
-    // rdma_cm then tells the programs of the removal for which ib_uverbs waits; the other way round, the removal hangs.
+    // rdma_cm then informs the programs of the removal for which ib_uverbs waits; the other way round, the removal
+    // hangs.
     shell("rmmod rdma_ucm rdma_cm ib_uverbs");
     let expected = ["the kernel module ib_uverbs is not loaded", "the kernel module rdma_ucm is not loaded"];
     assert_eq!(Found::of_machine().texts(), expected);

@@ -76,7 +76,7 @@ async fn ends_when_the_path_breaks(
         assert_eq!(status(receive).await, Status::CANCELED, "{load:?}");
     }
     assert_eq!(queue.send(buffer(8)).expect_err("over").status(), Status::CONNECTION_INVALID);
-    // ERR-08: the disconnect has nobody to wait for, and nobody has agreed to it.
+    // The disconnect fails at once, because the peer has not agreed to it (ERR-08).
     let error = within(end.connection.disconnect()).await.expect_err("lost");
     assert_eq!(error, DisconnectError::Lost { status: lost, reason });
 }
@@ -231,7 +231,7 @@ fn a_disconnect_that_nobody_answers_times_out() {
                 assert_eq!(status(request).await, Status::CANCELED, "busy: {busy}");
             }
             assert_eq!(within(waiter).await.expect("a reason"), DisconnectReason::Local);
-            // It is over all the same, and its port is free.
+            // The connection has ended all the same, and its port is free.
             let again = within(pair.active.connection.disconnect()).await;
             assert_eq!(again, Err(DisconnectError::Invalid));
             left.connector().bind(pair.active.connection.local_addr()).expect("the port is free");

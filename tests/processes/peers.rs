@@ -60,7 +60,7 @@ impl Peer {
         }
     }
 
-    /// Tells it to go on.
+    /// Lets the process continue.
     fn go(&mut self) {
         self.child.stdin.as_mut().expect("its input").write_all(b"!").expect("told");
     }
@@ -116,7 +116,7 @@ fn child_role() {
     let (go, told) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
         let input = std::io::stdin().lock().bytes();
-        // Whoever does not wait to be told is not told.
+        // A role that does not wait for the word has dropped its receiver.
         input.map_while(Result::ok).for_each(|_| {
             let _ = go.send(());
         });
@@ -154,7 +154,7 @@ async fn play_passive(adapter: &Adapter) {
     }
 }
 
-/// Connects as far as the reply, says so, and completes when told.
+/// Connects as far as the reply, prints a line, and completes when a byte comes.
 async fn play_active(adapter: &Adapter, peer: SocketAddr, mut told: UnboundedReceiver<()>) {
     let queue_pair = queue_pair(adapter);
     let reply = adapter.connector().connect(&queue_pair, peer, ConnectParams::default()).await;

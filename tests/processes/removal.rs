@@ -286,7 +286,7 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
         drop((pool, pair, region, peer_memory, unconnected, mine, bound, listener, left));
         nothing_left().await;
         let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the sockets");
-        // The tenth column is the inode: 0 for those that only the kernel still has, to say goodbye.
+        // The tenth column is the inode: 0 for sockets that the kernel alone still closes.
         let open = |line: &&str| line.split_whitespace().nth(9).is_some_and(|inode| inode != "0");
         let orphans: Vec<_> = sockets.lines().skip(1).filter(open).collect();
         assert!(orphans.is_empty(), "{orphans:?}");

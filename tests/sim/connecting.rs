@@ -204,7 +204,7 @@ fn a_cut_during_the_handshake_is_a_delay() {
     });
 }
 
-// The end of a stream is sent again although the peer asks for signs of life meanwhile.
+// The end of a stream is sent again although the peer sends keepalive probes in between.
 #[test]
 fn a_refusal_during_a_cut_arrives_afterwards() {
     sim::check(SEEDS, async |network: Network| {

@@ -34,7 +34,7 @@ fn small(adapter: &Adapter) -> QueuePair {
     adapter.queue_pair(QueuePairConfig::default().send_depth(4).receive_depth(4)).expect("a queue pair")
 }
 
-/// Connects again and again from a host whose programs do not run: its TCP answers, and nobody says a word. Never ends.
+/// Connects again and again from a host whose programs do not run: its TCP answers, and no frame follows. Never ends.
 async fn silent_crowd(network: &Network, address: SocketAddr) {
     let host = network.host("10.0.0.66");
     let adapter = adapter(&host);
@@ -130,7 +130,7 @@ async fn crowd_that_asks(network: &Network, address: SocketAddr, hello: &[u8]) {
     join_all((0..SILENT).map(peer)).await;
 }
 
-// IO-10: no time limit of the listener is over, so that only peers that make room let others in.
+// No time limit of the listener passes, so that only peers that make room let others in (IO-10).
 #[test]
 fn peers_that_do_not_complete_delay_no_stream() {
     sim::check([0], async |network: Network| {
@@ -258,7 +258,7 @@ fn the_loops_of_the_docs_serve_others_while_one_peer_is_silent() {
 /// The number of peers that connect at once.
 const AT_ONCE: usize = 10_000;
 
-// SEC-19: whoever is not served is refused, and nobody asks twice.
+// Every peer that is not served is refused, and each makes one attempt (SEC-19).
 #[test]
 fn ten_thousand_at_once_are_served_or_refused() {
     sim::check([0], async |network: Network| {

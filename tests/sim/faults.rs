@@ -44,7 +44,7 @@ fn a_partition_is_a_loss_at_the_path_timeout() {
             assert!(is_path_timeout(&reason), "{reason:?}");
         }
         let silence = network.elapsed() - begin;
-        // The last sign of life may be half of the time old: nobody asks earlier.
+        // The last sign of life may be half of the path timeout old, because no probe is sent earlier.
         assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
         assert_eq!(read.await.0.expect_err("no message").status(), Status::CANCELED);
     });
@@ -122,7 +122,7 @@ fn a_partition_is_a_loss_without_reads_too() {
     });
 }
 
-// SIM-03: the peer that is not heard is lost; the other one hears nothing either, because nobody answers it.
+// One end receives nothing, and the other one no answers, so both are lost (SIM-03).
 #[test]
 fn a_partition_of_one_direction_is_a_loss_for_both() {
     sim::check(SEEDS, async |network: Network| {
@@ -134,7 +134,7 @@ fn a_partition_of_one_direction_is_a_loss_for_both() {
         for reason in futures::future::join_all(ends).await {
             assert!(matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
         }
-        // One end gives up, and its reset may be what the other one hears.
+        // One end gives up, and its reset may be the loss of the other one.
         assert!(network.elapsed() - begin <= 2 * NOTICED, "{:?}", network.elapsed() - begin);
     });
 }
@@ -179,7 +179,7 @@ fn a_stall_is_a_delay() {
     });
 }
 
-// SIM-03: 100 KB/s are busy for 20 s, and nobody is given up.
+// 100 KB/s are busy for 20 s, and no connection is lost (SIM-03).
 #[test]
 fn a_slow_link_is_not_a_dead_one() {
     sim::check(0..3, async |network: Network| {
@@ -259,7 +259,7 @@ fn a_crash_is_noticed_while_a_message_waits_for_a_receive() {
     });
 }
 
-// SIM-03: the host that comes back knows nothing of the connection, and says so to whoever uses it.
+// The host that comes back has no connection, and answers its peer's data with a reset (SIM-03).
 #[test]
 fn a_host_that_comes_back_with_its_address_is_another() {
     sim::check(SEEDS, async |network: Network| {
@@ -299,7 +299,7 @@ fn a_freeze_within_the_path_timeout_is_a_delay() {
     });
 }
 
-// SIM-03 SEC-04: the kernel of a stopped process still acknowledges, but nobody answers.
+// The kernel of a stopped process still acknowledges, but the process does not answer (SIM-03, SEC-04).
 #[test]
 fn a_freeze_for_longer_is_a_loss() {
     sim::check(SEEDS, async |network: Network| {

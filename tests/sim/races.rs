@@ -14,7 +14,7 @@ use crate::story::{Act, Moment, Results, Stage};
 use crate::tools::Side;
 use Side::{Active, Passive};
 
-/// The last instant with an event, when everything is over.
+/// The last instant with an event, when both sides have ended.
 const END: u64 = 100;
 
 /// The instants at which calls have their results in the story without an act.
@@ -88,14 +88,14 @@ fn sweep(act: Act, rows: &[Row]) {
     }
 }
 
-// Races 1 and 8; CAN-01, CAN-03, CAN-05, CAN-06, X1: a cancel that comes too late hurts nobody. Before the reply the peer sees
-// someone vanish, after it a no.
+// A cancel that comes too late changes nothing. Before the reply the peer sees the attempt vanish, and after it a
+// rejection (races 1 and 8; CAN-01, CAN-03, CAN-05, CAN-06, X1).
 #[test]
 fn the_active_side_cancels() {
     let rows = [
         // There is nothing to cancel before the first poll.
         (0, UNDISTURBED.1, UNDISTURBED.2),
-        // The request is not sent: nobody comes.
+        // The request is not sent, so the listener waits.
         (20, "Canceled", "Canceled"),
         (45, "Canceled", "Ok Aborted"),
         (50, "Ok Invalid", "Ok Refused"),
@@ -108,7 +108,7 @@ fn the_active_side_cancels() {
     sweep(Act::Cancel(Active), &rows);
 }
 
-// CAN-01, CAN-05, LS-07: a request that is here is not cancelled any more, and an accept is not with the listener.
+// A request that was delivered is not cancelled, and an accept does not belong to the listener (CAN-01, CAN-05, LS-07).
 #[test]
 fn the_passive_side_cancels() {
     let rows = [
@@ -138,8 +138,8 @@ fn the_active_side_drops_its_future() {
     sweep(Act::Drop(Active), &rows);
 }
 
-// Race 2; CAN-04, CM-28, LS-06, LS-22, P16: an accept that nobody waits for any more is undone. The peer finds that when it
-// completes, or loses the connection.
+// An accept whose future was dropped is undone. The peer finds that when it completes, or loses the connection (race 2;
+// CAN-04, CM-28, LS-06, LS-22, P16).
 #[test]
 fn the_passive_side_drops_its_future() {
     let rows = [
@@ -182,7 +182,7 @@ fn the_passive_side_drops_its_queue_pair() {
     sweep(Act::DropQueuePair(Passive), &rows);
 }
 
-// Race 8; C15, CM-28, DIS-11: a host that crashes, or loses its interface, tells its peer nothing.
+// A host that crashes, or loses its interface, sends nothing to its peer (race 8; C15, CM-28, DIS-11).
 #[test]
 fn the_active_side_loses_its_adapter() {
     let rows = [
@@ -219,7 +219,7 @@ fn the_passive_side_loses_its_adapter() {
     sweep(Act::Remove(Passive), &rows((85, "Ok Ok Local TimedOut", "Ok Ok Peer DeviceRemoved")));
 }
 
-// Race 5; LS-07, LS-22: what was fetched is not the listener's any more.
+// A request that was fetched does not belong to the listener (race 5; LS-07, LS-22).
 #[test]
 fn the_listener_closes() {
     let rows = [(0, "Refused", ""), (30, "Refused", "Canceled"), UNDISTURBED];
@@ -245,7 +245,7 @@ fn a_box_on_the_way_resets_the_connection() {
     sweep(Act::Reset, &rows);
 }
 
-// CM-18, LS-15, DIS-11, DIS-14: nobody waits for ever.
+// Every call has a limit (CM-18, LS-15, DIS-11, DIS-14).
 #[test]
 fn the_path_is_cut() {
     let rows = [

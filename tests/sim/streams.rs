@@ -259,7 +259,7 @@ fn bytes_written_before_shutdown_arrive() {
     });
 }
 
-// IO-06: a direction goes on while nobody polls the other one, whose rings are full.
+// A direction goes on while the other one, whose rings are full, is not polled (IO-06).
 #[test]
 fn a_direction_needs_no_poll_of_the_other() {
     sim::check(0..10, async |network: Network| {
@@ -283,7 +283,7 @@ fn a_direction_needs_no_poll_of_the_other() {
     });
 }
 
-// IO-07: TCP accepts and nobody answers. One limit for all addresses, and the outcome of each.
+// TCP accepts and no reply follows. One limit holds for all addresses, and the error has the outcome of each (IO-07).
 #[test]
 fn a_connect_has_a_limit_for_all_addresses() {
     sim::check(0..10, async |network: Network| {

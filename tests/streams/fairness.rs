@@ -15,7 +15,7 @@ use tokio_rdma::RdmaStream;
 /// How often each operation is done.
 const TIMES: usize = 2000;
 
-/// The fewest turns of another task meanwhile: a budget of tokio is 128 operations.
+/// The fewest turns that another task must have: a budget of tokio is 128 operations.
 const TURNS: usize = TIMES / 256;
 
 /// Does an operation that never waits again and again, and counts how often another task of this thread has its turn.

@@ -14,7 +14,7 @@ async fn again_and_again(adapter: &Adapter) {
         let bound = RdmaListener::bind_on(adapter, address, &config);
         let listener = bound.unwrap_or_else(|error| panic!("round {round}: {error}"));
         if round % 2 == 0 {
-            // Somebody is there whom nobody has accepted.
+            // A stream waits to be accepted.
             within(RdmaStream::connect_on(adapter, address, &config)).await.expect("connected");
         }
         drop(listener);
@@ -42,7 +42,7 @@ async fn an_accept_that_is_not_polled_holds_up_nobody() {
         let stream = RdmaStream::connect_on(&adapter, listener.local_addr().expect("an address"), &config);
         stream.await.expect("connected").local_addr().expect("an address")
     };
-    // It waits, before all others, and then nobody asks it.
+    // This accept is the oldest, and is not polled again.
     let mut kept = Box::pin(listener.accept());
     assert!(futures::poll!(&mut kept).is_pending());
     for _ in 0..3 {

@@ -58,7 +58,7 @@ async fn a_window_that_is_bound_is_bound_anew() {
     // The second bind gives another key, and only that one works (MW-01).
     assert_ne!(first.key(), second.key());
     write(&adapter, peer, &second).await;
-    // Nothing is bound to the first region any more (`MR-04`), nor can it be reached.
+    // No window is bound to the first region (`MR-04`), and its key gives no access.
     regions[0].deregister().await.expect("it is free");
     regions[1].deregister().await.expect_err("it is not");
     // Again and again, with and without an invalidation in between.
@@ -303,8 +303,9 @@ fn a_removal_takes_windows_and_shared_receives_along() {
     });
 }
 
-// QP-10: a fenced read is no error. `siw` ends the connection of one that is told to wait, so it is not told. Without the fence
-// this passes, too: reads are answered in their order. A request that waits for a read is in `request_options`.
+// A fenced read is no error. `siw` ends the connection of a read with a fence, so the flag is not passed to it. Without
+// the fence this passes, too: reads are answered in their order. A request that waits for a read is in
+// `request_options` (QP-10).
 #[tokio::test]
 async fn a_read_can_be_fenced() {
     if driver().is_none() {

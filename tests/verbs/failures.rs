@@ -78,7 +78,7 @@ async fn a_peer_that_is_killed_is_seen() {
     let own = queue_pair(&adapter);
     let receives = [(); 2].map(|()| own.receive(adapter.buffer(8).expect("memory")).expect("posted"));
     let connector = adapter.connector();
-    // Few and short repeats: what nobody acknowledges fails soon.
+    // Few and short repeats: a request without an acknowledgement fails soon.
     let params = ConnectParams::default().retry_count(2).ack_timeout(14);
     let connection = within(connector.connect_and_complete(&own, address, params)).await.expect("connected");
     let sent = own.send(adapter.buffer_from(b"hello").expect("memory")).expect("posted");
@@ -100,7 +100,7 @@ async fn a_peer_that_is_killed_is_seen() {
     exchange_anew(&adapter).await;
 }
 
-// HW-13, DIS-14: a process that is stopped: its kernel goes on, and nobody answers.
+// The process is stopped: its kernel goes on, and no program answers (HW-13, DIS-14).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disconnect_that_a_frozen_peer_does_not_answer_ends_in_time() {
     if driver().is_none() {
@@ -181,7 +181,7 @@ async fn listening_on_any_address_means_those_of_one_device() {
     listener.bind(any).expect("bound");
     listener.listen(0).expect("listening");
     let port = listener.local_addr().expect("it listens").port();
-    // A device reaches itself, by the address that is meant; the other one has nobody there.
+    // A device reaches itself by its own address; at the other address there is no listener.
     let (own, passive) = (queue_pair(&here), queue_pair(&here));
     let connector = here.connector();
     let (_ours, theirs) = joined(
@@ -209,7 +209,7 @@ fn posted_ahead(adapter: &Adapter, own: &QueuePair) -> VecDeque<Op<Buffer>> {
     (0..3).map(|_| receive()).collect()
 }
 
-/// Sends and receives for as long as that goes well, and tells when it has done so once.
+/// Sends and receives for as long as that goes well, and signals the first success.
 async fn talk(
     adapter: Adapter,
     own: QueuePair,
@@ -236,8 +236,8 @@ async fn talk(
     Status::CONNECTION_INVALID
 }
 
-// DIS-11, HW-16: each end learns of it by what it cannot send. An end that sends nothing does not without a path timeout, except from
-// `siw`, which hears of its interface.
+// Each end notices the loss by what it cannot send. An end that sends nothing does not without a path timeout, except
+// on `siw`, which notices the state of its interface (DIS-11, HW-16).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
     let Some(driver) = driver() else { return };
@@ -245,7 +245,7 @@ async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
         let _turn = one_at_a_time();
         Link::new(driver)
     };
-    // Nobody is asked for a sign of life, see `keepalive`.
+    // No keepalive probes are sent, see `keepalive`.
     let provider = Provider::verbs_with(VerbsConfig::default().path_timeout(None)).expect("devices");
     let id = provider.resolve(link.address).expect("a device has the address");
     let adapter = provider.open(id).expect("opened");
@@ -323,7 +323,7 @@ async fn retry_counts_reach_the_device() {
         for (from, to) in [(&pair.active, &pair.passive), (&pair.passive, &pair.active)] {
             let sent = from.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
             if !patient {
-                // Nobody has posted a receive, and it is not asked again.
+                // No receive is posted, and the send is not repeated.
                 assert_eq!(status(sent).await, Status::IO_TIMEOUT);
                 break;
             }
@@ -350,7 +350,8 @@ async fn iwarp_accepts_retry_counts() {
     exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
 
-// CM-34, HW-01: one side asks for no repeats at all, the other for endless ones; which of the two it concerns is told here.
+// One side asks for no repeats at all, the other for endless ones; the test shows to which side each count applies
+// (CM-34, HW-01).
 #[tokio::test]
 async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
     if !is_rxe("iWARP has TCP repeat what is lost") {
@@ -488,7 +489,7 @@ async fn no_permission_is_said_to_be_that() {
     if driver().is_none() {
         return;
     }
-    // No device may appear meanwhile.
+    // No device may appear during the test.
     let _turn = one_at_a_time();
     for which in ["rdma_cm", "uverbs"] {
         let _closed = Closed::new(which);
@@ -529,7 +530,7 @@ async fn the_limit_on_locked_memory_is_said_to_be_that() {
     if driver().is_none() {
         return;
     }
-    // Nobody may take the permission away meanwhile.
+    // No other test may take the permission away during this one.
     let _turn = one_at_a_time();
     let mut process = Process::start(module_path!(), "lock", "-", Some(NOBODY));
     assert_eq!(process.hear(), "as it should be");

@@ -31,7 +31,7 @@ async fn agreed(adapter: &Adapter) -> ReadLimits {
     within(async { tokio::join!(connect, accept) }).await.0
 }
 
-// HW-09: a card reports the view of the side that it tells, and only `siw` that of its peer.
+// A card reports the limits as its own side sees them, and only `siw` as the peer does (HW-09).
 #[tokio::test]
 async fn read_limits_are_those_of_the_side_that_is_told() {
     if !alone(module_path!(), "read_limits_are_those_of_the_side_that_is_told") || !is_iwarp_card() {
@@ -64,7 +64,8 @@ async fn a_card_that_is_open_stays_what_it_is() {
     }
 }
 
-// A goodbye goes before the queue pair: a card resets the connection of one that is flushed.
+// The disconnect comes before the flush of the queue pair: a card resets the connection of a queue pair that is
+// flushed.
 #[tokio::test]
 async fn an_end_in_order_is_no_loss() {
     if !is_iwarp_card() {

@@ -20,7 +20,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// Runs a test with an adapter, after which neither the kernel nor the process holds any more than before.
+/// Runs a test with an adapter, after which the kernel and the process hold no more than before.
 fn leaves_nothing<F: Future<Output = ()>>(test: impl FnOnce(Adapter) -> F) {
     if driver().is_none() {
         return;
@@ -71,7 +71,7 @@ async fn come_and_go(adapter: &Adapter, address: SocketAddr, most: usize) {
     given_up(connect, most).await;
 }
 
-// CQ-08: each reserves what it may need of one, and a queue that nobody needs any more goes.
+// Each queue pair reserves its room in a completion queue, and a queue without queue pairs is destroyed (CQ-08).
 #[test]
 fn queue_pairs_share_completion_queues() {
     leaves_nothing(async |adapter| {
@@ -177,7 +177,7 @@ fn is_connecting(peer: SocketAddr) -> bool {
     listed("cm_id").lines().any(|id| id.contains(" state CONNECT ") && id.contains(&peer))
 }
 
-// CAN-03: neither a peer that does not answer nor a host that is not there is waited for by whoever gives up.
+// A connect that is dropped waits neither for a peer that does not answer nor for a host that does not exist (CAN-03).
 #[test]
 fn a_connect_that_is_given_up_holds_nobody_up() {
     let Some(driver) = driver() else { return };
@@ -196,7 +196,7 @@ fn a_connect_that_is_given_up_holds_nobody_up() {
             let own = queue_pair(&adapter);
             let mut connect =
                 Box::pin(connector.connect(&own, peer, ConnectParams::default().private_data(&b"?"[..])));
-            // Asked, or on its way to somebody who will never be.
+            // The request has arrived, or is on its way to a host that does not exist.
             let asked = if peer == address {
                 tokio::select! {
                     request = within(listener.request()) => Some(request.expect("a request")),

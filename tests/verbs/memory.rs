@@ -65,7 +65,7 @@ fn memory_is_registered_and_given_back_on_other_threads() {
         assert!(poll_once(&mut again).is_pending());
         drop(again);
         assert!(region.is_registered());
-        // A deregistration that has begun takes effect, whoever waits for it.
+        // A deregistration that has begun takes effect, although its future was dropped.
         drop(ending);
         drop(occupied);
         eventually("it is deregistered", || !region.is_registered()).await;

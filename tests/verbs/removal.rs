@@ -55,7 +55,7 @@ async fn disconnected(connection: Connection) -> Status {
     connection.disconnected().await.status()
 }
 
-/// Begins to remove the device. The drivers of the guest take it away from nobody: it goes when the last handle does.
+/// Begins to remove the device. The drivers of the guest wait: the device goes when its last handle does.
 fn begin_to_remove(link: &Arc<Link>) -> oneshot::Receiver<()> {
     let link = link.clone();
     let (tell, told) = oneshot::channel();
@@ -127,8 +127,8 @@ async fn everything_pending_ends_when_the_device_is_removed() {
         pending.add(what, async move { status(pool.get().await.map_err(|error| error.status())) });
     }
 
-    // A connect that nobody answers: its request is taken and kept, as are those of two more. They are the last that begins,
-    // because siw waits for an answer for ten seconds.
+    // A connect without an answer: its request is taken and kept, as are those of two more. They are the last that
+    // begins, because siw waits for an answer for ten seconds.
     let (silent, address) = listening_at(&adapter, ip);
     let mut idle = Vec::new();
     let mut requests = Vec::new();
@@ -149,7 +149,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
         pending.add("request", async move { status(silent.request().await.map_err(|error| error.status())) });
     }
 
-    // A whole connection comes and goes: what was ready to go on has done so meanwhile.
+    // A whole connection comes and goes: calls that could complete have done so by then.
     let other = connected_at(&adapter, ip).await;
     within(other.active.connection.disconnect()).await.expect("disconnected");
     pending.are_pending();
@@ -203,8 +203,8 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     peer_memory.deregister().await.expect("deregistered");
     drop((live, other, idle, mine, unconnected, connect, silent, requests, adapter));
     drop(pool);
-    // The removal ends when nobody has the device open any more: nothing of all this has kept it, nor does memory that is
-    // still there.
+    // The removal ends when every handle of the device is closed: nothing of all this has kept it, nor does memory that
+    // still exists.
     within(removal).await.expect("removed");
     assert_eq!(&bytes[..], [0; 8]);
 }

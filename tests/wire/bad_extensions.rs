@@ -131,7 +131,7 @@ async fn more_atomics_than_were_agreed_on_are_too_many() {
         let read = peer.message().await.expect("the answer");
         assert_eq!(read.payload(), u64::from(number + 1).to_ne_bytes());
     }
-    // Big reads that nobody takes the answers of, and atomics behind them.
+    // Big reads whose answers are not taken, and atomics behind them.
     let mut frames = Vec::new();
     for msn in [7, 8] {
         frames.extend(raw::fpdu(&raw::read_request(msn, (1, 0), SIZE, (key, start)), false));
@@ -178,7 +178,7 @@ async fn a_peer_without_extensions_ends_the_connection_that_uses_them() {
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let atomic = end.queue_pair.fetch_add(room(&adapter, 8), &there, 1, WorkOptions::default());
     peer.message().await.expect("the request");
-    // As siw answers what it does not know, having been heard before.
+    // As `siw` answers an opcode that it does not know, after a first frame of its own.
     peer.post(&raw::write(0, 0, &[])).await;
     peer.post(&raw::terminate(&[0x20, 0x06, 0, 0])).await;
     drop(peer);
@@ -258,7 +258,7 @@ async fn a_peer_without_receives_is_judged_before_it_waits() {
         let end =
             || adapter.queue_pair(QueuePairConfig::default().shared_receives(&shared)).expect("a queue pair");
         let start = || Start::peer_to_peer(4, 4);
-        // SRQ-02: what is wrong is not kept waiting, and takes nobody's receive.
+        // A violation does not wait for a receive, and takes none of the shared queue (SRQ-02).
         for (case, ulpdu, why) in [
             ("message 2 before 1", raw::send(2, b"x"), (1, 2, 3)),
             ("immediate data of 7 bytes", raw::untagged(IMMEDIATE, true, 0, 1, 0, &[0; 7]), (0, 2, 7)),

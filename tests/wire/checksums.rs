@@ -148,7 +148,7 @@ async fn frames_arrive_however_the_stream_is_cut() {
     }
 }
 
-// A checksum is of the bytes that are sent, whatever happens to the memory meanwhile.
+// A checksum covers the bytes that are sent, even if the memory changes during the send.
 #[tokio::test]
 async fn memory_that_changes_while_it_is_sent_has_the_right_checksum() {
     const LENGTH: usize = 4 * LARGE;

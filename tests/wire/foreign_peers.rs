@@ -376,7 +376,8 @@ async fn a_frame_behind_payload_of_any_length_is_whole() {
     }
 }
 
-// ERR-08: it tells that something has been lost, wherever in a frame this end was when it began to disconnect.
+// The Terminate shows that something has been lost, wherever in a frame this end was when it began to disconnect
+// (ERR-08).
 #[tokio::test]
 async fn a_terminate_behind_half_a_frame_is_heard() {
     let request = raw::read_request(1, (1, 0), 0, (u32::MAX, u64::MAX));

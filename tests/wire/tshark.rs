@@ -117,7 +117,7 @@ fn capture(record: &Record) -> Vec<u8> {
 /// Returns the output of tshark for a capture.
 pub(super) fn tshark(file: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // The content of our messages is nobody's protocol.
+    // The content of our messages belongs to no protocol.
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
     let output = command.arg("-r").arg(file).args(arguments).output().expect("tshark");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

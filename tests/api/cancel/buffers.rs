@@ -62,7 +62,7 @@ async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
     for _ in 0..often(200, 10) {
         let post = || passive.queue_pair.receive(adapter.buffer(4096).expect("memory")).expect("posted");
         let mut forgotten = post();
-        // Half of the time somebody has been waiting for it.
+        // Half of the futures have been polled before their drop.
         let _ = poll_with(&mut forgotten, Waker::noop());
         drop(forgotten);
         drop(post());
@@ -140,7 +140,7 @@ async fn receives_come_back_intact_when_they_are_flushed() {
     let scattered = [0, 1, 2].map(|i| adapter.buffer_from(&content(i)).expect("memory"));
     let scattered = queue_pair.receive(scattered).expect("posted");
     let slice = queue_pair.receive(region.slice(8..16).expect("within")).expect("posted");
-    // One is not waited for any more.
+    // The future of one receive is dropped.
     drop(queue_pair.receive(adapter.buffer(9).expect("memory")).expect("posted"));
     queue_pair.flush();
     for (i, receive) in receives.into_iter().enumerate() {

@@ -57,7 +57,7 @@ async fn buffers_come_back_intact_when_their_requests_are_flushed() {
             end.queue_pair.read(buffer, &nowhere).expect("posted")
         })
         .collect();
-    // Some of them are not waited for any more.
+    // The futures of two requests are dropped.
     drop(end.queue_pair.receive(adapter.buffer(9).expect("memory")).expect("posted"));
     drop(end.queue_pair.read(adapter.buffer(9).expect("memory"), &nowhere).expect("posted"));
     end.queue_pair.flush();

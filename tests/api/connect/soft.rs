@@ -60,7 +60,7 @@ async fn the_only_port_serves_one_attempt_after_the_other() {
     }
 }
 
-// CM-04: a port that belongs to somebody else altogether is taken.
+// A port that another program holds counts as taken (CM-04).
 #[tokio::test]
 async fn a_port_of_another_program_is_not_bound() {
     let adapter = adapter();

@@ -37,7 +37,7 @@ async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
     let read = read_of_nobody(&end, &adapter);
     let mut disconnect = Box::pin(end.connection.disconnect());
     assert!(poll_once(&mut disconnect).is_pending());
-    // The peer has been told, which alone finishes nothing.
+    // The peer has received the end of the stream, which alone completes nothing.
     peer.end().await.expect("an orderly end of stream");
     assert!(poll_once(&mut disconnect).is_pending(), "the peer has not answered");
     drop(peer);
@@ -142,7 +142,7 @@ async fn a_disconnect_can_be_cancelled() {
     assert!(poll_once(&mut disconnect).is_pending());
     end.connection.cancel();
     assert_eq!(poll_once(&mut disconnect), Poll::Ready(Err(DisconnectError::Canceled)));
-    // The connection is over, whoever waits for it or not.
+    // The cancel has ended the connection, although no `disconnect` waits.
     assert_eq!(within(receive).await.0.expect_err("flushed").status(), Status::CANCELED);
     assert_eq!(end.connection.disconnect().await, Err(DisconnectError::Invalid));
     drop(peer);
@@ -210,7 +210,7 @@ async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
     drop(write);
 }
 
-// ERR-08: the message completed early, and its loss is told by the disconnect behind it.
+// The message completed early, and the `disconnect` behind it reports its loss (ERR-08).
 #[tokio::test]
 async fn a_message_that_nobody_took_fails_the_disconnect_behind_it() {
     let adapter = adapter();
@@ -249,7 +249,7 @@ async fn words_that_cross_the_goodbye_are_swallowed() {
     let mut disconnect = Box::pin(end.connection.disconnect());
     assert!(poll_once(&mut disconnect).is_pending());
     peer.end().await.expect("told");
-    // Whatever this would have meant: nobody is there for it any more.
+    // These bytes are no frame, and this end reads none after its disconnect.
     peer.0.write_all(&[0xff; 70_000]).await.expect("sent");
     drop(peer);
     assert_eq!(within(disconnect).await, Ok(()));
@@ -264,7 +264,7 @@ fn a_disconnect_whose_runtime_ends_tells_the_loss() {
         builder.worker_threads(1).enable_all().build().expect("a runtime")
     };
     let home = runtime();
-    // The peer is told and does not answer.
+    // The peer receives the end of the stream and does not answer.
     let (end, _peer) = home.block_on(async { connected_to_raw(&adapter()).await });
     let mut disconnect = Box::pin(end.connection.disconnect());
     assert!(poll_once(&mut disconnect).is_pending());

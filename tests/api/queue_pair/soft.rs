@@ -47,7 +47,7 @@ async fn a_send_behind_an_unanswered_read_does_not_complete_before_it() {
     let mut send = end.queue_pair.send(bytes(&adapter, b"behind")).expect("posted");
     let request = peer.message().await.expect("the read");
     assert_eq!(peer.message().await.expect("the send").payload(), b"behind");
-    // QP-17: the send is over, and says so only after the read.
+    // The send is on the wire, and completes only after the read (QP-17).
     assert!(matches!(futures::poll!(&mut send), Poll::Pending));
     peer.post(&request.answer(b"data")).await;
     assert_eq!(&success(read).await.1[..], b"data");
@@ -115,7 +115,7 @@ async fn spinning_changes_nothing_but_the_time() {
 async fn an_answer_in_segments_of_any_size_arrives_whole() {
     const MARGIN: usize = 16;
     let adapter = adapter();
-    // As many as fit, and what nobody would expect behind them: shorter, longer, padded.
+    // As many as fit, and segments of unusual lengths behind them: shorter, longer, padded.
     let ways: [&[usize]; 5] = [
         &[FULL; 18],
         &[FULL, FULL, 20_000, FULL, 4],
@@ -130,7 +130,7 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
             let content: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
             let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), length as u32);
             let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");
-            // The place of the next segments may be told from the first, in memory that is nobody else's.
+            // The place of the next segments may be predicted from the first, in memory that no peer can reach.
             let mut sinks = Vec::new();
             for access in [Access::LOCAL_WRITE, Access::LOCAL_WRITE | Access::REMOTE_READ] {
                 let region = adapter.register(length + 2 * MARGIN, access).await.expect("registered");
@@ -182,8 +182,8 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
     }
 }
 
-// A message that comes in place of the next segment is not for those who may read the sink, be it from the start or by a window
-// that is bound meanwhile: nothing is written there. Where nobody else may look, nothing of it is left.
+// If peers may read the sink, from the start or by a window that is bound during the read, a message in place of the
+// next segment writes nothing there. If no peer may read it, nothing of the message is left.
 #[tokio::test]
 async fn a_message_between_the_segments_of_an_answer_is_not_left_in_the_sink() {
     const HALF: usize = FULL / 2;
@@ -259,7 +259,7 @@ async fn a_starved_connection_notices_a_broken_socket() {
         connected_queue_pairs(&adapter, queue_pair(&adapter), passive, params.0, params.1).await;
     success(active.queue_pair.send(bytes(&adapter, b"nobody takes it")).expect("posted")).await;
     drop(active);
-    // SRQ-02: nothing is read any more, so only a write can find out.
+    // The message that waits stops the reading, so only a write can find the end (SRQ-02).
     let over = passive.connection.disconnected();
     let writing = async {
         while let Ok(send) = passive.queue_pair.send(bytes(&adapter, b"?")) {

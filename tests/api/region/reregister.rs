@@ -155,7 +155,7 @@ async fn receive_into(region: &Region, pair: &Pair, message: Buffer) -> Option<R
         }
     };
     let Ok(send) = pair.active.queue_pair.send(message) else {
-        // The connection is over, by a request before.
+        // An earlier request has ended the connection.
         return Some(Err(failure(receive).await));
     };
     let ((sent, _), (received, slice)) = within(async { tokio::join!(send, receive) }).await;
@@ -232,7 +232,7 @@ async fn a_peer_that_writes_by_an_old_key_changes_nothing() {
         .await;
         region.deregister().await.expect("deregistered");
         region.register_again(Access::REMOTE_WRITE).await.expect("registered again");
-        // MR-01, MR-05: by the new key the memory is nobody's who has the old one.
+        // A peer with the old key has no access to the memory under the new one (MR-01, MR-05).
         let fresh = vec![round as u8; 1 << 12];
         region.write(0, &fresh).expect("as long");
         within(writer).await.expect("no panic");
@@ -269,7 +269,7 @@ async fn read_sinks_are_what_the_adapter_says() {
         let read = active.queue_pair.read(sink.slice(0..8).expect("within"), &source.remote());
         success(read.expect("posted")).await;
         assert_eq!(content(&sink), b"anything");
-        // So the right to be one gives nobody the right to write it.
+        // The right to be a sink gives no peer the right to write the region.
         let write = active.queue_pair.write(bytes(&adapter, b"intruder"), &sink.remote()).expect("posted");
         let fence = active.queue_pair.read(room(&adapter, 1), &source.remote()).expect("posted");
         let (write, fence) = (within(write).await.0, within(fence).await.0);

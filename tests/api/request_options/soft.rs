@@ -86,7 +86,7 @@ async fn nothing_of_a_batch_is_sent_before_its_doorbell() {
     assert_eq!(peer.message_now().await, None);
     batch.submit();
     for op in ops {
-        // A request that one system call has taken is over with it.
+        // A request that one system call has taken completes with that call.
         assert!(op.now_or_never().expect("sent").0.is_ok());
         assert_eq!(peer.message().await.expect("sent").payload(), b"later");
     }
